@@ -1,0 +1,1 @@
+"""Training jobs over the many GPUs of one silo."""

@@ -1,0 +1,1 @@
+"""The contract that every participant and the server must agree on bit for bit."""

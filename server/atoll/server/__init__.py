@@ -1,0 +1,1 @@
+"""The daemon of a federation: rounds, sampling, aggregation, stores, and the RPC shell around them."""
