@@ -1,0 +1,295 @@
+"""Chunks of an update: ranges of elements, their framing on the wire, exact coverage, and the update's digest.
+
+The two messages that carry payloads are framed here by hand, byte-identical to what protobuf writes, so that a payload
+is copied once into the outgoing message (straight from a memory map) and never on the way in.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+from google.protobuf.message import DecodeError
+
+from atoll.wire.digest import DIGEST_BYTES, MAX_CHUNK_BYTES, chunk_digest
+from atoll.wire.encoding import Encoding, encoding_of, payload_bytes
+from atoll.wire.errors import ChunkError, CoverageError, DigestError
+from atoll.wire.layout import MAX_ELEMENTS
+from atoll.wire.v1 import tensors_pb2, transfer_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_UPDATE_DOMAIN = b"atoll update 1\n"
+_PAYLOAD_TAG = b"\x1a"  # field 3, length-delimited (UploadRequest)
+_INDEX_TAG = b"\x08"  # field 1, varint (DownloadResponse)
+_DOWNLOAD_PAYLOAD_TAG = b"\x12"  # field 2, length-delimited (DownloadResponse)
+_MAX_VARINT_BYTES = 10
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class ElementRange:
+    """Elements ``offset + i*stride + [0, block)`` for i in [0, count).
+
+    A contiguous run of n elements is ``ElementRange.run(offset, n)``; a tensor-parallel column shard strides.
+
+    Raises:
+        ChunkError: for an empty range, a stride below the block, or one beyond 2^48.
+    """
+
+    offset: int
+    block: int
+    stride: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.offset < 0 or self.block < 1 or self.count < 1 or self.stride < self.block:
+            raise ChunkError(f"{self}: needs offset >= 0, block >= 1, count >= 1, stride >= block")
+        if max(self.offset, self.stride, self.count) > MAX_ELEMENTS or self.stop > MAX_ELEMENTS:
+            raise ChunkError(f"{self}: reaches beyond 2^48 elements")
+
+    @classmethod
+    def run(cls, offset: int, length: int) -> ElementRange:
+        """``length`` consecutive elements from ``offset``."""
+        return cls(offset, length, length, 1)
+
+    @property
+    def size(self) -> int:
+        """How many elements the range names."""
+        return self.block * self.count
+
+    @property
+    def stop(self) -> int:
+        """One past the last element."""
+        return self.offset + (self.count - 1) * self.stride + self.block
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the elements lie one after another."""
+        return self.count == 1 or self.stride == self.block
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkHeader:
+    """What a chunk says of its payload: which elements, how written, and the payload's digest (32 bytes)."""
+
+    range: ElementRange
+    encoding: Encoding
+    digest: bytes
+
+    @property
+    def payload_bytes(self) -> int:
+        """The exact length that the payload must have."""
+        return payload_bytes(self.encoding, self.range.size)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadKey:
+    """Names one upload of one participant for one round: see ``UploadKey`` in transfer.proto."""
+
+    run: str
+    round: int
+    attempt: int
+    upload_id: str
+    tensor_set: str = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk as it came: its header, its payload (a view into the message), and the key if it was sent."""
+
+    header: ChunkHeader
+    payload: memoryview
+    key: UploadKey | None
+
+    def verify(self) -> None:
+        """Check the payload against the digest in the header.
+
+        Raises:
+            DigestError: if they differ.
+        """
+        if chunk_digest(self.payload) != self.header.digest:
+            raise DigestError(f"the chunk at element {self.header.range.offset} does not match its digest")
+
+
+def header_of(element_range: ElementRange, encoding: Encoding, payload: Buffer) -> ChunkHeader:
+    """The header for a payload, with its digest."""
+    return ChunkHeader(element_range, encoding, chunk_digest(payload))
+
+
+def frame_upload(header: ChunkHeader, payload: Buffer, key: UploadKey | None = None) -> bytes:
+    """Serialise one ``UploadRequest``; the payload is copied once."""
+    message = transfer_pb2.UploadRequest(chunk=header_to_proto(header))
+    if key is not None:
+        message.key.CopyFrom(key_to_proto(key))
+    view = memoryview(payload).cast("B")
+    return b"".join((message.SerializeToString(), _PAYLOAD_TAG, _varint(view.nbytes), view))
+
+
+def parse_upload(message: bytes) -> Chunk:
+    """Read one ``UploadRequest``; the payload stays a view into ``message``.
+
+    Raises:
+        ChunkError: for anything that is not a chunk whose payload has the exact length of its range and encoding.
+    """
+    head, payload = _split_payload(message)
+    try:
+        parsed = transfer_pb2.UploadRequest.FromString(head)
+    except DecodeError as error:
+        raise ChunkError(f"not an UploadRequest: {error}") from None
+    if payload is None:
+        payload = memoryview(parsed.payload)
+    header = header_from_proto(parsed.chunk)
+    if payload.nbytes != header.payload_bytes:
+        raise ChunkError(
+            f"payload of {payload.nbytes} bytes for {header.range.size} {header.encoding.name.lower()} elements: "
+            f"expected {header.payload_bytes}"
+        )
+    return Chunk(header, payload, key_from_proto(parsed.key) if parsed.HasField("key") else None)
+
+
+def frame_download(index: int, payload: Buffer) -> bytes:
+    """Serialise one ``DownloadResponse``; the payload is copied once."""
+    view = memoryview(payload).cast("B")
+    head = _INDEX_TAG + _varint(index) if index else b""  # proto3 leaves a zero out
+    return b"".join((head, _DOWNLOAD_PAYLOAD_TAG, _varint(view.nbytes), view))
+
+
+def parse_download(message: bytes) -> tuple[int, memoryview]:
+    """Read one ``DownloadResponse``: chunk index and payload, a view into ``message``.
+
+    Raises:
+        ChunkError: for anything else.
+    """
+    index, position = 0, 0
+    if message[:1] == _INDEX_TAG:
+        index, position = _read_varint(message, 1)
+    if message[position : position + 1] == _DOWNLOAD_PAYLOAD_TAG:
+        length, position = _read_varint(message, position + 1)
+        if position + length == len(message):
+            return index, memoryview(message)[position:]
+    try:
+        parsed = transfer_pb2.DownloadResponse.FromString(message)
+    except DecodeError as error:
+        raise ChunkError(f"not a DownloadResponse: {error}") from None
+    return parsed.index, memoryview(parsed.payload)
+
+
+def check_coverage(ranges: Iterable[ElementRange], size: int) -> None:
+    """Check that the ranges name every element of [0, size) exactly once.
+
+    Contiguous runs are swept in order; strided ranges are expanded into their blocks.
+
+    Raises:
+        CoverageError: naming the first hole, overlap or excess.
+    """
+    position = 0
+    for start, stop in sorted(_blocks(ranges)):
+        if start > position:
+            raise CoverageError(f"elements {position} to {start - 1} are missing from the update")
+        if start < position:
+            raise CoverageError(f"elements {start} to {min(stop, position) - 1} come twice in the update")
+        position = stop
+    if position < size:
+        raise CoverageError(f"elements {position} to {size - 1} are missing from the update")
+    if position > size:
+        raise CoverageError(f"the update reaches element {position - 1}, the layout ends at {size - 1}")
+
+
+def update_digest(headers: Sequence[ChunkHeader]) -> str:
+    """Hex digest of an update: BLAKE3 over its chunk headers in order of their ranges (docs/protocol.md, "Digests")."""
+    hasher = blake3(_UPDATE_DOMAIN)
+    for header in sorted(headers, key=lambda item: item.range):
+        span = header.range
+        hasher.update(struct.pack("<QQQQI", span.offset, span.block, span.stride, span.count, int(header.encoding)))
+        hasher.update(header.digest)
+    return hasher.hexdigest()
+
+
+def header_to_proto(header: ChunkHeader) -> transfer_pb2.ChunkHeader:
+    """The header as its protobuf message."""
+    span = header.range
+    return transfer_pb2.ChunkHeader(
+        range=tensors_pb2.ElementRange(offset=span.offset, block=span.block, stride=span.stride, count=span.count),
+        encoding=tensors_pb2.Encoding.ValueType(header.encoding),
+        digest=header.digest,
+    )
+
+
+def header_from_proto(message: transfer_pb2.ChunkHeader) -> ChunkHeader:
+    """The header of a protobuf message.
+
+    Raises:
+        ChunkError: for an unknown encoding, an impossible range, an over-long chunk or a digest of the wrong length.
+    """
+    span = message.range
+    header = ChunkHeader(
+        ElementRange(span.offset, span.block, span.stride, span.count), encoding_of(message.encoding), message.digest
+    )
+    if len(header.digest) != DIGEST_BYTES:
+        raise ChunkError(f"chunk digest of {len(header.digest)} bytes, expected {DIGEST_BYTES}")
+    if header.payload_bytes > MAX_CHUNK_BYTES:
+        raise ChunkError(f"chunk of {header.payload_bytes} bytes, at most {MAX_CHUNK_BYTES}")
+    return header
+
+
+def key_to_proto(key: UploadKey) -> transfer_pb2.UploadKey:
+    """The key as its protobuf message."""
+    message = transfer_pb2.UploadKey(upload_id=key.upload_id, tensor_set=key.tensor_set)
+    message.round.run, message.round.round, message.round.attempt = key.run, key.round, key.attempt
+    return message
+
+
+def key_from_proto(message: transfer_pb2.UploadKey) -> UploadKey:
+    """The key of a protobuf message; an empty tensor set means "model"."""
+    at = message.round
+    return UploadKey(at.run, at.round, at.attempt, message.upload_id, message.tensor_set or "model")
+
+
+def _blocks(ranges: Iterable[ElementRange]) -> Iterable[tuple[int, int]]:
+    for span in ranges:
+        if span.contiguous:
+            yield span.offset, span.offset + span.size
+        else:
+            for index in range(span.count):
+                start = span.offset + index * span.stride
+                yield start, start + span.block
+
+
+def _split_payload(message: bytes) -> tuple[bytes, memoryview | None]:
+    """Cut the trailing payload field off without copying it; (message, None) if the fields are in another order."""
+    position = 0
+    while position < len(message):
+        tag = message[position : position + 1]
+        length, body = _read_varint(message, position + 1)
+        if tag == _PAYLOAD_TAG:
+            if body + length == len(message):
+                return message[:position], memoryview(message)[body:]
+            return message, None
+        if tag not in (b"\x0a", b"\x12"):
+            return message, None
+        position = body + length
+    return message, None
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    for index in range(position, min(position + _MAX_VARINT_BYTES, len(message))):
+        byte = message[index]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, index + 1
+        shift += 7
+    raise ChunkError(f"a length at byte {position} of the message does not end")

@@ -1,0 +1,144 @@
+"""Names and digests of blobs: a two-level BLAKE3 tree.
+
+A blob is cut in chunks of ``chunk_bytes``; each chunk has its own digest, and the digest of a canonical header and all
+chunk digests is the blob's name. So chunks verify one by one and in parallel, a download resumes in the middle, and any
+replica or cache can serve them (docs/protocol.md, "Digests").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from atoll.wire.errors import DigestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+DIGEST_BYTES = 32
+DEFAULT_CHUNK_BYTES = 1 << 20
+MIN_CHUNK_BYTES = 1 << 10
+MAX_CHUNK_BYTES = 4 << 20
+_BLOB_DOMAIN = b"atoll blob 1\n"
+
+
+def chunk_digest(payload: Buffer) -> bytes:
+    """BLAKE3 of one chunk's payload, 32 bytes."""
+    return blake3(payload).digest()
+
+
+@dataclass(frozen=True)
+class BlobManifest:
+    """Size, cut and chunk digests of a blob.
+
+    Raises:
+        DigestError: for a chunk size out of bounds or a number of digests that does not fit the size.
+    """
+
+    size_bytes: int
+    chunk_bytes: int
+    chunk_digests: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not MIN_CHUNK_BYTES <= self.chunk_bytes <= MAX_CHUNK_BYTES:
+            raise DigestError(f"chunk_bytes {self.chunk_bytes}: allowed are {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}")
+        if self.size_bytes < 0:
+            raise DigestError(f"size_bytes {self.size_bytes} is negative")
+        expected = -(-self.size_bytes // self.chunk_bytes)
+        if len(self.chunk_digests) != expected:
+            raise DigestError(
+                f"{len(self.chunk_digests)} chunk digests for {self.size_bytes} bytes in chunks of "
+                f"{self.chunk_bytes}: expected {expected}"
+            )
+        if any(len(digest) != DIGEST_BYTES for digest in self.chunk_digests):
+            raise DigestError(f"a chunk digest is not {DIGEST_BYTES} bytes long")
+
+    @property
+    def name(self) -> str:
+        """The blob's name: hex BLAKE3 over the domain, size, cut and chunk digests."""
+        hasher = blake3(_BLOB_DOMAIN + struct.pack("<QI", self.size_bytes, self.chunk_bytes))
+        hasher.update(b"".join(self.chunk_digests))
+        return hasher.hexdigest()
+
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks the blob has."""
+        return len(self.chunk_digests)
+
+    def chunk_range(self, index: int) -> tuple[int, int]:
+        """The bytes [start, stop) of chunk ``index``."""
+        start = index * self.chunk_bytes
+        return start, min(start + self.chunk_bytes, self.size_bytes)
+
+    def verify_chunk(self, index: int, payload: Buffer) -> None:
+        """Check one chunk.
+
+        Raises:
+            DigestError: if the index is not of this blob, or length or digest differ.
+        """
+        if not 0 <= index < self.chunk_count:
+            raise DigestError(f"chunk {index} is not of this blob: it has {self.chunk_count}")
+        start, stop = self.chunk_range(index)
+        view = memoryview(payload)
+        if view.nbytes != stop - start:
+            raise DigestError(f"chunk {index} has {view.nbytes} bytes, expected {stop - start}")
+        if chunk_digest(view) != self.chunk_digests[index]:
+            raise DigestError(f"chunk {index} of blob {self.name[:16]} does not match its digest")
+
+    @classmethod
+    def of_chunks(cls, chunks: Iterable[Buffer], chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobManifest:
+        """The manifest of a blob given as consecutive chunks; all but the last have ``chunk_bytes`` bytes."""
+        size_bytes = 0
+        digests = []
+        for chunk in chunks:
+            size_bytes += memoryview(chunk).nbytes
+            digests.append(chunk_digest(chunk))
+        return cls(size_bytes, chunk_bytes, tuple(digests))
+
+    @classmethod
+    def of_buffer(cls, buffer: Buffer, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobManifest:
+        """The manifest of a blob that lies in memory (or in a memory map); nothing is copied."""
+        view = memoryview(buffer).cast("B")
+        cuts = range(0, view.nbytes, chunk_bytes)
+        return cls.of_chunks((view[cut : cut + chunk_bytes] for cut in cuts), chunk_bytes)
+
+
+class ManifestBuilder:
+    """Makes the manifest of a blob that is written piece by piece, of any sizes, without a second pass.
+
+    Holds less than one chunk.
+    """
+
+    def __init__(self, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._hasher = blake3()
+        self._filled = 0
+        self._size_bytes = 0
+        self._digests: list[bytes] = []
+
+    def update(self, piece: Buffer) -> None:
+        """Append the next bytes."""
+        view = memoryview(piece).cast("B")
+        self._size_bytes += view.nbytes
+        while view.nbytes:
+            part = view[: self._chunk_bytes - self._filled]
+            self._hasher.update(part)
+            self._filled += part.nbytes
+            view = view[part.nbytes :]
+            if self._filled == self._chunk_bytes:
+                self._cut()
+
+    def finish(self) -> BlobManifest:
+        """The manifest of everything appended so far; the builder is spent."""
+        if self._filled:
+            self._cut()
+        return BlobManifest(self._size_bytes, self._chunk_bytes, tuple(self._digests))
+
+    def _cut(self) -> None:
+        self._digests.append(self._hasher.digest())
+        self._hasher.reset()
+        self._filled = 0
