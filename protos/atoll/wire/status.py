@@ -24,6 +24,9 @@ class Fault(IntEnum):
     TIMING = 3
 
 
+_FAULTS = {int(fault): fault for fault in Fault}
+
+
 @dataclass(frozen=True)
 class ErrorDetail:
     """What went wrong and what to do next; ``retry_after_s`` is None when the same call should not be repeated."""
@@ -57,6 +60,6 @@ def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDe
                 message = errors_pb2.ErrorDetail.FromString(value)
             except DecodeError:
                 return None
-            fault = Fault(message.fault) if message.fault in iter(Fault) else Fault.SERVER
+            fault = _FAULTS.get(message.fault, Fault.SERVER)
             return ErrorDetail(message.code, fault, message.message, message.remedy, message.retry_after_s or None)
     return None

@@ -24,7 +24,7 @@ def tensor_views(layout: Layout, buffer: Buffer) -> dict[str, npt.NDArray[np.gen
     Raises:
         LayoutError: if the buffer's length is not that of the layout.
     """
-    flat = np.frombuffer(buffer, dtype=np.uint8)
+    flat = np.frombuffer(memoryview(buffer), dtype=np.uint8)
     if flat.nbytes != layout.size_bytes:
         raise LayoutError(f"{flat.nbytes} bytes for a layout of {layout.size_bytes} bytes")
     return {
