@@ -4,10 +4,10 @@
 
     atoll-join-1.<fields>.<certificate>.<checksum>
 
-``fields`` is base64url of compact JSON (``address``, ``id``, ``secret``, in this order), ``certificate`` base64url of the
-federation CA's certificate in DER, ``checksum`` base64url of the first 9 bytes of the SHA-256 of all text before its dot.
-base64url is written without padding (RFC 4648, section 5). The certificate travels in the token, so that the very first
-connection is already verified; the secret is spent by that connection.
+``fields`` is base64url of compact JSON (``address``, ``id``, ``secret``, in this order), ``certificate`` base64url of
+the federation CA's certificate in DER, ``checksum`` base64url of the first 9 bytes of the SHA-256 of all text before
+its dot. base64url is written without padding (RFC 4648, section 5). The certificate travels in the token, so that the
+very first connection is already verified; the secret is spent by that connection.
 """
 
 from __future__ import annotations

@@ -1,0 +1,69 @@
+"""Keys, certificates and join tokens: who is who in a federation. Cryptography only; what is kept is the stores'."""
+
+from atoll.server.identity.authority import (
+    OPERATOR_LIFETIME_S,
+    PARTICIPANT_LIFETIME_S,
+    SERVER_LIFETIME_S,
+    Authority,
+    IssuedCertificate,
+    KeyPair,
+)
+from atoll.server.identity.credentials import OperatorCredential
+from atoll.server.identity.errors import (
+    AuthorityError,
+    CertificateRequestError,
+    CredentialError,
+    IdentityError,
+    PeerError,
+    TokenError,
+    TokenExpiredError,
+    TokenScopeError,
+    TokenUnknownError,
+    TokenUsedError,
+)
+from atoll.server.identity.names import (
+    ParticipantKind,
+    check_operator,
+    check_organisation,
+    check_participant_id,
+    new_participant_id,
+    new_run_id,
+    new_token_id,
+)
+from atoll.server.identity.peer import Peer, Role
+from atoll.server.identity.requests import CertificateRequest
+from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
+
+__all__ = [
+    "OPERATOR_LIFETIME_S",
+    "PARTICIPANT_LIFETIME_S",
+    "SERVER_LIFETIME_S",
+    "Authority",
+    "AuthorityError",
+    "CertificateRequest",
+    "CertificateRequestError",
+    "CredentialError",
+    "IdentityError",
+    "IssuedCertificate",
+    "KeyPair",
+    "MintedToken",
+    "OperatorCredential",
+    "ParticipantKind",
+    "Peer",
+    "PeerError",
+    "Role",
+    "TokenError",
+    "TokenExpiredError",
+    "TokenRecord",
+    "TokenScopeError",
+    "TokenUnknownError",
+    "TokenUsedError",
+    "check_operator",
+    "check_organisation",
+    "check_participant_id",
+    "mint",
+    "new_participant_id",
+    "new_run_id",
+    "new_token_id",
+    "verify",
+]

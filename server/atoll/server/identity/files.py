@@ -1,0 +1,64 @@
+"""Files with secrets in them: written whole or not at all, readable by their owner only."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+PRIVATE_MODE = 0o600
+PUBLIC_MODE = 0o644
+PRIVATE_DIRECTORY_MODE = 0o700
+_MAX_BYTES = 1 << 20
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
+    """Replace ``path`` by ``data`` durably; a crash leaves the old file or the new one, never a part.
+
+    Raises:
+        OSError: if the directory cannot be written to.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def read_private(path: Path) -> bytes:
+    """Read a file that only its owner may read or write (1 MiB at most).
+
+    Raises:
+        PermissionError: if group or others have any right to it; the message holds the remedy.
+        OSError: if it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise PermissionError(
+                f"{path} holds a private key but has mode {mode:04o}: others may have read it; "
+                f"if you are sure that nobody did, run chmod 600 {path}"
+            )
+        return file.read(_MAX_BYTES)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable.
+
+    Raises:
+        OSError: if the directory cannot be opened or synced.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

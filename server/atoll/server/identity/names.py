@@ -1,0 +1,74 @@
+"""Names that the server gives out or accepts."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from enum import StrEnum
+
+from atoll.server.identity.errors import IdentityError
+
+_RANDOM_CHARS = 12  # base32: 60 bits
+_PARTICIPANT = re.compile(r"p[a-z2-7]{12}")
+_ORGANISATION = re.compile(r"[a-z0-9-]{1,63}")
+_OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+class ParticipantKind(StrEnum):
+    """What a participant is: one process at the edge, or a datacenter behind one identity."""
+
+    EDGE = "edge"
+    SILO = "silo"
+
+
+def new_participant_id() -> str:
+    """A fresh participant id: ``p`` and 12 lower-case base32 characters."""
+    return "p" + _random_text()
+
+
+def new_run_id() -> str:
+    """A fresh run id: ``r`` and 12 lower-case base32 characters."""
+    return "r" + _random_text()
+
+
+def new_token_id() -> str:
+    """A fresh id of a join token: ``t`` and 12 lower-case base32 characters."""
+    return "t" + _random_text()
+
+
+def check_participant_id(text: str) -> str:
+    """Return ``text`` if it has the form of a participant id.
+
+    Raises:
+        IdentityError: if it has not.
+    """
+    return _check(_PARTICIPANT, text, "participant id", "p and 12 characters a-z, 2-7")
+
+
+def check_organisation(text: str) -> str:
+    """Return ``text`` if it is a valid organisation name.
+
+    Raises:
+        IdentityError: if it is not.
+    """
+    return _check(_ORGANISATION, text, "organisation", "1 to 63 characters a-z, 0-9 and -")
+
+
+def check_operator(text: str) -> str:
+    """Return ``text`` if it is a valid operator name.
+
+    Raises:
+        IdentityError: if it is not.
+    """
+    return _check(_OPERATOR, text, "operator name", "1 to 63 characters a-z, 0-9, . _ -, the first a letter or digit")
+
+
+def _check(pattern: re.Pattern[str], text: str, what: str, allowed: str) -> str:
+    if not pattern.fullmatch(text):
+        raise IdentityError(f"{what} {text[:80]!r}: expected {allowed}")
+    return text
+
+
+def _random_text() -> str:
+    return base64.b32encode(secrets.token_bytes(8))[:_RANDOM_CHARS].decode("ascii").lower()

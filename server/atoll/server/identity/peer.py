@@ -1,0 +1,93 @@
+"""Who is at the other end: the identity in a peer's certificate.
+
+An identity is one URI among the certificate's subject alternative names, ``atoll://participant/<id>`` or
+``atoll://operator/<name>`` (in the manner of SPIFFE: exactly one URI, and nothing else is read). TLS has already
+verified the chain and the dates when a certificate comes here; whether it has been revoked is the store's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from atoll.server.identity.errors import IdentityError, PeerError
+from atoll.server.identity.names import check_operator, check_participant_id
+
+_SCHEME = "atoll://"
+
+
+class Role(StrEnum):
+    """What a certificate lets its holder be."""
+
+    PARTICIPANT = "participant"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The holder of a certificate.
+
+    ``name`` is a participant id or an operator's name; ``fingerprint`` the SHA-256 of the certificate's DER in hex;
+    ``not_after`` epoch seconds UTC; ``serial`` hex.
+    """
+
+    role: Role
+    name: str
+    fingerprint: str
+    not_after: float
+    serial: str
+
+    @classmethod
+    def from_pem(cls, pem: bytes) -> Peer:
+        """The peer that a PEM certificate names.
+
+        Raises:
+            PeerError: if it is not a certificate for clients that names exactly one participant or operator.
+        """
+        try:
+            certificate = x509.load_pem_x509_certificate(pem)
+            extensions = certificate.extensions
+        except ValueError as error:
+            raise PeerError(f"the peer's certificate cannot be read: {error}") from None
+        role, name = _identity(extensions)
+        return cls(
+            role=role,
+            name=name,
+            fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+            not_after=certificate.not_valid_after_utc.timestamp(),
+            serial=format(certificate.serial_number, "x"),
+        )
+
+
+def identity_uri(role: Role, name: str) -> str:
+    """The URI that names a peer in its certificate."""
+    return f"{_SCHEME}{role}/{name}"
+
+
+def _identity(extensions: x509.Extensions) -> tuple[Role, str]:
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound as error:
+        raise PeerError(f"the peer's certificate names no participant or operator: {error}") from None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1 or len(list(names)) != 1:
+        raise PeerError(f"the peer's certificate has {len(list(names))} alternative names, expected one URI")
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in usage:
+        raise PeerError(f"the certificate of {uris[0][:100]!r} is not for clients")
+    return _parse_uri(uris[0])
+
+
+def _parse_uri(uri: str) -> tuple[Role, str]:
+    role_text, _, name = uri.removeprefix(_SCHEME).partition("/")
+    if not uri.startswith(_SCHEME) or role_text not in tuple(Role):
+        raise PeerError(f"the peer's certificate names {uri[:100]!r}: expected {_SCHEME}participant/.. or operator/..")
+    role = Role(role_text)
+    try:
+        return role, check_participant_id(name) if role is Role.PARTICIPANT else check_operator(name)
+    except IdentityError as error:
+        raise PeerError(f"the peer's certificate names {uri[:100]!r}: {error}") from None

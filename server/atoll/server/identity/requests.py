@@ -1,0 +1,49 @@
+"""Certificate requests (PKCS #10, RFC 2986): the newcomer's public key, proved to be its own."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from atoll.server.identity.errors import CertificateRequestError
+
+MAX_REQUEST_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class CertificateRequest:
+    """A request whose signature is right: the caller holds the private key.
+
+    Names asked for in the request are not kept: the server says who the caller is. ``key`` is the SHA-256 of the
+    public key (DER SubjectPublicKeyInfo) in hex.
+    """
+
+    public_key: ec.EllipticCurvePublicKey
+    key: str
+
+    @classmethod
+    def parse(cls, pem: bytes) -> CertificateRequest:
+        """Read and check a PEM request.
+
+        Raises:
+            CertificateRequestError: if it is too long, unreadable, not signed by its own key, or the key is not P-256.
+        """
+        if len(pem) > MAX_REQUEST_BYTES:
+            raise CertificateRequestError(f"certificate request of {len(pem)} bytes, at most {MAX_REQUEST_BYTES}")
+        try:
+            request = x509.load_pem_x509_csr(pem)
+            public_key = request.public_key()
+            proved = request.is_signature_valid
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise CertificateRequestError(f"the certificate request cannot be read: {error}") from None
+        if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
+            raise CertificateRequestError("the certificate request's key is not an elliptic-curve key on P-256")
+        if not proved:
+            raise CertificateRequestError("the certificate request is not signed by the key that it names")
+        encoded = public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return cls(public_key, hashlib.sha256(encoded).hexdigest())

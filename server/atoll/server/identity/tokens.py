@@ -1,0 +1,125 @@
+"""One-time join tokens: minting and checking. Only a hash is ever kept; spending one is the store's, atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass, field
+
+from atoll.server.identity.errors import (
+    TokenExpiredError,
+    TokenScopeError,
+    TokenUnknownError,
+    TokenUsedError,
+)
+from atoll.server.identity.names import ParticipantKind, check_organisation, new_token_id
+
+DEFAULT_LIFETIME_S = 24 * 3600.0
+MAX_LIFETIME_S = 90 * 24 * 3600.0
+_SECRET_BYTES = 24  # 192 bits from the operating system, so that a plain hash needs no salt or stretching
+_HASH_DOMAIN = b"atoll join token 1\n"
+
+
+@dataclass(frozen=True)
+class TokenRecord:
+    """What the server keeps of a token. Times are epoch seconds UTC; ``used_by`` is a participant id.
+
+    ``used_key`` is the SHA-256 (hex) of the public key that the token admitted: the same key may ask again, for the
+    answer may have been lost on the way.
+    """
+
+    id: str
+    secret_hash: str
+    organisation: str
+    kind: ParticipantKind
+    created_at: float
+    expires_at: float
+    created_by: str
+    used_at: float | None = None
+    used_by: str | None = None
+    used_key: str | None = None
+
+
+@dataclass(frozen=True)
+class MintedToken:
+    """A new token: the secret, to be shown once, and the record to keep."""
+
+    secret: str = field(repr=False)
+    record: TokenRecord
+
+
+def mint(
+    organisation: str,
+    kind: ParticipantKind,
+    *,
+    created_by: str,
+    now: float,
+    lifetime_s: float = DEFAULT_LIFETIME_S,
+) -> MintedToken:
+    """Make a token that admits one participant of ``organisation`` until ``now + lifetime_s``.
+
+    Raises:
+        IdentityError: for an impossible organisation name.
+        ValueError: for a lifetime that is not within (0, 90 days].
+    """
+    check_organisation(organisation)
+    if not 0 < lifetime_s <= MAX_LIFETIME_S:
+        raise ValueError(f"lifetime_s {lifetime_s}: must be above 0 and at most {MAX_LIFETIME_S:.0f} (90 days)")
+    secret = secrets.token_urlsafe(_SECRET_BYTES)
+    token_id = new_token_id()
+    record = TokenRecord(
+        id=token_id,
+        secret_hash=_hash(token_id, secret),
+        organisation=organisation,
+        kind=kind,
+        created_at=now,
+        expires_at=now + lifetime_s,
+        created_by=created_by,
+    )
+    return MintedToken(secret, record)
+
+
+def verify(
+    record: TokenRecord | None,
+    secret: str,
+    *,
+    now: float,
+    key: str | None = None,
+    organisation: str | None = None,
+    kind: ParticipantKind | None = None,
+) -> TokenRecord:
+    """Check a secret against the record found for its id (None: nothing was found); return the record if it admits.
+
+    ``key`` is the SHA-256 (hex) of the public key that asks; the key that spent the token may ask again until it
+    expires. ``organisation`` and ``kind``, where given, are what the caller says that it is.
+
+    Raises:
+        TokenUnknownError: no record, or another secret. The comparison takes the same time wherever they differ.
+        TokenScopeError: the token is for another organisation or kind.
+        TokenUsedError: another key has spent it.
+        TokenExpiredError: its time is over.
+    """
+    expected = record.secret_hash if record is not None else _hash("", "")
+    same = hmac.compare_digest(expected, _hash(record.id if record is not None else "-", secret))
+    if record is None or not same:
+        raise TokenUnknownError("the join token is not known here; ask the operator of this server for a new one")
+    if organisation is not None and organisation != record.organisation:
+        raise TokenScopeError(
+            f"join token {record.id} is for organisation {record.organisation!r}, not {organisation!r}"
+        )
+    if kind is not None and kind != record.kind:
+        raise TokenScopeError(f"join token {record.id} is for a participant of kind {record.kind}, not {kind}")
+    if record.used_at is not None and (key is None or key != record.used_key):
+        raise TokenUsedError(f"join token {record.id} has been used; each admits one participant: ask for a new one")
+    if now >= record.expires_at:
+        raise TokenExpiredError(f"join token {record.id} has expired; ask the operator for a new one")
+    return record
+
+
+def _hash(token_id: str, secret: str) -> str:
+    digest = hashlib.sha256(_HASH_DOMAIN)
+    for part in (token_id, secret):
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
