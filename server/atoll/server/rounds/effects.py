@@ -1,0 +1,192 @@
+"""What the shell must do, in the order given, once the event is durable.
+
+Every effect may be issued again (by `resume`, or for a repeated event) and must then change nothing more.
+Those that are answered by an event: `DrawCohort` → `CohortDrawn`, `PrepareRound` → `RoundPrepared`,
+`StartDeadline` → `DeadlinePassed`, `Aggregate` → `Aggregated`, `ChargeAndStore` → `Charged`, `Publish` → `Published`,
+`StartRetry` → `RetryDue`. `EffectFailed` answers any of them that cannot ever be done.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atoll.server.rounds.roster import Member
+from atoll.server.rounds.updates import RoundKey, UpdateRef
+from atoll.server.rounds.values import Carried, Contribution, RoundKind, RoundState, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DrawCohort:
+    """Draw a cohort when enough participants are online. A newer one for the same key replaces one not yet answered.
+
+    Attributes:
+        key: the round to draw for.
+        kind: train or evaluate.
+        invited: participants wanted, over-selection included (Poisson samplers have their own rate).
+        needed: fewest participants with which the quorum can be met.
+        excluded: participants whose carried update waits for this round, sorted.
+    """
+
+    key: RoundKey
+    kind: RoundKind
+    invited: int
+    needed: int
+    excluded: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRound:
+    """Choose the report window and the integer grid.
+
+    Attributes:
+        key: the round to prepare.
+        kind: train or evaluate; only a train round has a grid.
+        members: (participant, declared weight).
+        carried: late updates that the round counts from its opening on.
+        total_weight: bound on the sum of what all of these can count for, in units before the grid's shift.
+    """
+
+    key: RoundKey
+    kind: RoundKind
+    members: tuple[tuple[str, int], ...]
+    carried: tuple[Carried, ...]
+    total_weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """Push the round's task to these participants, and to each of them again when it reconnects."""
+
+    key: RoundKey
+    participants: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Tell these participants that the round no longer wants their work."""
+
+    key: RoundKey
+    participants: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartDeadline:
+    """Fire `DeadlinePassed` after `remaining_s` seconds of a monotonic clock; `deadline_at` (epoch) is for display."""
+
+    key: RoundKey
+    deadline_at: float
+    remaining_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Add `weight` times the update to the sum of round `key`, once. A carried update's own key is an earlier round's."""
+
+    key: RoundKey
+    update: UpdateRef
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Make the round's result from exactly these contributions: fold those not yet folded, leave out all others."""
+
+    key: RoundKey
+    kind: RoundKind
+    contributions: tuple[Contribution, ...]
+    total_weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeAndStore:
+    """In one transaction, charge the privacy ledger for the round and store its result, visible to nobody yet."""
+
+    key: RoundKey
+    kind: RoundKind
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make the charged result visible."""
+
+    key: RoundKey
+    kind: RoundKind
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartRetry:
+    """Fire `RetryDue` after `delay_s` seconds."""
+
+    key: RoundKey
+    delay_s: float
+
+
+class Verdict(StrEnum):
+    """What became of a report."""
+
+    COUNTED = "counted"
+    CARRIED = "carried"
+    LATE = "late"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Tell a participant what became of its report: COUNTED and CARRIED acknowledge, the others refuse with the reason."""
+
+    key: RoundKey
+    participant: str
+    verdict: Verdict
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRound:
+    """Keep this ended round, every member with its reason, in the run's history."""
+
+    round: RoundState
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMember:
+    """Amend a member of a round that is no longer open: a late report arrived, or a carried update met its end."""
+
+    key: RoundKey
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class DropSpools:
+    """Delete the uploads of every round up to and including `through`, but for those in `keep`."""
+
+    through: RoundKey
+    keep: tuple[tuple[RoundKey, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run has ended."""
+
+    status: RunStatus
+    reason: str
+
+
+Effect = (
+    DrawCohort
+    | PrepareRound
+    | Invite
+    | Stop
+    | StartDeadline
+    | Fold
+    | Aggregate
+    | ChargeAndStore
+    | Publish
+    | StartRetry
+    | Receipt
+    | RecordRound
+    | RecordMember
+    | DropSpools
+    | Finish
+)

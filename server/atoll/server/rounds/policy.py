@@ -1,0 +1,124 @@
+"""The rules that a run is played by: rounds, stragglers, late reports, weights. Validated whole, then frozen."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atoll.server.rounds.errors import PolicyError
+
+
+class LateMode(StrEnum):
+    """What becomes of a report that arrives after its round has closed."""
+
+    DROP = "drop"
+    CARRY = "carry"
+
+
+class Weighting(StrEnum):
+    """What an update counts for: its number of examples, or one."""
+
+    EXAMPLES = "examples"
+    UNIFORM = "uniform"
+
+
+def _require(condition: bool, name: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise PolicyError(f"{name} = {value!r}: must be {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class LatePolicy:
+    """Late reports: dropped, or carried into a later round with a staleness weight.
+
+    A carried update counts with its weight times `(1 + staleness) ** -exponent`, where staleness is the number of models
+    released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019, section 5.2),
+    which FedBuff (Nguyen et al. 2022) takes with exponent 0.5. Past `max_staleness` it is dropped.
+    """
+
+    mode: LateMode = LateMode.DROP
+    max_staleness: int = 1
+    exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        _require(self.max_staleness >= 0, "late.max_staleness", self.max_staleness, "0 or more models")
+        _require(
+            math.isfinite(self.exponent) and self.exponent >= 0, "late.exponent", self.exponent, "finite and 0 or more"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerPolicy:
+    """How many are asked, how many are enough, and for how many attempts.
+
+    Attributes:
+        cohort_size: contributions (fresh reports and carried updates) at which a round closes; the expected number of
+            them under `wait_for_all`.
+        over_selection: factor of participants invited over those needed (Bonawitz et al. 2019, section 2.2), 1 or more.
+        wait_for_all: never close at the goal, only when nobody is outstanding or at the deadline. Poisson sampling needs
+            it: a cut at a fixed count would undo the independence that its amplification rests on.
+        quorum: fewest contributions that a round may close with. 0 only with `wait_for_all`: an empty Poisson sample
+            has a valid sum.
+        late: what becomes of late reports.
+        max_attempts: attempts at a round before the run fails, 1 or more.
+        retry_delay_s: seconds between an abandoned attempt and the next.
+    """
+
+    cohort_size: int
+    over_selection: float = 1.0
+    wait_for_all: bool = False
+    quorum: int = 1
+    late: LatePolicy = LatePolicy()
+    max_attempts: int = 3
+    retry_delay_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        _require(self.cohort_size >= 1, "cohort_size", self.cohort_size, "1 or more")
+        sane = math.isfinite(self.over_selection) and 1 <= self.over_selection <= 100
+        _require(sane, "over_selection", self.over_selection, "from 1 to 100")
+        least = 0 if self.wait_for_all else 1
+        allowed = f"from {least} to the cohort size, {self.cohort_size}"
+        _require(least <= self.quorum <= self.cohort_size, "quorum", self.quorum, allowed)
+        _require(self.max_attempts >= 1, "max_attempts", self.max_attempts, "1 or more")
+        patient = math.isfinite(self.retry_delay_s) and self.retry_delay_s >= 0
+        _require(patient, "retry_delay_s", self.retry_delay_s, "finite and 0 or more seconds")
+
+    def invited(self, carried: int = 0) -> int:
+        """Participants to invite when `carried` updates already count towards the goal."""
+        return math.ceil(max(0, self.cohort_size - carried) * self.over_selection)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """Everything that decides how a run goes, apart from the model.
+
+    Attributes:
+        rounds: train rounds to release. 0 only with `final_evaluation`: the run evaluates the given model and ends.
+        straggler: cohort, quorum, late reports and retries.
+        evaluate_every: an evaluate round after every so many released train rounds; 0 for none.
+        final_evaluation: an evaluate round of the last model, unless `evaluate_every` has just made one.
+        weighting: what an update counts for.
+        max_weight: largest example count that counts; more examples count as this many.
+        max_abs: largest admissible magnitude of an update's value (a power of two); for the aggregation's grid.
+    """
+
+    rounds: int
+    straggler: StragglerPolicy
+    evaluate_every: int = 0
+    final_evaluation: bool = False
+    weighting: Weighting = Weighting.EXAMPLES
+    max_weight: int = 1_000_000
+    max_abs: float = 32.0
+
+    def __post_init__(self) -> None:
+        least = 0 if self.final_evaluation else 1
+        _require(self.rounds >= least, "rounds", self.rounds, f"{least} or more")
+        _require(self.evaluate_every >= 0, "evaluate_every", self.evaluate_every, "0 (never) or more rounds")
+        _require(1 <= self.max_weight < 1 << 40, "max_weight", self.max_weight, "from 1 to 2**40 - 1 examples")
+        positive = math.isfinite(self.max_abs) and self.max_abs > 0
+        _require(
+            positive and math.frexp(self.max_abs)[0] == 0.5, "max_abs", self.max_abs, "a power of two, 32.0 for one"
+        )
+
+    def counted_weight(self, weight: int) -> int:
+        """Units that a report of `weight` examples counts for, before any staleness."""
+        return 1 if self.weighting is Weighting.UNIFORM else min(weight, self.max_weight)

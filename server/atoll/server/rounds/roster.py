@@ -1,0 +1,137 @@
+"""The members of a round, as an immutable table that is cheap to change one member at a time."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atoll.server.rounds.updates import Metrics, UpdateRef
+
+_BLOCK = (
+    128  # members: a change copies one block and the tuple of blocks, about sqrt(cohort) each for cohorts near 10,000
+)
+
+
+class MemberStatus(StrEnum):
+    """Where a member of a round stands. Only REPORTED counts; all but the first two are final when the round ends."""
+
+    INVITED = "invited"
+    TRAINING = "training"
+    REPORTED = "reported"
+    DECLINED = "declined"
+    FAILED = "failed"
+    SILENT = "silent"
+    TIMED_OUT = "timed_out"
+    LATE = "late"
+    REJECTED = "rejected"
+    OVER_SELECTED = "over_selected"
+    STOPPED = "stopped"
+
+
+OUTSTANDING = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A participant's part in one round.
+
+    Attributes:
+        participant: who.
+        declared_weight: examples declared at check-in, which bounds what may be reported.
+        status: where it stands.
+        detail: the reason for that, in words for an operator.
+        reported_weight: examples really used, 0 until reported.
+        update: the acknowledged update of a train round.
+        metrics: reported figures.
+        at: epoch seconds of the last change.
+    """
+
+    participant: str
+    declared_weight: int
+    status: MemberStatus = MemberStatus.INVITED
+    detail: str = ""
+    reported_weight: int = 0
+    update: UpdateRef | None = None
+    metrics: Metrics = ()
+    at: float = 0.0
+
+
+def _name(member: Member) -> str:
+    return member.participant
+
+
+def _first(block: tuple[Member, ...]) -> str:
+    return block[0].participant
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Members sorted by participant, in blocks, with the counts that decide a round.
+
+    Attributes:
+        blocks: non-empty blocks of members, in order.
+        outstanding: members INVITED or TRAINING.
+        silent: members SILENT, who may yet come back.
+        reported: members REPORTED.
+    """
+
+    blocks: tuple[tuple[Member, ...], ...] = ()
+    outstanding: int = 0
+    silent: int = 0
+    reported: int = 0
+
+    @classmethod
+    def of(cls, members: Iterable[Member]) -> "Roster":
+        """Make a roster of members in any order; each participant at most once."""
+        ordered = sorted(members, key=_name)
+        blocks = tuple(tuple(ordered[i : i + _BLOCK]) for i in range(0, len(ordered), _BLOCK))
+        return cls(
+            blocks,
+            outstanding=sum(m.status in OUTSTANDING for m in ordered),
+            silent=sum(m.status is MemberStatus.SILENT for m in ordered),
+            reported=sum(m.status is MemberStatus.REPORTED for m in ordered),
+        )
+
+    def __iter__(self) -> Iterator[Member]:
+        for block in self.blocks:
+            yield from block
+
+    def __len__(self) -> int:
+        return sum(len(block) for block in self.blocks)
+
+    def _place(self, participant: str) -> tuple[int, int] | None:
+        i = bisect_right(self.blocks, participant, key=_first) - 1
+        if i < 0:
+            return None
+        block = self.blocks[i]
+        j = bisect_left(block, participant, key=_name)
+        return (i, j) if j < len(block) and block[j].participant == participant else None
+
+    def get(self, participant: str) -> Member | None:
+        """The participant's part in the round, None for a stranger."""
+        place = self._place(participant)
+        return None if place is None else self.blocks[place[0]][place[1]]
+
+    def put(self, member: Member) -> "Roster":
+        """A roster in which `member` takes the place of the one with the same participant.
+
+        Raises:
+            KeyError: the participant is not a member.
+        """
+        place = self._place(member.participant)
+        if place is None:
+            raise KeyError(member.participant)
+        i, j = place
+        block = self.blocks[i]
+        old, new = block[j].status, member.status
+        changed = (*block[:j], member, *block[j + 1 :])
+        return Roster(
+            (*self.blocks[:i], changed, *self.blocks[i + 1 :]),
+            outstanding=self.outstanding + (new in OUTSTANDING) - (old in OUTSTANDING),
+            silent=self.silent + (new is MemberStatus.SILENT) - (old is MemberStatus.SILENT),
+            reported=self.reported + (new is MemberStatus.REPORTED) - (old is MemberStatus.REPORTED),
+        )
+
+    def with_status(self, *statuses: MemberStatus) -> tuple[str, ...]:
+        """Participants in any of these statuses, in order."""
+        return tuple(m.participant for m in self if m.status in statuses)

@@ -1,0 +1,48 @@
+"""What names a round and an update in it."""
+
+import math
+from dataclasses import dataclass
+
+Metrics = tuple[tuple[str, float], ...]
+"""Reported figures as (name, value); values are finite."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RoundKey:
+    """One attempt at one round; both count from 0, and later keys compare greater."""
+
+    round: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.round}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRef:
+    """A durable update, by name.
+
+    Attributes:
+        key: the round that it was made for.
+        participant: who made it.
+        digest: hex digest of its manifest.
+        weight: examples that it was trained on.
+        node: ingest node that holds it.
+    """
+
+    key: RoundKey
+    participant: str
+    digest: str
+    weight: int
+    node: str
+
+
+def check_metrics(metrics: Metrics) -> None:
+    """Refuse figures that no mean survives.
+
+    Raises:
+        ValueError: a value is NaN or infinite.
+    """
+    for name, value in metrics:
+        if not math.isfinite(value):
+            raise ValueError(f"metric {name!r} = {value}: must be finite; leave the metric out, or reject the report")
