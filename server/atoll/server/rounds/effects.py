@@ -80,7 +80,7 @@ class StartDeadline:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Add `weight` times the update to the sum of round `key`, once. A carried update's own key is an earlier round's."""
+    """Add `weight` times the update to the sum of round `key`, once. A carried update's own key is an earlier one."""
 
     key: RoundKey
     update: UpdateRef
@@ -134,7 +134,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Tell a participant what became of its report: COUNTED and CARRIED acknowledge, the others refuse with the reason."""
+    """Tell a participant what became of its report: COUNTED and CARRIED acknowledge it, the others refuse it."""
 
     key: RoundKey
     participant: str

@@ -30,8 +30,8 @@ def _require(condition: bool, name: str, value: object, allowed: str) -> None:
 class LatePolicy:
     """Late reports: dropped, or carried into a later round with a staleness weight.
 
-    A carried update counts with its weight times `(1 + staleness) ** -exponent`, where staleness is the number of models
-    released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019, section 5.2),
+    A carried update counts with its weight times `(1 + staleness) ** -exponent`, where staleness is the number of
+    models released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019, section 5.2),
     which FedBuff (Nguyen et al. 2022) takes with exponent 0.5. Past `max_staleness` it is dropped.
     """
 
@@ -54,8 +54,8 @@ class StragglerPolicy:
         cohort_size: contributions (fresh reports and carried updates) at which a round closes; the expected number of
             them under `wait_for_all`.
         over_selection: factor of participants invited over those needed (Bonawitz et al. 2019, section 2.2), 1 or more.
-        wait_for_all: never close at the goal, only when nobody is outstanding or at the deadline. Poisson sampling needs
-            it: a cut at a fixed count would undo the independence that its amplification rests on.
+        wait_for_all: never close at the goal, only when nobody is outstanding or at the deadline. Poisson sampling
+            needs it: a cut at a fixed count would undo the independence that its amplification rests on.
         quorum: fewest contributions that a round may close with. 0 only with `wait_for_all`: an empty Poisson sample
             has a valid sum.
         late: what becomes of late reports.

@@ -52,8 +52,8 @@ class RunStatus(StrEnum):
 class RoundGrid:
     """The integer grid of a round, fixed when it opens and recorded for replay.
 
-    The fields are those of `atoll.server.aggregation.grid.Grid`, which the engine does not import: it does no arithmetic
-    on values, only on weights.
+    The fields are those of `atoll.server.aggregation.grid.Grid`, which the engine does not import: its arithmetic is on
+    weights, never on values.
 
     Attributes:
         fraction_bits: bits after the binary point of an update's value.
