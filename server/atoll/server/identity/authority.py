@@ -38,6 +38,7 @@ PARTICIPANT_LIFETIME_S = 86_400.0
 OPERATOR_LIFETIME_S = 90 * 86_400.0
 _RENEW_AT = 1 / 3  # a server certificate is renewed when less than this part of its life is left
 _KEY_FILE, _CERTIFICATE_FILE, _SERVER_FILE, _LOCK_FILE = "authority.key", "authority.crt", "server.pem", ".lock"
+_RIGHTS = "give the account that runs the server sole ownership of it: mode 0700 for the directory, 0600 for keys"
 _RESTORE = "restore the directory from a back-up, or start with an empty one (everyone must then enrol again)"
 
 
@@ -50,12 +51,20 @@ class IssuedCertificate:
 
 
 @dataclass(frozen=True)
-class KeyPair:
-    """A certificate with its private key, both PEM; ``not_after`` in epoch seconds UTC."""
+class ServerKeyPair:
+    """The server's certificate and private key, both PEM; ``not_after`` in epoch seconds UTC."""
 
     certificate_pem: bytes
     key_pem: bytes = field(repr=False)
     not_after: float
+
+
+@dataclass(frozen=True)
+class OperatorIdentity:
+    """A new operator's certificate and private key (PEM)."""
+
+    issued: IssuedCertificate
+    key_pem: bytes = field(repr=False)
 
 
 class Authority:
@@ -80,12 +89,14 @@ class Authority:
                 key = _load_or_create_key(directory)
                 certificate = _load_or_create_certificate(directory, key, now)
         except OSError as error:
-            raise AuthorityError(f"the certificate authority in {directory} cannot be used: {error}") from error
+            raise AuthorityError(
+                f"the certificate authority in {directory} cannot be used: {error}", _RIGHTS
+            ) from error
         not_after = certificate.not_valid_after_utc
         if now >= not_after.timestamp():
             raise AuthorityError(
-                f"the certificate authority in {directory} expired on {not_after:%Y-%m-%d}; "
-                "move that directory away to start a new one; everyone must then enrol again"
+                f"the certificate authority in {directory} expired on {not_after:%Y-%m-%d}",
+                "move that directory away to start a new authority; everyone must then enrol again",
             )
         return cls(directory, key, certificate)
 
@@ -99,7 +110,7 @@ class Authority:
         """When the authority itself ends, epoch seconds UTC."""
         return self._certificate.not_valid_after_utc.timestamp()
 
-    def server_key_pair(self, names: Sequence[str], *, now: float) -> KeyPair:
+    def server_key_pair(self, names: Sequence[str], *, now: float) -> ServerKeyPair:
         """The server's own certificate for these host names and IP addresses.
 
         The one on disk is used while it names the same and has a third of its life left; otherwise a new one
@@ -119,7 +130,7 @@ class Authority:
                 write_atomic(path, pair.key_pem + pair.certificate_pem, mode=PRIVATE_MODE)
                 return pair
         except OSError as error:
-            raise AuthorityError(f"the server certificate {path} cannot be used: {error}") from error
+            raise AuthorityError(f"the server certificate {path} cannot be used: {error}", _RIGHTS) from error
 
     def issue_participant(
         self,
@@ -132,23 +143,21 @@ class Authority:
         """A certificate for the participant with this id, on the key of its request.
 
         Raises:
-            IdentityError: for something that is not a participant id.
+            NameFormatError: for something that is not a participant id.
         """
         check_participant_id(participant)
         return self._issue(request.public_key, Role.PARTICIPANT, participant, now, lifetime_s)
 
-    def issue_operator(
-        self, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S
-    ) -> tuple[IssuedCertificate, KeyPair]:
+    def issue_operator(self, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S) -> OperatorIdentity:
         """A certificate for an operator, with a fresh key; the key is kept nowhere else.
 
         Raises:
-            IdentityError: for a bad name.
+            NameFormatError: for a bad name.
         """
         check_operator(name)
         key = certificates.new_key()
         issued = self._issue(key.public_key(), Role.OPERATOR, name, now, lifetime_s)
-        return issued, KeyPair(issued.pem, certificates.key_to_pem(key), issued.peer.not_after)
+        return OperatorIdentity(issued, certificates.key_to_pem(key))
 
     def _issue(
         self, public_key: ec.EllipticCurvePublicKey, role: Role, name: str, now: float, lifetime_s: float
@@ -165,15 +174,15 @@ class Authority:
         pem = certificate.public_bytes(Encoding.PEM)
         return IssuedCertificate(Peer.from_pem(pem), pem)
 
-    def _new_server_pair(self, names: Sequence[str], now: float) -> KeyPair:
+    def _new_server_pair(self, names: Sequence[str], now: float) -> ServerKeyPair:
         key = certificates.new_key()
         not_after = min(now + SERVER_LIFETIME_S, self.not_after)
         certificate = certificates.server_certificate(
             self._certificate, self._key, key.public_key(), names=names, now=now, not_after=not_after
         )
-        return KeyPair(certificate.public_bytes(Encoding.PEM), certificates.key_to_pem(key), not_after)
+        return ServerKeyPair(certificate.public_bytes(Encoding.PEM), certificates.key_to_pem(key), not_after)
 
-    def _kept_server_pair(self, path: Path, wanted: x509.SubjectAlternativeName, now: float) -> KeyPair | None:
+    def _kept_server_pair(self, path: Path, wanted: x509.SubjectAlternativeName, now: float) -> ServerKeyPair | None:
         if not path.exists():
             return None
         data = read_private(path)
@@ -191,7 +200,7 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             return None
         pem = certificate.public_bytes(Encoding.PEM)
-        return KeyPair(pem, certificates.key_to_pem(key), certificate.not_valid_after_utc.timestamp())
+        return ServerKeyPair(pem, certificates.key_to_pem(key), certificate.not_valid_after_utc.timestamp())
 
 
 @contextmanager
@@ -209,16 +218,16 @@ def _load_or_create_key(directory: Path) -> ec.EllipticCurvePrivateKey:
     path = directory / _KEY_FILE
     if not path.exists():
         if (directory / _CERTIFICATE_FILE).exists():
-            raise AuthorityError(f"{path} is missing beside the authority's certificate; {_RESTORE}")
+            raise AuthorityError(f"{path} is missing beside the authority's certificate", _RESTORE)
         key = certificates.new_key()
         write_atomic(path, certificates.key_to_pem(key), mode=PRIVATE_MODE)
         return key
     try:
         loaded = load_pem_private_key(read_private(path), password=None)
     except (ValueError, TypeError) as error:
-        raise AuthorityError(f"{path} is not a private key ({error}); {_RESTORE}") from None
+        raise AuthorityError(f"{path} is not a private key: {error}", _RESTORE) from None
     if not isinstance(loaded, ec.EllipticCurvePrivateKey) or not isinstance(loaded.curve, ec.SECP256R1):
-        raise AuthorityError(f"{path} is not a key on P-256; {_RESTORE}")
+        raise AuthorityError(f"{path} is not a key on P-256", _RESTORE)
     return loaded
 
 
@@ -231,7 +240,7 @@ def _load_or_create_certificate(directory: Path, key: ec.EllipticCurvePrivateKey
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError as error:
-        raise AuthorityError(f"{path} is not a certificate ({error}); {_RESTORE}") from None
+        raise AuthorityError(f"{path} is not a certificate: {error}", _RESTORE) from None
     if certificate.public_key() != key.public_key():
-        raise AuthorityError(f"{path} does not belong to the key beside it; {_RESTORE}")
+        raise AuthorityError(f"{path} does not belong to the key beside it", _RESTORE)
     return certificate

@@ -1,55 +1,95 @@
-"""Errors of identity.
+"""Errors of identity, a branch of ``atoll.server.errors``.
 
 ::
 
-    IdentityError                     something about keys, certificates or tokens is wrong
+    ServerError
     ├── AuthorityError                this server's own certificate authority cannot be used (the operator's to mend)
-    ├── CertificateRequestError       a certificate request that is not acceptable (the caller's fault)
-    ├── PeerError                     a peer certificate that names no peer of this federation (the caller's fault)
-    ├── CredentialError               an operator credential file that cannot be read
-    └── TokenError                    a join token that does not admit (the caller's fault)
-        ├── TokenUnknownError         no such token, or the secret is wrong
-        ├── TokenExpiredError
-        ├── TokenUsedError
-        └── TokenScopeError           the token is for another organisation or kind
+    └── CallerError
+        ├── CredentialError           an operator credential file that cannot be read or written
+        ├── InvalidRequestError
+        │   ├── NameFormatError       a name or id that cannot be one
+        │   └── CertificateRequestError   a certificate request that is not acceptable
+        └── UnauthenticatedError
+            ├── PeerError             a peer certificate that names no peer of this federation
+            └── TokenError            a join token that does not admit
+                ├── TokenUnknownError     no such token, or the secret is wrong
+                ├── TokenExpiredError
+                ├── TokenUsedError
+                └── TokenScopeError       the token is for another organisation or kind
 """
 
+from __future__ import annotations
 
-class IdentityError(Exception):
-    """Something about keys, certificates or tokens is wrong."""
+from typing import ClassVar
 
+from atoll.server.errors import CallerError, InvalidRequestError, ServerError, UnauthenticatedError
 
-class AuthorityError(IdentityError):
-    """This server's own certificate authority cannot be used; the message says how to mend it."""
-
-
-class CertificateRequestError(IdentityError):
-    """A certificate request that is not acceptable."""
+_NEW_TOKEN = "ask the operator of this server for a new join token"  # noqa: S105 - advice, not a secret
 
 
-class PeerError(IdentityError):
-    """A peer certificate that names no peer of this federation."""
+class AuthorityError(ServerError):
+    """This server's own certificate authority cannot be used."""
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__("identity.authority", message, remedy)
 
 
-class CredentialError(IdentityError):
+class CredentialError(CallerError):
     """An operator credential file that cannot be read or written."""
 
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__("identity.credential", message, remedy)
 
-class TokenError(IdentityError):
+
+class NameFormatError(InvalidRequestError):
+    """A name or id that cannot be one."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("identity.name", message)
+
+
+class CertificateRequestError(InvalidRequestError):
+    """A certificate request that is not acceptable."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("identity.request", message, "send a PKCS #10 request in PEM, signed by its own P-256 key")
+
+
+class PeerError(UnauthenticatedError):
+    """A peer certificate that names no peer of this federation."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("identity.peer", message, "connect with a certificate that this server has issued")
+
+
+class TokenError(UnauthenticatedError):
     """A join token that does not admit its holder."""
+
+    code: ClassVar[str] = "token.invalid"
+
+    def __init__(self, message: str, remedy: str = _NEW_TOKEN) -> None:
+        super().__init__(self.code, message, remedy)
 
 
 class TokenUnknownError(TokenError):
     """No such token, or the secret is wrong: the two are not told apart to the caller."""
 
+    code = "token.unknown"
+
 
 class TokenExpiredError(TokenError):
     """The token's time is over."""
+
+    code = "token.expired"
 
 
 class TokenUsedError(TokenError):
     """The token has been spent."""
 
+    code = "token.used"
+
 
 class TokenScopeError(TokenError):
     """The token is for another organisation or another kind of participant."""
+
+    code = "token.scope"

@@ -7,7 +7,7 @@ import re
 import secrets
 from enum import StrEnum
 
-from atoll.server.identity.errors import IdentityError
+from atoll.server.identity.errors import NameFormatError
 
 _RANDOM_CHARS = 12  # base32: 60 bits
 _PARTICIPANT = re.compile(r"p[a-z2-7]{12}")
@@ -41,7 +41,7 @@ def check_participant_id(text: str) -> str:
     """Return ``text`` if it has the form of a participant id.
 
     Raises:
-        IdentityError: if it has not.
+        NameFormatError: if it has not.
     """
     return _check(_PARTICIPANT, text, "participant id", "p and 12 characters a-z, 2-7")
 
@@ -50,7 +50,7 @@ def check_organisation(text: str) -> str:
     """Return ``text`` if it is a valid organisation name.
 
     Raises:
-        IdentityError: if it is not.
+        NameFormatError: if it is not.
     """
     return _check(_ORGANISATION, text, "organisation", "1 to 63 characters a-z, 0-9 and -")
 
@@ -59,14 +59,14 @@ def check_operator(text: str) -> str:
     """Return ``text`` if it is a valid operator name.
 
     Raises:
-        IdentityError: if it is not.
+        NameFormatError: if it is not.
     """
     return _check(_OPERATOR, text, "operator name", "1 to 63 characters a-z, 0-9, . _ -, the first a letter or digit")
 
 
 def _check(pattern: re.Pattern[str], text: str, what: str, allowed: str) -> str:
     if not pattern.fullmatch(text):
-        raise IdentityError(f"{what} {text[:80]!r}: expected {allowed}")
+        raise NameFormatError(f"{what} {text[:80]!r}: expected {allowed}")
     return text
 
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from atoll.server.identity.errors import IdentityError, PeerError
+from atoll.server.identity.errors import NameFormatError, PeerError
 from atoll.server.identity.names import check_operator, check_participant_id
 
 _SCHEME = "atoll://"
@@ -89,5 +89,5 @@ def _parse_uri(uri: str) -> tuple[Role, str]:
     role = Role(role_text)
     try:
         return role, check_participant_id(name) if role is Role.PARTICIPANT else check_operator(name)
-    except IdentityError as error:
+    except NameFormatError as error:
         raise PeerError(f"the peer's certificate names {uri[:100]!r}: {error}") from None

@@ -60,7 +60,7 @@ def mint(
     """Make a token that admits one participant of ``organisation`` until ``now + lifetime_s``.
 
     Raises:
-        IdentityError: for an impossible organisation name.
+        NameFormatError: for an impossible organisation name.
         ValueError: for a lifetime that is not within (0, 90 days].
     """
     check_organisation(organisation)
@@ -103,7 +103,7 @@ def verify(
     expected = record.secret_hash if record is not None else _hash("", "")
     same = hmac.compare_digest(expected, _hash(record.id if record is not None else "-", secret))
     if record is None or not same:
-        raise TokenUnknownError("the join token is not known here; ask the operator of this server for a new one")
+        raise TokenUnknownError("the join token is not known here")
     if organisation is not None and organisation != record.organisation:
         raise TokenScopeError(
             f"join token {record.id} is for organisation {record.organisation!r}, not {organisation!r}"
@@ -111,9 +111,9 @@ def verify(
     if kind is not None and kind != record.kind:
         raise TokenScopeError(f"join token {record.id} is for a participant of kind {record.kind}, not {kind}")
     if record.used_at is not None and (key is None or key != record.used_key):
-        raise TokenUsedError(f"join token {record.id} has been used; each admits one participant: ask for a new one")
+        raise TokenUsedError(f"join token {record.id} has been used; each admits one participant")
     if now >= record.expires_at:
-        raise TokenExpiredError(f"join token {record.id} has expired; ask the operator for a new one")
+        raise TokenExpiredError(f"join token {record.id} has expired")
     return record
 
 
