@@ -1,0 +1,73 @@
+"""The one door to numba, which has no types of its own: compiles a loop ahead of its first use and keeps its type."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import numba
+import numpy as np
+from numba import extending
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_numba: Any = numba  # partly annotated, differently from version to version
+_extending: Any = extending
+_log = logging.getLogger(__name__)
+
+
+class _Dispatcher(Protocol):
+    """The part of ``numba.core.dispatcher.Dispatcher`` used here."""
+
+    def compile(self, signature: tuple[object, ...]) -> object: ...
+    def disable_compile(self) -> None: ...
+
+
+def callable_from_loops(function: Callable[P, R]) -> Callable[P, R]:
+    """Let compiled loops call this scalar helper; it stays an ordinary Python function too."""
+    _extending.register_jitable(function)
+    return function
+
+
+def compiled(function: Callable[P, R], signature: Sequence[object]) -> Callable[P, R]:
+    """``function`` compiled for exactly this signature, run without the GIL; other argument types raise TypeError.
+
+    The machine code is kept in the cache described in ``kernel``. Where no cache directory can be written (read-only
+    package and home, full disk) it is compiled in memory and a warning says so.
+
+    Args:
+        function: a function whose closure, if any, holds only module-level functions: they are part of the cache key.
+        signature: from ``array_type``, ``tuple_type`` and ``scalar_type``.
+    """
+    try:
+        return _compile(function, signature, cache=True)
+    except (RuntimeError, OSError) as error:
+        _log.warning(
+            "numba cannot keep its cache (%s): compiling at every start; set NUMBA_CACHE_DIR to a writable directory",
+            error,
+        )
+        return _compile(function, signature, cache=False)
+
+
+def array_type(dtype: type[np.generic], *, writable: bool = False) -> object:
+    """A contiguous vector; one that is not writable may also be read-only and unaligned, as in a message or a map."""
+    return _numba.types.Array(scalar_type(dtype), 1, "C", readonly=not writable, aligned=writable)
+
+
+def tuple_type(dtype: type[np.generic], length: int) -> object:
+    """A tuple of scalars of one type."""
+    return _numba.types.UniTuple(scalar_type(dtype), length)
+
+
+def scalar_type(dtype: type[np.generic]) -> Any:
+    """A scalar argument."""
+    return _numba.from_dtype(np.dtype(dtype))
+
+
+def _compile(function: Callable[P, R], signature: Sequence[object], *, cache: bool) -> Callable[P, R]:
+    made = _numba.njit(nogil=True, cache=cache)(function)
+    dispatcher = cast("_Dispatcher", made)
+    dispatcher.compile(tuple(signature))
+    dispatcher.disable_compile()
+    return cast("Callable[P, R]", made)

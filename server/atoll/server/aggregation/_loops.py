@@ -1,0 +1,120 @@
+"""The two loops that numba compiles, for any way of writing an element; ``kernel`` is their typed face.
+
+They are plain enough for LLVM to vectorise: no branch, no call that stays a call, slices instead of index sums.
+
+- Rounding. ``t = x*scale + 1.5*2**52`` rounds to the nearest integer, ties to even, by the float64 addition itself, and
+  leaves the integer in the low bits of t: rint and conversion in one addition, exact for ``|x*scale| <= 2**51``.
+- Order of magnitudes. The bits of ``|x|``, read as an integer, order as the values do; infinity and NaN come last. So
+  one integer maximum gives the largest magnitude and whether all values are finite.
+- Sums of squares go to ``LANES`` float64 running sums that are added pairwise at the end: the order of additions, hence
+  the result, is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation._jit import callable_from_loops
+
+LANES = 128
+_ROUNDER = 1.5 * 2.0**52
+_ROUNDER_BITS = 0x4338000000000000
+
+Vector = npt.NDArray[Any]
+Fold = Callable[[npt.NDArray[np.int64], Vector, tuple[int, int, int, int], int, float, float], int]
+Inspect = Callable[[Vector, Vector, int], tuple[int, float]]
+Widen = Callable[[Any], Any]
+
+
+@callable_from_loops
+def from_float(value: np.floating[Any]) -> np.float64:
+    """Widen a float32 or float64."""
+    return np.float64(value)
+
+
+@callable_from_loops
+def from_bfloat16(bits: np.uint16) -> np.float64:
+    """Widen bfloat16 bits, exactly."""
+    return np.float64(np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32))
+
+
+@callable_from_loops
+def from_float16(bits: np.uint16) -> np.float64:
+    """Widen float16 bits (1 sign, 5 exponent, 10 fraction), exactly; infinity and NaN both become infinity.
+
+    The exponent is re-biased by 112; a subnormal is read as the normal ``2**-14 * (1 + fraction)`` less ``2**-14``, so
+    that no float32 subnormal arises, which a thread may be set to flush to zero.
+    """
+    magnitude = np.uint32((np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13))
+    normal = np.uint32(magnitude + np.uint32(112 << 23)).view(np.float32)
+    subnormal = np.uint32(magnitude + np.uint32(113 << 23)).view(np.float32) - np.float32(2.0**-14)
+    finite = subnormal if magnitude < np.uint32(1 << 23) else normal
+    value = np.float64(finite if magnitude < np.uint32(31 << 23) else np.float32(np.inf))
+    return value if bits < np.uint16(0x8000) else -value
+
+
+def fold_with(widen: Widen) -> Fold:
+    """The loop that adds ``rint(x * scale) * weight`` of each value; see the module docstring for the rounding.
+
+    Its ``target`` is (offset, block, stride, count) as in ``atoll.wire.chunks.ElementRange``. It returns how many
+    values were not finite or beyond ``limit``; those add nothing.
+    """
+
+    def fold(
+        sums: npt.NDArray[np.int64],
+        values: Vector,
+        target: tuple[int, int, int, int],
+        weight: int,
+        scale: float,
+        limit: float,
+    ) -> int:
+        offset, block, stride, count = target
+        refused = 0
+        for index in range(count):
+            start = offset + index * stride
+            into = sums[start : start + block]
+            part = values[index * block : index * block + block]
+            for at in range(block):
+                value = widen(part[at])
+                rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + _ROUNDER)
+                into[at] += (rounded.view(np.int64) - _ROUNDER_BITS) * weight
+                refused += not abs(value) <= limit
+        return refused
+
+    return fold
+
+
+def inspect_with(widen: Widen) -> Inspect:
+    """The loop that returns the bits of the largest magnitude and the sum of squares.
+
+    It takes the values, the same memory as integers of the same width, and the mask that clears their sign bit.
+    """
+
+    def inspect(values: Vector, bits: Vector, mask: int) -> tuple[int, float]:
+        squares = np.zeros(LANES, np.float64)
+        largest = np.zeros(LANES, bits.dtype)
+        whole = values.size // LANES * LANES
+        for start in range(0, whole, LANES):
+            part = values[start : start + LANES]
+            part_bits = bits[start : start + LANES]
+            for lane in range(LANES):
+                value = widen(part[lane])
+                squares[lane] += value * value
+                largest[lane] = max(largest[lane], part_bits[lane] & mask)
+        for at in range(whole, values.size):
+            value = widen(values[at])
+            squares[at - whole] += value * value
+            largest[at - whole] = max(largest[at - whole], bits[at] & mask)
+        width = LANES // 2
+        while width:
+            for lane in range(width):
+                squares[lane] += squares[lane + width]
+                largest[lane] = max(largest[lane], largest[lane + width])
+            width //= 2
+        return int(largest[0]), float(squares[0])
+
+    return inspect

@@ -1,0 +1,162 @@
+"""Compiled loops over payloads: fold one into the integer sum, inspect one as it arrives.
+
+Both read a payload once, in any encoding and at any alignment, without a copy and without the GIL. On a 2-core machine
+a float32 fold runs at about 0.75 of a plain float32 ``acc += w*x`` (it moves 20 bytes per element against 12), and
+inspection near the speed of memory; ``python -m benchmarks.fold`` measures both.
+
+Compiling takes about three seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
+does it before the first round. The cache lies in ``__pycache__`` beside this file or, where that is read-only, in the
+user's cache directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. With none
+writable every start compiles, and a warning says so. There are eight signatures: two loops, four encodings.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation import _loops
+from atoll.server.aggregation._jit import array_type, compiled, scalar_type, tuple_type
+from atoll.server.aggregation.errors import AggregationError
+from atoll.wire.encoding import Encoding, as_stored
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from atoll.server.aggregation.grid import Grid
+    from atoll.wire.chunks import ElementRange
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How the loops see an encoding: element type, integers of the same width, float of the same width."""
+
+    widen: _loops.Widen
+    values: type[np.generic]
+    bits: type[np.integer]
+    floats: type[np.floating]
+
+
+_FORMS = {
+    Encoding.FLOAT32: _Form(_loops.from_float, np.float32, np.int32, np.float32),
+    Encoding.FLOAT64: _Form(_loops.from_float, np.float64, np.int64, np.float64),
+    Encoding.FLOAT16: _Form(_loops.from_float16, np.uint16, np.uint16, np.float16),
+    Encoding.BFLOAT16: _Form(_loops.from_bfloat16, np.uint16, np.uint16, np.float32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one pass over values finds.
+
+    Attributes:
+        finite: whether no value is infinite or NaN.
+        max_abs: the largest magnitude; infinite or NaN if not finite.
+        sum_squares: sum of the squares in float64, in an order of additions that depends on the number of values
+            alone; not meaningful if not finite.
+    """
+
+    finite: bool
+    max_abs: float
+    sum_squares: float
+
+
+def inspect(payload: Buffer, encoding: Encoding) -> Inspection:
+    """Inspect the values of one payload in one pass.
+
+    Raises:
+        ChunkError: if the payload is not a whole number of elements.
+    """
+    form = _FORMS[encoding]
+    stored = as_stored(payload, encoding)
+    mask = np.iinfo(np.dtype(f"i{encoding.itemsize}")).max
+    largest, sum_squares = _inspect_loop(encoding)(stored.view(form.values), stored.view(form.bits), mask)
+    max_abs = _magnitude(largest, encoding)
+    return Inspection(math.isfinite(max_abs), max_abs, float(sum_squares))
+
+
+def combine(inspections: Iterable[Inspection]) -> Inspection:
+    """What one pass over all the parts together would find; the same for any order of the parts."""
+    parts = list(inspections)
+    return Inspection(
+        finite=all(part.finite for part in parts),
+        max_abs=float(np.max([part.max_abs for part in parts], initial=0.0)),
+        sum_squares=math.fsum(part.sum_squares for part in parts),
+    )
+
+
+def fold(
+    sums: npt.NDArray[np.int64], target: ElementRange, payload: Buffer, encoding: Encoding, weight: int, grid: Grid
+) -> int:
+    """Add ``rint(x * 2**fraction_bits) * weight`` of each value x to its element of ``sums``.
+
+    A negative weight takes an earlier fold of the same payload back, exactly.
+
+    Args:
+        sums: int64 of shape (N,), contiguous and writable.
+        target: the elements that the payload names.
+        payload: the values, ``target.size`` of them.
+        encoding: how they are written.
+        weight: integer weight on the grid.
+        grid: the round's grid.
+
+    Returns:
+        How many values were not finite or beyond ``grid.max_abs``; those have added nothing.
+
+    Raises:
+        AggregationError: if payload and target differ in size or the target leaves ``sums``; nothing was added.
+    """
+    values = as_stored(payload, encoding)
+    if values.size != target.size:
+        raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
+    if target.stop > sums.size:
+        raise AggregationError(f"{target} reaches element {target.stop - 1}, the model ends at {sums.size - 1}")
+    place = (target.offset, target.block, target.stride, target.count)
+    return _fold_loop(encoding)(
+        sums, values.view(_FORMS[encoding].values), place, weight, grid.scale, float(grid.max_abs)
+    )
+
+
+def warm() -> float:
+    """Compile every loop now, so that no round pays for it; returns the seconds it took (0 the next time)."""
+    started = time.perf_counter()
+    for encoding in Encoding:
+        _fold_loop(encoding)
+        _inspect_loop(encoding)
+    return time.perf_counter() - started
+
+
+@cache
+def _fold_loop(encoding: Encoding) -> _loops.Fold:
+    form = _FORMS[encoding]
+    signature = (
+        array_type(np.int64, writable=True),
+        array_type(form.values),
+        tuple_type(np.int64, 4),
+        scalar_type(np.int64),
+        scalar_type(np.float64),
+        scalar_type(np.float64),
+    )
+    return compiled(_loops.fold_with(form.widen), signature)
+
+
+@cache
+def _inspect_loop(encoding: Encoding) -> _loops.Inspect:
+    form = _FORMS[encoding]
+    signature = (array_type(form.values), array_type(form.bits), scalar_type(form.bits))
+    return compiled(_loops.inspect_with(form.widen), signature)
+
+
+def _magnitude(bits: int, encoding: Encoding) -> float:
+    """The magnitude with these bits, as float64."""
+    if encoding is Encoding.BFLOAT16:
+        bits <<= 16
+    floats = np.dtype(_FORMS[encoding].floats)
+    return float(np.array(bits, dtype=f"u{floats.itemsize}").view(floats))
