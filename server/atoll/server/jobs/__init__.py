@@ -1,0 +1,36 @@
+"""Job files: TOML in, one frozen and wholly valid ``JobSpec`` out, or one error that lists every problem.
+
+Read ``models`` for what a job can say, ``convert`` for what the engine makes of it.
+"""
+
+from atoll.server.jobs.convert import to_run_policy
+from atoll.server.jobs.errors import JobFileError, Problem
+from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
+from atoll.server.jobs.models import (
+    AggregationSection,
+    CohortSection,
+    EvaluationSection,
+    JobSection,
+    JobSpec,
+    LearnedWindow,
+    ModelSection,
+    OptimiserSection,
+    StragglerSection,
+)
+
+__all__ = [
+    "MAX_JOB_BYTES",
+    "AggregationSection",
+    "CohortSection",
+    "EvaluationSection",
+    "JobFileError",
+    "JobSection",
+    "JobSpec",
+    "LearnedWindow",
+    "ModelSection",
+    "OptimiserSection",
+    "Problem",
+    "StragglerSection",
+    "parse_job",
+    "to_run_policy",
+]

@@ -1,0 +1,32 @@
+"""What the round engine makes of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.models import JobSpec
+
+
+def to_run_policy(spec: JobSpec) -> RunPolicy:
+    """The engine's rules for this job."""
+    cohort, straggler = spec.cohort, spec.straggler
+    return RunPolicy(
+        rounds=spec.job.rounds,
+        straggler=StragglerPolicy(
+            cohort_size=cohort.size,
+            over_selection=cohort.over_selection,
+            wait_for_all=cohort.sampler == "poisson",
+            quorum=cohort.quorum,
+            late=LatePolicy(LateMode(straggler.late), straggler.carried_rounds, straggler.exponent),
+            max_attempts=straggler.max_attempts,
+            retry_delay_s=straggler.retry_delay_s,
+        ),
+        evaluate_every=spec.evaluation.every,
+        final_evaluation=spec.evaluation.final,
+        weighting=Weighting(spec.aggregation.weighting),
+        max_weight=spec.aggregation.max_weight,
+        max_abs=spec.aggregation.max_abs,
+    )

@@ -1,0 +1,343 @@
+"""The job file as frozen values: one class per section; the field descriptions are the job reference.
+
+``docs/job-reference.md`` is generated from this file (``python -m atoll.server.jobs.reference``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from atoll.server.jobs.section import Hint, Section
+from atoll.server.jobs.training import TrainingSettings
+from atoll.wire.encoding import Encoding
+
+MAX_ROUNDS = 1_000_000
+MAX_COHORT = 100_000
+MAX_SECONDS = 30 * 86_400
+GRID_WEIGHT_BITS = 46
+"""Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
+
+Sampler = Literal["uniform", "poisson", "weighted", "least_recent", "availability"]
+OptimiserName = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
+Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+
+
+def _default_quorum(found: dict[str, Any]) -> int:
+    return 1 if found.get("sampler") == "poisson" else math.ceil(2 * found.get("size", 1) / 3)
+
+
+class JobSection(Section):
+    """What is run, and for how long."""
+
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$", description="Shown in lists, logs and reports."),
+        Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
+    ]
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="How many models are released after the first.")]
+
+
+class ModelSection(Section):
+    """Where training starts."""
+
+    initial: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=4096,
+            description="safetensors file with the initial weights, relative to the job file. Read by `atoll run "
+            "submit`, which sends it; the server never opens a path from a job.",
+        ),
+        Hint(allowed="the path of a .safetensors file"),
+    ]
+
+
+class CohortSection(Section):
+    """Who takes part in a round."""
+
+    size: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_COHORT,
+            description='Reports wanted in each round. With `sampler = "poisson"`: expected number of invitations.',
+        ),
+    ]
+    sampler: Annotated[
+        Sampler,
+        Field(
+            description="How participants are drawn. `uniform`: without replacement, all alike. `poisson`: each "
+            "independently with the same probability. `weighted`: in proportion to declared examples. `least_recent`: "
+            "those who waited longest. `availability`: those whom learned hours and speed make likely to report in "
+            "time."
+        ),
+    ] = "uniform"
+    over_selection: Annotated[
+        float,
+        Field(
+            ge=1,
+            le=10,
+            description="Invitations per wanted report. The round closes at `size` reports; the others are told to "
+            "stop.",
+        ),
+    ] = 1.0
+    quorum: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_COHORT,
+            description="Fewest reports that make a round; below it the round is tried again. 0 only with "
+            '`sampler = "poisson"`.',
+        ),
+        Hint(default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`'),
+    ] = Field(default_factory=_default_quorum)
+    min_available: Annotated[
+        int,
+        Field(ge=1, le=MAX_COHORT, description="Participants that must be connected before a cohort is drawn."),
+        Hint(default="`size`"),
+    ] = Field(default_factory=lambda found: found.get("size", 1))
+    seed: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            lt=2**63,
+            description="Makes the draws reproducible. Leave it out in production: the server draws a secret one and "
+            "records it.",
+        ),
+        Hint(default="drawn by the server"),
+    ] = None
+
+    @property
+    def invited(self) -> int:
+        """Participants invited to a round: ``ceil(size * over_selection)``."""
+        return math.ceil(self.size * self.over_selection)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Quorum and availability against the size; what Poisson sampling excludes."""
+        if self.quorum > self.size:
+            yield "quorum", f"is above cohort.size {self.size}; allowed are 1 to {self.size}"
+        if self.quorum == 0 and self.sampler != "poisson":
+            yield "quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.size}'
+        if self.min_available < self.quorum:
+            yield (
+                "min_available",
+                f"is below cohort.quorum {self.quorum}, so rounds could never succeed; allowed from {self.quorum}",
+            )
+        if self.sampler == "poisson" and self.over_selection > 1:
+            yield (
+                "over_selection",
+                'does not go with cohort.sampler "poisson", which waits for everyone it drew; set it to 1, or raise '
+                "cohort.size",
+            )
+
+
+class LearnedWindow(Section):
+    """A report window learned from past report times instead of `report_window_s`.
+
+    The window is the `quantile` of the cohort's expected report times, times `factor`, between `min_s` and `max_s`.
+    """
+
+    quantile: Annotated[float, Field(gt=0, le=1, description="Share of the cohort that should make it.")] = 0.9
+    factor: Annotated[float, Field(ge=1, le=100, description="Slack on top of the learned time.")] = 1.5
+    min_s: Annotated[Seconds, Field(description="Shortest window.")] = 5.0
+    max_s: Annotated[Seconds, Field(description="Longest window.")] = 3600.0
+    initial_s: Annotated[Seconds, Field(description="Window while nothing is known of the cohort.")] = 600.0
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The bounds must be in order."""
+        if self.min_s > self.max_s:
+            yield "min_s", f"is above max_s {self.max_s:g}"
+        elif not self.min_s <= self.initial_s <= self.max_s:
+            yield "initial_s", f"is not between min_s {self.min_s:g} and max_s {self.max_s:g}"
+
+
+class StragglerSection(Section):
+    """How long a round waits, and what becomes of those who come late."""
+
+    report_window_s: Annotated[
+        Seconds, Field(description="Seconds from the invitation to the deadline. Not with `learned`.")
+    ] = 600.0
+    learned: Annotated[
+        LearnedWindow | None,
+        Field(description="Learn the window instead, e.g. `learned = { quantile = 0.9, factor = 1.5 }`."),
+        Hint(allowed="a table, see below", default="not learned"),
+    ] = None
+    late: Annotated[
+        Literal["drop", "carry"],
+        Field(
+            description="`drop`: a report after the deadline is not used. `carry`: it counts in the next round, with "
+            "weight times (1 + rounds late) ^ -`exponent`."
+        ),
+    ] = "drop"
+    max_staleness: Annotated[
+        int, Field(ge=1, le=1000, description="With `carry`: rounds after which a late report is not used any more.")
+    ] = 2
+    exponent: Annotated[
+        float, Field(ge=0, le=10, description="With `carry`: how fast a late report loses weight; 0: not at all.")
+    ] = 0.5
+    max_attempts: Annotated[
+        int, Field(ge=1, le=1000, description="Attempts at one round before the run fails for want of a quorum.")
+    ] = 5
+    retry_delay_s: Annotated[
+        float, Field(ge=0, le=MAX_SECONDS, description="Seconds between a missed quorum and the next attempt.")
+    ] = 5.0
+
+    @property
+    def carried_rounds(self) -> int:
+        """For how many rounds a late report may still count; 0 when it is dropped."""
+        return self.max_staleness if self.late == "carry" else 0
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """One kind of window; no carry settings when late reports are dropped."""
+        if self.learned is not None:
+            yield from self.unused(("report_window_s",), "straggler.learned sets the window")
+        if self.late == "drop":
+            yield from self.unused(("max_staleness", "exponent"), 'straggler.late is "drop"')
+
+
+class AggregationSection(Section):
+    """How updates become one."""
+
+    weighting: Annotated[
+        Literal["examples", "uniform"],
+        Field(description="`examples`: an update counts by the examples behind it. `uniform`: all updates alike."),
+    ] = "examples"
+    max_weight: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=2**32,
+            description="With `examples`: the most that one participant may count for, however many it has.",
+        ),
+    ] = 100_000
+    max_abs: Annotated[
+        float,
+        Field(
+            ge=2.0**-24,
+            le=2.0**20,
+            description="Largest magnitude of a single element of an update; one beyond it rejects the whole update. "
+            "Smaller makes the sum finer.",
+        ),
+        Hint(allowed="a power of two from 2^-24 to 2^20"),
+    ] = 32.0
+    encoding: Annotated[
+        Literal["float32", "bfloat16", "float16", "float64"],
+        Field(description="How updates travel. The 16-bit ones halve the bytes and round the update."),
+    ] = "float32"
+
+    @field_validator("max_abs")
+    @classmethod
+    def _power_of_two(cls, value: float) -> float:
+        if math.frexp(value)[0] != 0.5:
+            raise ValueError("not a power of two")
+        return value
+
+    @property
+    def wire_encoding(self) -> Encoding:
+        """The encoding asked of participants."""
+        return Encoding[self.encoding.upper()]
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """No weight bound without weights."""
+        if self.weighting == "uniform":
+            yield from self.unused(("max_weight",), 'aggregation.weighting is "uniform"')
+
+
+_ADAPTIVE = ("fedadagrad", "fedadam", "fedyogi")
+_USED_BY: dict[str, tuple[str, ...]] = {
+    "momentum": ("fedavgm",),
+    "nesterov": ("fedavgm",),
+    "beta1": _ADAPTIVE,
+    "beta2": ("fedadam", "fedyogi"),
+    "tau": _ADAPTIVE,
+}
+
+
+class OptimiserSection(Section):
+    """What the server does with the mean update (Reddi et al. 2021, "Adaptive Federated Optimization")."""
+
+    name: Annotated[
+        OptimiserName,
+        Field(description="`fedavg` adds the mean update; the others treat it as a gradient (pseudo-gradient)."),
+    ] = "fedavg"
+    lr: Annotated[
+        float,
+        Field(gt=0, le=1000, description="Server learning rate."),
+        Hint(default="1.0 for `fedavg` and `fedavgm`, 0.01 for the adaptive ones"),
+    ] = Field(default_factory=lambda found: 0.01 if found.get("name") in _ADAPTIVE else 1.0)
+    momentum: Annotated[float, Field(ge=0, lt=1, description="`fedavgm`: share of the last step that is kept.")] = 0.9
+    nesterov: Annotated[bool, Field(description="`fedavgm`: look one step ahead.")] = False
+    beta1: Annotated[float, Field(ge=0, lt=1, description="Adaptive optimisers: decay of the first moment.")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="`fedadam`, `fedyogi`: decay of the second moment.")] = 0.99
+    tau: Annotated[float, Field(gt=0, le=1, description="Adaptive optimisers: degree of adaptivity.")] = 1e-3
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """No parameter of another optimiser."""
+        for key, optimisers in _USED_BY.items():
+            if self.name not in optimisers:
+                yield from self.unused((key,), f"it is of {', '.join(optimisers)}, not of {self.name}")
+
+
+class EvaluationSection(Section):
+    """How the models are judged."""
+
+    before_training: Annotated[
+        bool,
+        Field(
+            description="Participants also evaluate the model that they receive, before they train from it, and send "
+            "both in one report: costs no extra transfer."
+        ),
+    ] = True
+    every: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_ROUNDS,
+            description="After every n-th training round a round of its own in which participants evaluate the new "
+            "model; 0: never.",
+        ),
+    ] = 0
+    final: Annotated[bool, Field(description="Participants evaluate the final model in a round of its own.")] = True
+    server: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[a-z][a-z0-9_-]{0,63}$",
+            description="Name of an evaluator that the operator installed (`atoll server start --evaluator "
+            "NAME=MODULE:FUNCTION`); judges every released model on the server.",
+        ),
+        Hint(allowed="the name of an installed evaluator", default="none"),
+    ] = None
+
+
+class JobSpec(Section):
+    """A whole job file, valid."""
+
+    job: JobSection
+    model: ModelSection
+    cohort: CohortSection
+    straggler: StragglerSection = Field(default_factory=StragglerSection)
+    aggregation: AggregationSection = Field(default_factory=AggregationSection)
+    optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
+    training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
+    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The largest possible total weight must leave the sum its fraction bits."""
+        section = self.aggregation
+        if section.weighting == "uniform":
+            return
+        updates = self.cohort.invited * (1 + self.straggler.carried_rounds)
+        weight_bits = (updates * section.max_weight).bit_length()
+        value_bits = math.frexp(section.max_abs)[1] - 1
+        if weight_bits + value_bits > GRID_WEIGHT_BITS:
+            allowed = (2 ** (GRID_WEIGHT_BITS - value_bits) - 1) // updates
+            yield (
+                "aggregation.max_weight",
+                f"with up to {updates} updates in a sum and max_abs {section.max_abs:g} the sum would lose precision; "
+                f"allowed are 1 to {allowed}, or choose a smaller max_abs",
+            )

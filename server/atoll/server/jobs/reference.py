@@ -1,0 +1,134 @@
+"""Writes ``docs/job-reference.md`` from the models: ``python -m atoll.server.jobs.reference docs/job-reference.md``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.server.jobs.describe import allowed, hint_of, section_of
+from atoll.server.jobs.models import JobSpec
+from atoll.server.jobs.training import MAX_SETTINGS, MAX_TEXT_CHARS
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from atoll.server.jobs.section import Section
+
+MINIMAL = """\
+[job]
+name = "digits"
+rounds = 20
+
+[model]
+initial = "init.safetensors"
+
+[cohort]
+size = 8
+"""
+
+TYPICAL = """\
+[job]
+name = "ward-7 triage"
+rounds = 200
+
+[model]
+initial = "triage.safetensors"
+
+[cohort]
+size = 50
+over_selection = 1.3      # invite 65, close at 50 reports
+quorum = 30
+sampler = "availability"
+
+[straggler]
+learned = { quantile = 0.9, factor = 1.5, max_s = 1800 }
+late = "carry"            # a late report counts in the next round, for less
+max_staleness = 3
+
+[aggregation]
+max_weight = 5000
+encoding = "bfloat16"     # half the bytes up
+
+[optimiser]
+name = "fedadam"
+lr = 0.01
+
+[training]                # handed to every participant as it stands
+epochs = 2
+batch_size = 32
+lr = 0.05
+proximal_mu = 0.01        # FedProx
+
+[evaluation]
+every = 10
+server = "holdout"        # installed by the operator
+"""
+
+_HEAD = f"""\
+<!-- Generated from server/atoll/server/jobs/models.py by `python -m atoll.server.jobs.reference`; do not edit. -->
+# Job reference
+
+A job is one TOML file, given to `atoll run submit JOB.toml`. It is validated whole before anything is sent, and again
+by the server: every problem is listed with file, line, key, value and what is allowed. Unknown keys are errors.
+
+The smallest job:
+
+```toml
+{MINIMAL}```
+
+A job for a real population:
+
+```toml
+{TYPICAL}```
+"""
+
+_TRAINING = f"""\
+Free settings for the participants' trainers, such as `epochs`, `batch_size`, `lr`, `proximal_mu` (FedProx: weight of
+the proximal term). Each is a number, a whole number, true or false, or text of up to {MAX_TEXT_CHARS} characters;
+at most {MAX_SETTINGS} of them. A trainer reads them as `task.settings`; a participant's own policy may refuse any of them.
+Nothing in them is ever executed.
+"""
+
+
+def reference() -> str:
+    """The job reference, as Markdown."""
+    return "\n".join([_HEAD, *_sections(JobSpec)])
+
+
+def _sections(parent: type[Section], prefix: str = "") -> Iterator[str]:
+    for name, field in parent.model_fields.items():
+        if section := section_of(field):
+            yield f"## `[{prefix}{name}]`\n\n{inspect.getdoc(section)}\n"
+            yield "\n".join(_table(section))
+            yield from _sections(section, f"{name}.")
+        elif parent is JobSpec:
+            yield f"## `[{name}]`\n\n{_TRAINING}"
+
+
+def _table(section: type[Section]) -> Iterator[str]:
+    yield "| key | meaning | allowed | default |\n|---|---|---|---|"
+    for name, field in section.model_fields.items():
+        cells = (f"`{name}`", field.description or "", allowed(field), _default(field))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    return hint_of(field).default or f"`{json.dumps(field.default)}`"
+
+
+def main() -> None:
+    """Write the reference to the file named on the command line."""
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m atoll.server.jobs.reference docs/job-reference.md")
+    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What every section of a job file is: frozen, strict, without unknown keys, and with its own cross-field checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What the reference and the error messages say of a key where its type does not say it."""
+
+    allowed: str = ""
+    default: str = ""
+
+
+class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loader raises JobFileError from it)
+    """Everything that does not fit together within one section: (key, message) pairs."""
+
+    def __init__(self, problems: tuple[tuple[str, str], ...]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
+
+
+class Section(BaseModel):
+    """A table of the job file.
+
+    Raises:
+        pydantic.ValidationError: for a value of another type or range, an unknown key, or keys that do not fit.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The keys of this section that do not fit together, as (key, what is wrong and what to do)."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _no_conflicts(self) -> Section:
+        found = tuple(self.conflicts())
+        if found:
+            raise SectionProblems(found)
+        return self
+
+    def unused(self, keys: tuple[str, ...], reason: str) -> Iterator[tuple[str, str]]:
+        """A conflict for each of ``keys`` that the file sets although it would have no effect."""
+        for key in keys:
+            if key in self.model_fields_set:
+                yield key, f"has no effect: {reason}; leave it out"

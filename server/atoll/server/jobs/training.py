@@ -1,0 +1,54 @@
+"""``[training]``: the settings that participants receive, typed but otherwise free."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated
+
+from pydantic import BeforeValidator, SkipValidation
+
+from atoll.server.jobs.section import SectionProblems
+from atoll.wire.messages import SettingValue
+
+MAX_SETTINGS = 128
+MAX_TEXT_CHARS = 4096
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+def check_settings(found: object) -> Mapping[str, SettingValue]:
+    """The settings, each a number, whole number, flag or text.
+
+    Raises:
+        SectionProblems: for anything else, naming every key.
+    """
+    if not isinstance(found, Mapping):
+        raise SectionProblems((("", "allowed is a table of numbers, whole numbers, flags and texts"),))
+    problems = [(str(name), text) for name, value in found.items() if (text := _problem(str(name), value))]
+    if len(found) > MAX_SETTINGS:
+        problems.append(("", f"{len(found)} settings; allowed are at most {MAX_SETTINGS}"))
+    if problems:
+        raise SectionProblems(tuple(problems))
+    return MappingProxyType(dict(found))
+
+
+TrainingSettings = Annotated[SkipValidation[Mapping[str, SettingValue]], BeforeValidator(check_settings)]
+
+
+def _problem(name: str, value: object) -> str:
+    """What is wrong with one setting; empty if nothing is."""
+    if not _NAME.fullmatch(name):
+        return "not a name; allowed are up to 64 letters, digits, '_', '.', '-', the first a letter"
+    match value:
+        case int() if not -(2**63) <= value < 2**63:
+            return "beyond 64 bits; allowed are -2^63 to 2^63 - 1"
+        case float() if not math.isfinite(value):
+            return "not finite; allowed are finite numbers"
+        case str() if len(value) > MAX_TEXT_CHARS:
+            return f"{len(value)} characters; allowed are at most {MAX_TEXT_CHARS}"
+        case int() | float() | str():
+            return ""
+        case _:
+            return "allowed are a number, a whole number, true or false, or text"
