@@ -1,0 +1,162 @@
+"""The integer accumulator: the sum of a round's updates, in fixed point.
+
+See ``grid`` for why it cannot overflow, and ``partial`` for what several of them are to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation import kernel
+from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateError, RejectedUpdateError
+from atoll.server.aggregation.grid import Grid
+from atoll.server.aggregation.partial import BLOCK, PartialSum, check_mergeable, mean_block
+from atoll.server.aggregation.partial_file import PartialFile, write_partial
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from atoll.wire.chunks import ChunkHeader
+
+
+class Accumulator:
+    """A partial sum in memory: 8 bytes per element, twice a float32 model, whatever the number of updates.
+
+    The memory is touched once when the accumulator is made and kept across rounds (``reset``), because a first touch
+    costs more than many folds. Methods may be called from several threads; folds take turns.
+
+    Args:
+        size: elements of the model, N.
+        grid: the round's grid.
+    """
+
+    def __init__(self, size: int, grid: Grid) -> None:
+        if size < 1:
+            raise AggregationError(f"size {size}: a model has at least 1 element")
+        self.size = size
+        self.grid = grid
+        self.total_weight = 0
+        self._updates: set[str] = set()
+        self._lock = Lock()
+        self._sums = np.empty(size, np.int64)
+        self._sums.fill(0)  # touches every page now; np.zeros would leave that to the first round
+
+    @property
+    def updates(self) -> frozenset[str]:
+        """The ids of the updates in the sum."""
+        return frozenset(self._updates)
+
+    def reset(self, grid: Grid) -> None:
+        """Empty the sum for a round on ``grid``, in the same memory."""
+        with self._lock:
+            self._sums.fill(0)
+            self._updates.clear()
+            self.total_weight = 0
+            self.grid = grid
+
+    def fold(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+        """Add one update, whole or not at all.
+
+        If a value is refused, a chunk does not fit or ``chunks`` raises, what was added of this update is taken back:
+        integer sums allow that exactly. Chunks are therefore kept until the end: give views into a map, not copies.
+
+        Args:
+            update_id: names the update; each counts at most once.
+            weight: integer weight, from ``Grid.weight_of``.
+            chunks: headers and payloads that name every element exactly once (``atoll.wire.chunks.check_coverage``,
+                when the update is committed); only their number of elements is checked again here.
+
+        Raises:
+            RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
+            DuplicateUpdateError: if the update is in the sum already.
+            AggregationError: for a weight that the grid does not admit or chunks that do not make up the model.
+        """
+        with self._lock:
+            if update_id in self._updates:
+                raise DuplicateUpdateError(f"update {update_id!r} is in the sum already; it counts once")
+            room = self.grid.max_total_weight - self.total_weight
+            if not 1 <= weight <= room:
+                raise AggregationError(
+                    f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more; "
+                    f"hold reports to their declared weight"
+                )
+            self._fold_chunks(update_id, weight, chunks)
+            self._updates.add(update_id)
+            self.total_weight += weight
+
+    def merge(self, other: PartialSum) -> None:
+        """Add another partial sum of the same round.
+
+        Raises:
+            PartialSumError: if it is of another size or grid, or the weights together pass the grid's.
+            DuplicateUpdateError: if an update is in both.
+        """
+        with self._lock:
+            check_mergeable(self, other)
+            for start in range(0, self.size, BLOCK):
+                stop = min(start + BLOCK, self.size)
+                self._sums[start:stop] += other.sum_block(start, stop)
+            self._updates |= other.updates
+            self.total_weight += other.total_weight
+
+    def sum_block(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """The integer sums of elements [start, stop): a read-only view."""
+        view = self._sums[start:stop]
+        view.flags.writeable = False
+        return view
+
+    def mean_block(self, start: int, stop: int) -> npt.NDArray[np.float64]:
+        """The weighted mean of elements [start, stop); see ``partial.mean_block``."""
+        return mean_block(self, start, stop)
+
+    def write_to(self, path: Path) -> None:
+        """Write the sum to a file that ``PartialFile`` reads; see ``partial_file`` for the format."""
+        with self._lock:
+            write_partial(path, self)
+
+    @classmethod
+    def from_file(cls, path: Path) -> Accumulator:
+        """A new accumulator with the sum of a file: 8 bytes per element. To only read or merge it, ``PartialFile``.
+
+        Raises:
+            PartialSumError: if the file is truncated, altered, or not a partial sum.
+        """
+        with PartialFile(path) as partial:
+            made = cls(partial.size, partial.grid)
+            made.merge(partial)
+        return made
+
+    def _fold_chunks(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+        folded: list[tuple[ChunkHeader, Buffer]] = []
+        try:
+            for header, payload in chunks:
+                refused = kernel.fold(self._sums, header.range, payload, header.encoding, weight, self.grid)
+                folded.append((header, payload))
+                _check_accepted(update_id, header, payload, refused, self.grid)
+            _check_whole(update_id, sum(header.range.size for header, _ in folded), self.size)
+        except BaseException:
+            for header, payload in folded:
+                kernel.fold(self._sums, header.range, payload, header.encoding, -weight, self.grid)
+            raise
+
+
+def _check_whole(update_id: str, elements: int, size: int) -> None:
+    if elements != size:
+        raise AggregationError(f"update {update_id!r} has {elements} elements, the model has {size}; send it again")
+
+
+def _check_accepted(update_id: str, header: ChunkHeader, payload: Buffer, refused: int, grid: Grid) -> None:
+    if not refused:
+        return
+    found = kernel.inspect(payload, header.encoding)
+    worst = f"up to magnitude {found.max_abs:g}" if found.finite else "infinity or NaN among them"
+    raise RejectedUpdateError(
+        f"update {update_id!r}: {refused} of {header.range.size} values from element {header.range.offset} are not "
+        f"finite or beyond {grid.max_abs:g} ({worst}); lower the learning rate, clip the update, or raise max_abs"
+    )
