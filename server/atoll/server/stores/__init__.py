@@ -1,0 +1,94 @@
+"""What a server must not forget: the database, the blobs, and the functions that read and write them.
+
+``Store.open`` gives a ``writer``, a ``reader`` and ``blobs``. Each table has a module of functions that take a
+connection and give or take frozen records, so that several can share one transaction::
+
+    await store.writer.run(lambda connection: runs.add(connection, run))
+    events = await store.reader.run(lambda connection: event_log.read(connection, run_id))
+"""
+
+from atoll.server.stores import (
+    certificates,
+    charges,
+    event_log,
+    history,
+    models,
+    participants,
+    release,
+    reports,
+    rounds,
+    runs,
+    tokens,
+)
+from atoll.server.stores.blobs import Blob, BlobStore, BlobWriter
+from atoll.server.stores.certificates import Certificate
+from atoll.server.stores.charges import Charge
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.errors import (
+    BlobDamagedError,
+    BlobMissingError,
+    CommitError,
+    RecordConflictError,
+    RecordMissingError,
+    ReportConflictError,
+    SchemaError,
+    StoreBusyError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreUnavailableError,
+)
+from atoll.server.stores.event_log import LoggedEvent
+from atoll.server.stores.history import ParticipantHistory
+from atoll.server.stores.models import Model
+from atoll.server.stores.participants import Participant
+from atoll.server.stores.reader import Reader
+from atoll.server.stores.release import Release
+from atoll.server.stores.reports import Recorded, Report
+from atoll.server.stores.rounds import Member, Round
+from atoll.server.stores.runs import Run
+from atoll.server.stores.store import Store
+from atoll.server.stores.writer import Writer
+
+__all__ = [
+    "Blob",
+    "BlobDamagedError",
+    "BlobMissingError",
+    "BlobStore",
+    "BlobWriter",
+    "Certificate",
+    "Charge",
+    "CommitError",
+    "DirectoryBlobStore",
+    "LoggedEvent",
+    "Member",
+    "Model",
+    "Participant",
+    "ParticipantHistory",
+    "Reader",
+    "RecordConflictError",
+    "RecordMissingError",
+    "Recorded",
+    "Release",
+    "Report",
+    "ReportConflictError",
+    "Round",
+    "Run",
+    "SchemaError",
+    "Store",
+    "StoreBusyError",
+    "StoreClosedError",
+    "StoreDamagedError",
+    "StoreUnavailableError",
+    "Writer",
+    "certificates",
+    "charges",
+    "event_log",
+    "history",
+    "models",
+    "participants",
+    "release",
+    "reports",
+    "rounds",
+    "runs",
+    "tokens",
+]

@@ -1,0 +1,126 @@
+"""Immutable blobs named by their digest: models and optimiser states.
+
+``BlobStore`` is what the server needs of a place that keeps blobs; ``DirectoryBlobStore`` (``directory_blobs``) keeps
+them as files, an object store can keep them as objects. A blob becomes visible whole or not at all, and every byte that
+comes out has been compared with the digests in its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class BlobWriter(Protocol):
+    """A blob being written, piece by piece in order; leaving the ``with`` block without ``commit`` drops it."""
+
+    def write(self, piece: Buffer) -> None:
+        """Append bytes, any number.
+
+        Raises:
+            StoreUnavailableError: if the place is full or cannot be written.
+        """
+        ...
+
+    def commit(self) -> BlobManifest:
+        """Make the blob durable and visible under its manifest's name; the same blob again is no error.
+
+        Raises:
+            StoreUnavailableError: if that fails; the blob is then not there.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop what was not committed."""
+        ...
+
+
+class Blob(Protocol):
+    """An open blob. Views that it gives stay valid after it is closed. Thread-safe."""
+
+    @property
+    def manifest(self) -> BlobManifest:
+        """Size, cut and chunk digests."""
+        ...
+
+    def chunk(self, index: int) -> memoryview:
+        """The bytes of one chunk, verified.
+
+        Raises:
+            BlobDamagedError: if they do not match their digest.
+            IndexError: if there is no such chunk.
+        """
+        ...
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """The bytes [start, stop), their chunks verified.
+
+        Raises:
+            BlobDamagedError: if they do not match their digests.
+            IndexError: if the range is not within the blob.
+        """
+        ...
+
+
+class BlobStore(Protocol):
+    """A place that keeps blobs. Thread-safe; several processes may use the same place. Calls block: use threads."""
+
+    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobWriter:
+        """Begin a new blob.
+
+        Raises:
+            StoreUnavailableError: if the place cannot be written.
+        """
+        ...
+
+    def open(self, name: str) -> AbstractContextManager[Blob]:
+        """Open a blob for reading.
+
+        Raises:
+            BlobMissingError: if there is none of that name.
+            BlobDamagedError: if its size or manifest is not what its name says.
+        """
+        ...
+
+    def manifest(self, name: str) -> BlobManifest:
+        """The manifest of a blob.
+
+        Raises:
+            BlobMissingError: if there is none of that name.
+            BlobDamagedError: if the manifest is not what its name says.
+        """
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether a blob of that name is there; its bytes are not looked at."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Remove a blob; nothing happens if there is none. Views of it that are held stay valid."""
+        ...
+
+    def names(self) -> Iterator[str]:
+        """The names of all blobs, in no order."""
+        ...
+
+    def verify(self, name: str) -> None:
+        """Read a whole blob and compare every chunk.
+
+        Raises:
+            BlobMissingError: if there is none of that name.
+            BlobDamagedError: if it is not what its name says.
+        """
+        ...

@@ -1,0 +1,97 @@
+"""Column types that hold small typed values as text, the same in every database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from sqlalchemy import Dialect, String, Text
+from sqlalchemy.types import TypeDecorator
+
+E = TypeVar("E", bound=StrEnum)
+NamedNumbers = tuple[tuple[str, float], ...]
+NamedTexts = tuple[tuple[str, str], ...]
+
+
+class NamedNumbersText(TypeDecorator[NamedNumbers]):
+    """``((name, number), ...)`` as a JSON object."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: NamedNumbers | None, dialect: Dialect) -> str | None:
+        """To JSON text."""
+        del dialect
+        return None if value is None else _dump(dict(value))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> NamedNumbers | None:
+        """From JSON text; numbers come back as float."""
+        del dialect
+        if value is None:
+            return None
+        loaded: Mapping[str, float] = json.loads(value)
+        return tuple((name, float(number)) for name, number in loaded.items())
+
+
+class NamedTextsText(TypeDecorator[NamedTexts]):
+    """``((name, text), ...)`` as a JSON object."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: NamedTexts | None, dialect: Dialect) -> str | None:
+        """To JSON text."""
+        del dialect
+        return None if value is None else _dump(dict(value))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> NamedTexts | None:
+        """From JSON text."""
+        del dialect
+        if value is None:
+            return None
+        loaded: Mapping[str, str] = json.loads(value)
+        return tuple(loaded.items())
+
+
+class NumbersText(TypeDecorator[tuple[float, ...]]):
+    """``(number, ...)`` as a JSON array."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[float, ...] | None, dialect: Dialect) -> str | None:
+        """To JSON text."""
+        del dialect
+        return None if value is None else _dump(list(value))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[float, ...] | None:
+        """From JSON text; numbers come back as float."""
+        del dialect
+        return None if value is None else tuple(float(number) for number in json.loads(value))
+
+
+class EnumText(TypeDecorator[E], Generic[E]):
+    """A ``StrEnum`` member as its value."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def __init__(self, members: type[E]) -> None:
+        super().__init__()
+        self.members = members
+
+    def process_bind_param(self, value: E | None, dialect: Dialect) -> str | None:
+        """To its value; a plain string must be one of the values."""
+        del dialect
+        return None if value is None else self.members(value).value
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> E | None:
+        """From its value."""
+        del dialect
+        return None if value is None else self.members(value)
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

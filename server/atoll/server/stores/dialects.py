@@ -1,0 +1,183 @@
+"""Everything that SQLite and PostgreSQL do differently; no other module of the stores may ask which one it is.
+
+SQLite: write-ahead log, ``synchronous=FULL`` (a commit is on disk when it returns), foreign keys on, transactions begun
+explicitly (the driver's implicit ones do not cover savepoints). PostgreSQL: read committed for the writer, one snapshot
+per read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from atoll.server.errors import ServerError, StorageError
+from atoll.server.stores.errors import (
+    RecordConflictError,
+    SchemaError,
+    StoreDamagedError,
+    StoreUnavailableError,
+)
+
+BUSY_TIMEOUT_S = 10.0
+_WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoint
+_SCHEMA_LOCK = 0x61746F6C6C  # "atoll": key of the PostgreSQL advisory lock held while migrating
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_REMEDIES = {
+    sqlite3.SQLITE_FULL: "the disk is full: free some space",
+    sqlite3.SQLITE_READONLY: "make the data directory and its files writable for the server's account",
+    sqlite3.SQLITE_CANTOPEN: "check that the data directory exists and that the server's account may write to it",
+    sqlite3.SQLITE_PERM: "check the permissions of the data directory",
+    sqlite3.SQLITE_IOERR: "check the disk (dmesg, SMART) and that it is not full",
+    sqlite3.SQLITE_BUSY: "another process holds the database: make sure that one server uses this directory",
+}
+_CHECK_SERVER = "check that the database server runs, is reachable and accepts this account"
+Rows = Sequence[Mapping[str, Any]]
+
+
+def sqlite_url(path: Path) -> URL:
+    """The URL of a SQLite database file."""
+    return URL.create("sqlite", database=str(path))
+
+
+def parse_url(url: str) -> URL:
+    """The URL of a database that this code can use.
+
+    Raises:
+        SchemaError: for anything but SQLite files and PostgreSQL.
+    """
+    remedy = "give a PostgreSQL URL such as postgresql+psycopg://user@host/atoll, or none for the embedded SQLite"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise SchemaError(f"the database URL cannot be read: {error}", remedy) from None
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise SchemaError(f"database {parsed.get_backend_name()!r} is not supported", remedy)
+    return parsed
+
+
+def writer_engine(url: URL) -> Engine:
+    """An engine for the one writer."""
+    if url.get_backend_name() == "sqlite":
+        return _sqlite_engine(url, begin="BEGIN IMMEDIATE", read_only=False, pool_size=1)
+    return create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, isolation_level="READ COMMITTED")
+
+
+def reader_engine(url: URL, *, connections: int) -> Engine:
+    """An engine for reads: each transaction sees one snapshot and cannot write."""
+    if url.get_backend_name() == "sqlite":
+        return _sqlite_engine(url, begin="BEGIN", read_only=True, pool_size=connections)
+    engine = create_engine(
+        url, pool_size=connections, max_overflow=0, pool_pre_ping=True, isolation_level="REPEATABLE READ"
+    )
+    return engine.execution_options(postgresql_readonly=True)
+
+
+def upsert(connection: Connection, table: Table, rows: Rows) -> None:
+    """Insert rows (each with the same columns, the primary key among them); rows that exist take the new values."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key]
+    statement = _insert(connection, table)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), [dict(row) for row in rows])
+
+
+def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
+    """Insert a row unless its primary key exists; whether it was inserted. Safe against other writers."""
+    keys = [column.name for column in table.primary_key]
+    statement = _insert(connection, table).values(dict(row)).on_conflict_do_nothing(index_elements=keys)
+    return connection.execute(statement).rowcount == 1
+
+
+def lock_schema(connection: Connection) -> None:
+    """Keep other processes from migrating until this transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
+    # SQLite: the writer's BEGIN IMMEDIATE already keeps everyone else out.
+
+
+def check_database(connection: Connection) -> None:
+    """Look for damage that can be found without knowing the content; takes about a second per GB in SQLite.
+
+    Raises:
+        StoreDamagedError: if there is any.
+    """
+    if connection.dialect.name != "sqlite":
+        return  # PostgreSQL checks its own pages
+    found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+    if found != "ok":
+        raise StoreDamagedError(f"{_place(connection.engine.url)} is damaged: {found}")
+
+
+def translate(error: SQLAlchemyError, url: URL) -> ServerError:
+    """The store's error for an error of the driver."""
+    place = _place(url)
+    if isinstance(error, IntegrityError):
+        return RecordConflictError(f"{place}: {error.orig}")
+    if not isinstance(error, DBAPIError) or isinstance(error, (DataError, ProgrammingError)):
+        return StorageError("store.query", f"{place}: {error}", "this is a fault in the server: please report it")
+    cause = error.orig
+    if not isinstance(cause, sqlite3.Error):
+        return StoreUnavailableError(f"{place}: {cause}", _CHECK_SERVER)
+    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary code of an extended one
+    if code in _DAMAGED:
+        return StoreDamagedError(f"{place}: {cause}")
+    return StoreUnavailableError(f"{place}: {cause}", _REMEDIES.get(code, "see the server's log"))
+
+
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def _place(url: URL) -> str:
+    return (
+        f"database {url.database}"
+        if url.get_backend_name() == "sqlite"
+        else f"database {url.render_as_string(hide_password=True)}"
+    )
+
+
+def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> Engine:
+    engine = create_engine(url, pool_size=pool_size, max_overflow=0, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in _pragmas(read_only=read_only):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _pragmas(*, read_only: bool) -> tuple[str, ...]:
+    common = ("foreign_keys=ON", "trusted_schema=OFF")
+    if read_only:
+        return (*common, "query_only=ON")
+    return (
+        *common,
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "fullfsync=ON",  # macOS: fsync alone does not reach the platter
+        f"journal_size_limit={_WAL_LIMIT_BYTES}",
+    )

@@ -1,0 +1,238 @@
+"""Blobs as files: ``<root>/<first 2 hex>/<name>``, each with its manifest as a footer.
+
+::
+
+    bytes of the blob | manifest | length of the manifest (8 bytes) | magic (8 bytes)
+
+A blob is written to ``<root>/incoming``, fsynced and renamed into place: a blob that can be seen is whole and durable,
+and nothing of it lies anywhere else. A writer holds a lock on its file, so that ``sweep`` can tell what a killed
+process left behind from what a living one is writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from atoll.server.identity.files import fsync_directory
+from atoll.server.stores.blob_footer import pack_footer, read_footer
+from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreUnavailableError
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest, ManifestBuilder
+from atoll.wire.errors import DigestError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+_INCOMING = "incoming"
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+
+class DirectoryBlobStore:
+    """Blobs in a directory: a ``BlobStore``. Thread-safe; several processes may use the same directory.
+
+    Raises:
+        StoreUnavailableError: if the directory cannot be made.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        with _disk(root):
+            (root / _INCOMING).mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
+
+    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> DirectoryBlobWriter:
+        """Begin a new blob: see ``BlobStore``."""
+        return DirectoryBlobWriter(self.root, chunk_bytes)
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[MappedBlob]:
+        """Open a blob for reading: see ``BlobStore``. The file is memory-mapped, nothing is copied."""
+        with self._descriptor(name) as (descriptor, path, manifest):
+            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        # The map is not closed by hand: views of it may live longer than this block; the last one frees it.
+        yield MappedBlob(path, manifest, memoryview(mapped)[: manifest.size_bytes])
+
+    def manifest(self, name: str) -> BlobManifest:
+        """The manifest of a blob: see ``BlobStore``."""
+        with self._descriptor(name) as (_, _, manifest):
+            return manifest
+
+    def exists(self, name: str) -> bool:
+        """Whether a blob of that name is there: see ``BlobStore``."""
+        return self._path(name).exists()
+
+    def delete(self, name: str) -> None:
+        """Remove a blob: see ``BlobStore``."""
+        path = self._path(name)
+        with _disk(path):
+            path.unlink(missing_ok=True)
+
+    def names(self) -> Iterator[str]:
+        """The names of all blobs: see ``BlobStore``."""
+        for path in self.root.glob("[0-9a-f][0-9a-f]/*"):
+            if _NAME.fullmatch(path.name):
+                yield path.name
+
+    def verify(self, name: str) -> None:
+        """Read a whole blob and compare every chunk: see ``BlobStore``."""
+        with self.open(name) as blob:
+            for index in range(blob.manifest.chunk_count):
+                blob.chunk(index)
+
+    def sweep(self) -> int:
+        """Remove what killed processes left unfinished; how many files. Those of living writers are left alone."""
+        removed = 0
+        for path in (self.root / _INCOMING).iterdir():
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                if _try_lock(file.fileno()):
+                    path.unlink()
+                    removed += 1
+        return removed
+
+    @contextlib.contextmanager
+    def _descriptor(self, name: str) -> Iterator[tuple[int, Path, BlobManifest]]:
+        path = self._path(name)
+        with _disk(path):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise BlobMissingError(name) from None
+            try:
+                manifest = read_footer(descriptor, path)
+                if manifest.name != name:
+                    raise BlobDamagedError(f"{path}: the manifest does not match the name of the file")
+                yield descriptor, path, manifest
+            finally:
+                os.close(descriptor)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise BlobMissingError(name)
+        return self.root / name[:2] / name
+
+
+class DirectoryBlobWriter:
+    """A ``BlobWriter``; holds less than one chunk in memory. Not thread-safe."""
+
+    def __init__(self, root: Path, chunk_bytes: int) -> None:
+        self._root = root
+        self._builder = ManifestBuilder(chunk_bytes)
+        with _disk(root):
+            self._path, self._descriptor = _create_locked(root / _INCOMING)
+        self._open = True
+
+    def write(self, piece: Buffer) -> None:
+        """Append bytes: see ``BlobWriter``."""
+        with _disk(self._path):
+            _write_all(self._descriptor, memoryview(piece).cast("B"))
+        self._builder.update(piece)
+
+    def commit(self) -> BlobManifest:
+        """Make the blob durable and visible: see ``BlobWriter``."""
+        manifest = self._builder.finish()
+        folder = self._root / manifest.name[:2]
+        with _disk(self._path):
+            _write_all(self._descriptor, memoryview(pack_footer(manifest)))
+            os.fsync(self._descriptor)
+            if not folder.exists():
+                folder.mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
+                fsync_directory(self._root)
+            self._path.replace(folder / manifest.name)
+            fsync_directory(folder)
+        self._close()
+        return manifest
+
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop what was not committed."""
+        if self._open:
+            self._path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        self._open = False
+        os.close(self._descriptor)
+
+
+class MappedBlob:
+    """A ``Blob`` over a memory map; each chunk is verified when it is first asked for."""
+
+    def __init__(self, path: Path, manifest: BlobManifest, view: memoryview) -> None:
+        self._path = path
+        self._view = view
+        self._verified = bytearray(manifest.chunk_count)  # one flag a chunk; a race only verifies one twice
+        self.manifest = manifest
+
+    def chunk(self, index: int) -> memoryview:
+        """The bytes of one chunk, verified: see ``Blob``."""
+        if not 0 <= index < self.manifest.chunk_count:
+            raise IndexError(f"chunk {index} of a blob with {self.manifest.chunk_count}")
+        start, stop = self.manifest.chunk_range(index)
+        view = self._view[start:stop]
+        if not self._verified[index]:
+            try:
+                self.manifest.verify_chunk(index, view)
+            except DigestError as error:
+                raise BlobDamagedError(f"{self._path}, bytes {start} to {stop - 1}: {error}") from None
+            self._verified[index] = True
+        return view
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """The bytes [start, stop), verified: see ``Blob``."""
+        if not 0 <= start <= stop <= self.manifest.size_bytes:
+            raise IndexError(f"bytes [{start}, {stop}) of a blob with {self.manifest.size_bytes}")
+        if start < stop:
+            cut = self.manifest.chunk_bytes
+            for index in range(start // cut, (stop - 1) // cut + 1):
+                self.chunk(index)
+        return self._view[start:stop]
+
+
+@contextlib.contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """Errors of the disk, as the store's error with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space" if full else "check the disk, and that the server's account may write there"
+        raise StoreUnavailableError(f"{path}: {error.strerror or error}", remedy) from error
+
+
+def _create_locked(incoming: Path) -> tuple[Path, int]:
+    """A new file, locked by this process as long as it is open."""
+    while True:
+        path = incoming / secrets.token_hex(16)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        # A sweep that comes between the two lines above and below has the lock, and takes the file for abandoned.
+        if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write_all(descriptor: int, payload: memoryview) -> None:
+    while payload.nbytes:
+        payload = payload[os.write(descriptor, payload) :]

@@ -1,0 +1,109 @@
+"""A run's durable event log: replaying it gives the run's state.
+
+Each row carries a checksum over its content, so that a bit flipped on disk is found before it becomes a wrong sum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blake3 import blake3
+from sqlalchemy import Connection, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from atoll.server.stores.errors import RecordConflictError, StoreDamagedError
+from atoll.server.stores.schema import events
+
+PAGE_EVENTS = 1000
+_CHECKSUM_BYTES = 16
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """One event: its place in the log (0, 1, 2, ...), when it was taken, its kind, and its body as JSON text."""
+
+    seq: int
+    at: float
+    kind: str
+    body: str
+
+
+def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) -> None:
+    """Append events; ``seq`` continues the log without a gap.
+
+    Raises:
+        RecordConflictError: if the log has moved on: somebody else drives this run.
+        ValueError: if the batch or its place leaves a gap.
+    """
+    if not batch:
+        return
+    expected = next_seq(connection, run_id)
+    if [event.seq for event in batch] != list(range(batch[0].seq, batch[0].seq + len(batch))) or batch[
+        0
+    ].seq > expected:
+        raise ValueError(f"run {run_id}: events {[event.seq for event in batch][:8]} do not continue at {expected}")
+    try:
+        connection.execute(insert(events), [_row(run_id, event) for event in batch])
+    except IntegrityError as error:
+        raise RecordConflictError(
+            f"run {run_id}: event {batch[0].seq} is already in the log, which goes on at {expected}",
+            "make sure that only one server drives this run",
+        ) from error
+
+
+def next_seq(connection: Connection, run_id: str) -> int:
+    """The place of the next event."""
+    last: int | None = connection.execute(select(func.max(events.c.seq)).where(events.c.run_id == run_id)).scalar()
+    return 0 if last is None else last + 1
+
+
+def read(connection: Connection, run_id: str, *, start: int = 0, limit: int = PAGE_EVENTS) -> tuple[LoggedEvent, ...]:
+    """Up to ``limit`` events from ``start`` on, in order, each verified.
+
+    Raises:
+        StoreDamagedError: if one is missing or was changed on disk.
+    """
+    columns = (events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.checksum)
+    query = select(*columns).where(events.c.run_id == run_id, events.c.seq >= start).order_by(events.c.seq).limit(limit)
+    found = []
+    for place, row in enumerate(connection.execute(query), start=start):
+        event = LoggedEvent(row.seq, row.at, row.kind, row.body)
+        if event.seq != place:
+            raise StoreDamagedError(f"run {run_id}: event {place} is missing from the log")
+        if row.checksum != _checksum(run_id, event):
+            raise StoreDamagedError(f"run {run_id}: event {place} of the log was changed on disk")
+        found.append(event)
+    return tuple(found)
+
+
+def replay(connection: Connection, run_id: str, *, start: int = 0) -> Iterator[LoggedEvent]:
+    """All events from ``start`` on, holding one page of them at a time.
+
+    Raises:
+        StoreDamagedError: if one is missing or was changed on disk.
+    """
+    while page := read(connection, run_id, start=start):
+        yield from page
+        start = page[-1].seq + 1
+
+
+def _row(run_id: str, event: LoggedEvent) -> dict[str, object]:
+    return {
+        "run_id": run_id,
+        "seq": event.seq,
+        "at": event.at,
+        "kind": event.kind,
+        "body": event.body,
+        "checksum": _checksum(run_id, event),
+    }
+
+
+def _checksum(run_id: str, event: LoggedEvent) -> str:
+    hasher = blake3(struct.pack("<Qd", event.seq, event.at))
+    for text in (run_id, event.kind, event.body):
+        data = text.encode()
+        hasher.update(struct.pack("<Q", len(data)))
+        hasher.update(data)
+    return hasher.hexdigest(_CHECKSUM_BYTES)

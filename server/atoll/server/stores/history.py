@@ -1,0 +1,59 @@
+"""What is known of each participant from before: when it is online, how long it takes, how often it was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.stores.dialects import upsert
+from atoll.server.stores.rows import fetch_all, select_all, to_row
+from atoll.server.stores.schema import history
+
+HOURS = 24
+REPORTS_KEPT = 16
+_MAX_NAMES = 500  # names per query: databases limit the parameters of one statement
+
+
+@dataclass(frozen=True)
+class ParticipantHistory:
+    """Bounded memory of one participant.
+
+    ``online_s`` holds 24 numbers: seconds seen online in each hour of the day (UTC); ``report_s`` the seconds from
+    invitation to report of its last reports, oldest first, at most ``REPORTS_KEPT``.
+
+    Raises:
+        ValueError: if either has another length.
+    """
+
+    participant: str
+    updated_at: float
+    online_s: tuple[float, ...] = (0.0,) * HOURS
+    report_s: tuple[float, ...] = ()
+    times_selected: int = 0
+    times_reported: int = 0
+    last_selected_at: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.online_s) != HOURS or len(self.report_s) > REPORTS_KEPT:
+            raise ValueError(
+                f"history of {self.participant}: {len(self.online_s)} online hours and {len(self.report_s)} reports, "
+                f"expected {HOURS} and at most {REPORTS_KEPT}"
+            )
+
+
+def put(connection: Connection, records: Iterable[ParticipantHistory]) -> None:
+    """Write histories whole, new or again; the participants must exist."""
+    upsert(connection, history, [to_row(record) for record in records])
+
+
+def of(connection: Connection, participants: Collection[str]) -> dict[str, ParticipantHistory]:
+    """The histories of these participants; those without one are left out."""
+    names = sorted(participants)
+    found: dict[str, ParticipantHistory] = {}
+    for at in range(0, len(names), _MAX_NAMES):
+        chosen = history.c.participant.in_(names[at : at + _MAX_NAMES])
+        query = select_all(ParticipantHistory, history).where(chosen)
+        found.update((record.participant, record) for record in fetch_all(connection, ParticipantHistory, query))
+    return found

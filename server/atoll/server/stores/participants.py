@@ -1,0 +1,92 @@
+"""Enrolled participants. A row is never removed: rounds and the ledger refer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, insert, update
+
+from atoll.server.identity import ParticipantKind, Role
+from atoll.server.stores import certificates
+from atoll.server.stores.columns import NamedTexts
+from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.schema import participants
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One enrolled participant. ``examples`` is what it last declared; ``token_id`` the token that admitted it."""
+
+    id: str
+    organisation: str
+    kind: ParticipantKind
+    enrolled_at: float
+    token_id: str | None = None
+    last_seen_at: float | None = None
+    examples: int = 0
+    labels: NamedTexts = ()
+    revoked_at: float | None = None
+    revoked_reason: str = ""
+
+
+def add(connection: Connection, participant: Participant) -> None:
+    """Enrol a participant.
+
+    Raises:
+        RecordConflictError: (from the writer) if the id is taken.
+    """
+    connection.execute(insert(participants).values(to_row(participant)))
+
+
+def get(connection: Connection, participant: str) -> Participant | None:
+    """The participant with this id; None if there is none."""
+    return fetch_one(connection, Participant, _query().where(participants.c.id == participant))
+
+
+def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Participant, ...]:
+    """Participants in order of id, those after ``after``."""
+    query = _query().where(participants.c.id > after).order_by(participants.c.id).limit(limit)
+    return fetch_all(connection, Participant, query)
+
+
+def check_in(connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts) -> None:
+    """Record what a participant says of itself when it connects.
+
+    Raises:
+        RecordMissingError: no such participant.
+    """
+    values = {"last_seen_at": at, "examples": examples, "labels": labels}
+    changed = connection.execute(update(participants).where(participants.c.id == participant).values(values))
+    if changed.rowcount != 1:
+        raise RecordMissingError("participant", participant)
+
+
+def seen(connection: Connection, at: Mapping[str, float]) -> None:
+    """Record when participants were last heard of; unknown ones are left out."""
+    if at:
+        statement = (
+            update(participants).where(participants.c.id == bindparam("who")).values(last_seen_at=bindparam("at"))
+        )
+        connection.execute(statement, [{"who": who, "at": when} for who, when in at.items()])
+
+
+def revoke(connection: Connection, participant: str, *, at: float, reason: str) -> Participant:
+    """Shut a participant out, with all its certificates; again changes nothing. Returns the participant.
+
+    Raises:
+        RecordMissingError: no such participant.
+    """
+    standing = (participants.c.id == participant) & participants.c.revoked_at.is_(None)
+    connection.execute(update(participants).where(standing).values(revoked_at=at, revoked_reason=reason))
+    certificates.revoke_subject(connection, Role.PARTICIPANT, participant, at=at, reason=reason)
+    found = get(connection, participant)
+    if found is None:
+        raise RecordMissingError("participant", participant)
+    return found
+
+
+def _query() -> Select[Any]:
+    return select_all(Participant, participants)

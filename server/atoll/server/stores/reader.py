@@ -1,0 +1,69 @@
+"""Reads, beside the writer and never behind it: a few threads, each read in one snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from atoll.server.stores.dialects import translate
+from atoll.server.stores.errors import StoreBusyError, StoreClosedError
+
+T = TypeVar("T")
+THREADS = 2
+QUEUE_LIMIT = 4096  # reads that may wait
+
+
+class Reader:
+    """Runs functions on connections that can only read. Thread-safe."""
+
+    def __init__(self, engine: Engine, *, threads: int = THREADS, queue_limit: int = QUEUE_LIMIT) -> None:
+        self._engine = engine
+        self._queue_limit = queue_limit
+        self._places = threading.BoundedSemaphore(queue_limit)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="store-reader")
+        self._closed = False
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in one snapshot of the database, in another thread; it sees every write acknowledged before.
+
+        Raises:
+            StoreBusyError: if too many reads wait.
+            StoreClosedError: if the store is closed.
+            StoreUnavailableError, StoreDamagedError: what the database said.
+            Exception: whatever ``work`` raised.
+        """
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Callable[[Connection], T]) -> Future[T]:
+        """As ``run``, for threads.
+
+        Raises:
+            StoreBusyError: if too many reads wait.
+            StoreClosedError: if the store is closed.
+        """
+        if self._closed:
+            raise StoreClosedError
+        if not self._places.acquire(blocking=False):
+            raise StoreBusyError(f"{self._queue_limit} reads are waiting for the database")
+        future = self._pool.submit(self._read, work)
+        future.add_done_callback(lambda _: self._places.release())
+        return future
+
+    def close(self) -> None:
+        """Take no more work, finish what waits, and release the connections."""
+        self._closed = True
+        self._pool.shutdown(wait=True)
+        self._engine.dispose()
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                return work(connection)
+        except SQLAlchemyError as error:
+            raise translate(error, self._engine.url) from error

@@ -1,0 +1,62 @@
+"""The release of a round: its charge, its model, its row and its event, all in one transaction or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.stores import charges, event_log, models, reports, rounds
+from atoll.server.stores.charges import Charge
+from atoll.server.stores.errors import RecordConflictError
+from atoll.server.stores.event_log import LoggedEvent
+from atoll.server.stores.models import Model
+from atoll.server.stores.rounds import Round
+
+
+@dataclass(frozen=True)
+class Release:
+    """Everything that must become durable together when a round is charged.
+
+    ``model`` is None for an evaluate round; ``counted`` names the reports in the sum, as (round, attempt, participant):
+    a carried update keeps the key of the round that it was made for.
+    """
+
+    charge: Charge
+    round: Round
+    events: Sequence[LoggedEvent]
+    model: Model | None = None
+    counted: Collection[tuple[int, int, str]] = ()
+
+
+def record(connection: Connection, release: Release) -> bool:
+    """Record a release; whether it is new. The same again (after a crash before its answer) changes nothing.
+
+    Raises:
+        RecordConflictError: (also from the writer) if the round was charged for another attempt or model.
+    """
+    charge = release.charge
+    standing = charges.get(connection, charge.run_id, charge.round)
+    if standing is not None:
+        _require_same(connection, release, standing)
+        return False
+    charges.add(connection, charge)
+    if release.model is not None:
+        models.add(connection, release.model)
+    rounds.put(connection, release.round)
+    reports.mark_counted(connection, charge.run_id, release.counted)
+    event_log.append(connection, charge.run_id, release.events)
+    return True
+
+
+def _require_same(connection: Connection, release: Release, standing: Charge) -> None:
+    charge = release.charge
+    model = models.of_round(connection, charge.run_id, charge.round)
+    blob = None if model is None else model.blob
+    wanted = None if release.model is None else release.model.blob
+    if (standing.attempt, blob) != (charge.attempt, wanted):
+        raise RecordConflictError(
+            f"run {charge.run_id}: round {charge.round} was released from attempt {standing.attempt} with model "
+            f"{blob}; it cannot be released again from attempt {charge.attempt} with model {wanted}"
+        )

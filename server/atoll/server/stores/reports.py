@@ -1,0 +1,102 @@
+"""Acknowledged reports: at most one per participant and attempt of a round, for ever the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, update
+
+from atoll.server.stores.columns import NamedNumbers
+from atoll.server.stores.dialects import insert_new
+from atoll.server.stores.errors import RecordMissingError, ReportConflictError
+from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.schema import reports
+
+
+@dataclass(frozen=True)
+class Report:
+    """One acknowledged report.
+
+    ``digest`` is the update's (empty for an evaluation), ``node`` the ingest node that holds it, ``disposition`` what
+    the participant was told, ``counted`` whether a released sum has it.
+    """
+
+    run_id: str
+    round: int
+    attempt: int
+    participant: str
+    digest: str
+    upload_id: str
+    weight: int
+    node: str
+    received_at: float
+    disposition: str
+    payload_bytes: int = 0
+    norm: float = 0.0
+    counted: bool = False
+    metrics: NamedNumbers = ()
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The report that stands, and whether it is this call that recorded it."""
+
+    report: Report
+    is_new: bool
+
+
+def record(connection: Connection, report: Report) -> Recorded:
+    """Record a report; the same again (digest and weight) gives the one that stands.
+
+    Raises:
+        ReportConflictError: if another report stands for this participant and attempt.
+    """
+    if insert_new(connection, reports, to_row(report)):
+        return Recorded(report, is_new=True)
+    standing = get(connection, report.run_id, report.round, report.attempt, report.participant)
+    if standing is None:
+        raise RecordMissingError("report", report.participant)
+    if (standing.digest, standing.weight) != (report.digest, report.weight):
+        raise ReportConflictError(
+            f"participant {report.participant} has reported update {standing.digest[:16]!r} with weight "
+            f"{standing.weight} for round {report.round}.{report.attempt}; now it sends {report.digest[:16]!r} with "
+            f"weight {report.weight}",
+            "the first report stands; report once per round",
+        )
+    return Recorded(standing, is_new=False)
+
+
+def get(connection: Connection, run_id: str, round_number: int, attempt: int, participant: str) -> Report | None:
+    """One report; None if there is none."""
+    query = _of_attempt(run_id, round_number, attempt).where(reports.c.participant == participant)
+    return fetch_one(connection, Report, query)
+
+
+def of_attempt(connection: Connection, run_id: str, round_number: int, attempt: int) -> tuple[Report, ...]:
+    """The reports of an attempt, by participant."""
+    query = _of_attempt(run_id, round_number, attempt).order_by(reports.c.participant)
+    return fetch_all(connection, Report, query)
+
+
+def mark_counted(connection: Connection, run_id: str, keys: Collection[tuple[int, int, str]]) -> None:
+    """Record that a released sum holds these reports, each named by (round, attempt, participant)."""
+    if not keys:
+        return
+    this = (
+        (reports.c.run_id == run_id)
+        & (reports.c.round == bindparam("of_round"))
+        & (reports.c.attempt == bindparam("of_attempt"))
+        & (reports.c.participant == bindparam("of_participant"))
+    )
+    connection.execute(
+        update(reports).where(this).values(counted=True),
+        [{"of_round": key[0], "of_attempt": key[1], "of_participant": key[2]} for key in keys],
+    )
+
+
+def _of_attempt(run_id: str, round_number: int, attempt: int) -> Select[Any]:
+    return select_all(Report, reports).where(
+        reports.c.run_id == run_id, reports.c.round == round_number, reports.c.attempt == attempt
+    )

@@ -1,0 +1,95 @@
+"""Attempts of rounds and their members, for people to look at. The event log, not this, is what resumes a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.stores.columns import NamedNumbers
+from atoll.server.stores.dialects import upsert
+from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.schema import members, rounds
+
+
+@dataclass(frozen=True)
+class Round:
+    """One attempt of one round. ``durations_s`` names phases; ``seed`` is within a signed 64-bit integer."""
+
+    run_id: str
+    round: int
+    attempt: int
+    kind: str
+    phase: str
+    created_at: float
+    reason: str = ""
+    sampler: str = ""
+    seed: int = 0
+    eligible: int = 0
+    cohort: int = 0
+    reported: int = 0
+    total_weight: int = 0
+    opened_at: float | None = None
+    deadline_at: float | None = None
+    closed_at: float | None = None
+    model: str | None = None
+    metrics: NamedNumbers = ()
+    durations_s: NamedNumbers = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One participant's part in one attempt: what it did, or in ``detail`` why it did not count."""
+
+    run_id: str
+    round: int
+    attempt: int
+    participant: str
+    status: str
+    detail: str = ""
+    declared_weight: int = 0
+    weight: int = 0
+    payload_bytes: int = 0
+    invited_at: float | None = None
+    accepted_at: float | None = None
+    reported_at: float | None = None
+    metrics: NamedNumbers = ()
+
+
+def put(connection: Connection, record: Round) -> None:
+    """Write an attempt whole, new or again."""
+    upsert(connection, rounds, [to_row(record)])
+
+
+def put_members(connection: Connection, records: Iterable[Member]) -> None:
+    """Write members whole, new or again; their attempt and the participants must exist."""
+    upsert(connection, members, [to_row(record) for record in records])
+
+
+def get(connection: Connection, run_id: str, round_number: int, attempt: int) -> Round | None:
+    """One attempt; None if it is not recorded."""
+    query = select_all(Round, rounds).where(
+        rounds.c.run_id == run_id, rounds.c.round == round_number, rounds.c.attempt == attempt
+    )
+    return fetch_one(connection, Round, query)
+
+
+def listed(connection: Connection, run_id: str) -> tuple[Round, ...]:
+    """Every attempt of a run, in order."""
+    query = select_all(Round, rounds).where(rounds.c.run_id == run_id).order_by(rounds.c.round, rounds.c.attempt)
+    return fetch_all(connection, Round, query)
+
+
+def members_of(connection: Connection, run_id: str, round_number: int, attempt: int) -> tuple[Member, ...]:
+    """The members of an attempt, by participant."""
+    query = select_all(Member, members).where(
+        members.c.run_id == run_id, members.c.round == round_number, members.c.attempt == attempt
+    )
+    return fetch_all(connection, Member, query.order_by(members.c.participant))
+
+
+def members_of_run(connection: Connection, run_id: str) -> tuple[Member, ...]:
+    """The members of every attempt of a run, in order."""
+    query = select_all(Member, members).where(members.c.run_id == run_id)
+    return fetch_all(connection, Member, query.order_by(members.c.round, members.c.attempt, members.c.participant))

@@ -1,0 +1,93 @@
+"""Runs: the job as submitted, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+
+from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.schema import runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run.
+
+    ``layout`` is the model's layout as its protobuf message; ``initial_model`` and ``current_model`` are blob names.
+    """
+
+    id: str
+    name: str
+    job_toml: str
+    job_digest: str
+    layout: bytes
+    initial_model: str
+    current_model: str
+    rounds_total: int
+    status: str
+    submitted_by: str
+    created_at: float
+    rounds_released: int = 0
+    reason: str = ""
+    finished_at: float | None = None
+
+
+def add(connection: Connection, run: Run) -> None:
+    """Keep a new run.
+
+    Raises:
+        RecordConflictError: (from the writer) if the id is taken.
+    """
+    connection.execute(insert(runs).values(to_row(run)))
+
+
+def get(connection: Connection, run_id: str) -> Run:
+    """The run with this id.
+
+    Raises:
+        RecordMissingError: no such run.
+    """
+    run = fetch_one(connection, Run, select_all(Run, runs).where(runs.c.id == run_id))
+    if run is None:
+        raise RecordMissingError("run", run_id)
+    return run
+
+
+def listed(connection: Connection, *, limit: int = 1000) -> tuple[Run, ...]:
+    """The newest runs first."""
+    return fetch_all(connection, Run, select_all(Run, runs).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit))
+
+
+def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run, ...]:
+    """Every run in one of these statuses, oldest first: those to resume after a restart, say."""
+    query = select_all(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
+    return fetch_all(connection, Run, query)
+
+
+def set_status(
+    connection: Connection, run_id: str, status: str, *, reason: str = "", finished_at: float | None = None
+) -> None:
+    """Record where a run stands.
+
+    Raises:
+        RecordMissingError: no such run.
+    """
+    _change(connection, run_id, {"status": status, "reason": reason, "finished_at": finished_at})
+
+
+def set_model(connection: Connection, run_id: str, blob: str, *, rounds_released: int) -> None:
+    """Record the newest released model.
+
+    Raises:
+        RecordMissingError: no such run.
+    """
+    _change(connection, run_id, {"current_model": blob, "rounds_released": rounds_released})
+
+
+def _change(connection: Connection, run_id: str, values: dict[str, Any]) -> None:
+    if connection.execute(update(runs).where(runs.c.id == run_id).values(values)).rowcount != 1:
+        raise RecordMissingError("run", run_id)

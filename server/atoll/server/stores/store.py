@@ -1,0 +1,75 @@
+"""One server's durable state, opened and closed as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.stores import dialects, schema_version
+from atoll.server.stores.blobs import BlobStore
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.errors import StoreUnavailableError
+from atoll.server.stores.reader import THREADS, Reader
+from atoll.server.stores.writer import Writer
+
+DATABASE_FILE = "atoll.sqlite3"
+BLOBS_FOLDER = "blobs"
+_DIRECTORY_MODE = 0o700
+
+
+@dataclass(frozen=True)
+class Store:
+    """The database, by way of one writer and some readers, and the blobs."""
+
+    writer: Writer
+    reader: Reader
+    blobs: BlobStore
+
+    @classmethod
+    def open(
+        cls, directory: Path, *, url: str | None = None, primary: bool = True, reader_threads: int = THREADS
+    ) -> Store:
+        """Open the state kept in ``directory``, or create it; the calls block for a moment.
+
+        Args:
+            directory: the data directory: blobs and, unless ``url`` is given, the SQLite database.
+            url: another database, such as ``postgresql+psycopg://user@host/atoll``.
+            primary: bring the schema up to date and sweep what a killed process left; other processes of the same
+                server only check that it is up to date.
+            reader_threads: reads that may run at the same time.
+
+        Raises:
+            SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) not up to date.
+            StoreDamagedError: if the database is damaged.
+            StoreUnavailableError: if the directory or database cannot be used.
+        """
+        _make(directory)
+        place = dialects.sqlite_url(directory / DATABASE_FILE) if url is None else dialects.parse_url(url)
+        blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
+        engine = dialects.writer_engine(place)
+        try:
+            if primary:
+                schema_version.upgrade(engine)
+                blobs.sweep()
+            else:
+                schema_version.require_current(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        reader = Reader(dialects.reader_engine(place, connections=reader_threads), threads=reader_threads)
+        return cls(Writer(engine), reader, blobs)
+
+    def close(self) -> None:
+        """Finish what waits and release everything; blocks until it is done."""
+        self.writer.close()
+        self.reader.close()
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the data directory {directory} cannot be made: {error.strerror}",
+            "choose a directory that the server's account may write to",
+        ) from error

@@ -1,0 +1,54 @@
+"""Join tokens: hashes only; spending one is atomic."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, update
+
+from atoll.server.identity import TokenRecord, TokenUsedError
+from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.schema import tokens
+
+
+def add(connection: Connection, record: TokenRecord) -> None:
+    """Keep a new token's record."""
+    connection.execute(insert(tokens).values(to_row(record)))
+
+
+def get(connection: Connection, token_id: str) -> TokenRecord | None:
+    """The record of a token; None if there is none."""
+    return fetch_one(connection, TokenRecord, select_all(TokenRecord, tokens).where(tokens.c.id == token_id))
+
+
+def listed(connection: Connection, *, limit: int = 1000) -> tuple[TokenRecord, ...]:
+    """The newest tokens first."""
+    query = select_all(TokenRecord, tokens).order_by(tokens.c.created_at.desc(), tokens.c.id).limit(limit)
+    return fetch_all(connection, TokenRecord, query)
+
+
+def spend(connection: Connection, token_id: str, *, participant: str, key: str, now: float) -> str:
+    """Spend a token for a participant and its public key (SHA-256 hex); of two that race, one wins.
+
+    Returns the participant that the token stands for: ``participant``, or the earlier one if the same key had spent it
+    already and its answer was lost.
+
+    Raises:
+        RecordMissingError: no such token.
+        TokenUsedError: another key has spent it.
+    """
+    unspent = (tokens.c.id == token_id) & tokens.c.used_at.is_(None)
+    spending = update(tokens).where(unspent).values(used_at=now, used_by=participant, used_key=key)
+    if connection.execute(spending).rowcount == 1:
+        return participant
+    record = get(connection, token_id)
+    if record is None:
+        raise RecordMissingError("token", token_id)
+    if record.used_key != key or record.used_by is None:
+        raise TokenUsedError(f"join token {token_id} has been used; each admits one participant")
+    return record.used_by
+
+
+def prune(connection: Connection, *, expired_before: float) -> int:
+    """Remove unspent tokens that expired before then; how many."""
+    stale = (tokens.c.expires_at < expired_before) & tokens.c.used_at.is_(None)
+    return connection.execute(delete(tokens).where(stale)).rowcount

@@ -1,0 +1,145 @@
+"""The one writer: many small writes, one commit.
+
+Callers hand in functions; a thread takes all that wait (up to a limit), runs each inside its own savepoint, commits
+once, and only then tells the callers. So a write is durable when its caller hears of it, a failing function undoes only
+itself, and a hundred concurrent writes cost one fsync (group commit).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from atoll.server.stores.dialects import translate
+from atoll.server.stores.errors import CommitError, StoreBusyError, StoreClosedError
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+QUEUE_LIMIT = 8192  # functions that may wait
+BATCH_LIMIT = 512  # functions per commit: bounds how long the first waits for the last
+
+
+class _Job(Generic[T]):
+    """One function on its way through the writer."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self.future: Future[T] = Future()
+        self._work = work
+        self._outcome: Callable[[], None] | None = None
+
+    def perform(self, connection: Connection) -> None:
+        """Run the function in a savepoint of its own; its outcome waits for the commit.
+
+        Raises:
+            SQLAlchemyError: if even the savepoint cannot be undone: the whole batch is then lost.
+        """
+        savepoint = connection.begin_nested()
+        try:
+            result = self._work(connection)
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+            failure = translate(error, connection.engine.url) if isinstance(error, SQLAlchemyError) else error
+            if failure is not error:
+                failure.__cause__ = error
+            savepoint.rollback()
+            self._outcome = lambda: self.future.set_exception(failure)
+        else:
+            savepoint.commit()
+            self._outcome = lambda: self.future.set_result(result)
+
+    def resolve(self) -> None:
+        """Tell the caller: the commit is durable."""
+        if self._outcome is not None:
+            self._outcome()
+
+
+class Writer:
+    """Runs functions on the database's one writing connection, many per commit. Thread-safe."""
+
+    def __init__(self, engine: Engine, *, queue_limit: int = QUEUE_LIMIT, batch_limit: int = BATCH_LIMIT) -> None:
+        self._engine = engine
+        self._queue_limit = queue_limit
+        self._batch_limit = batch_limit
+        self._jobs: deque[_Job[Any]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Work[T]) -> T:
+        """Run ``work`` in a transaction; returns when its effect is durable.
+
+        ``work`` runs in the writer's thread and must only touch the database; other functions may share its commit. If
+        the caller is cancelled before ``work`` has begun, it is not run; after that it is, and its effect stays.
+
+        Raises:
+            StoreBusyError: if too many functions wait.
+            StoreClosedError: if the store is closed.
+            CommitError: if the commit failed.
+            StoreUnavailableError, RecordConflictError: what the database said to ``work``.
+            Exception: whatever ``work`` raised; nothing of it was stored.
+        """
+        return await asyncio.wrap_future(self.submit(work))
+
+    def submit(self, work: Work[T]) -> Future[T]:
+        """As ``run``, for threads: the future resolves when the effect is durable.
+
+        Raises:
+            StoreBusyError: if too many functions wait.
+            StoreClosedError: if the store is closed.
+        """
+        job = _Job(work)
+        with self._changed:
+            if self._closed:
+                raise StoreClosedError
+            if len(self._jobs) >= self._queue_limit:
+                raise StoreBusyError(f"{len(self._jobs)} writes are waiting for the database")
+            self._jobs.append(job)
+            self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Take no more work, finish what waits, and release the connection."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._engine.dispose()
+
+    def _serve(self) -> None:
+        while batch := self._take():
+            self._commit(batch)
+
+    def _take(self) -> list[_Job[Any]]:
+        """The jobs of the next commit, each still wanted by its caller; none once closed and empty."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                taken = [self._jobs.popleft() for _ in range(min(len(self._jobs), self._batch_limit))]
+                wanted = [job for job in taken if job.future.set_running_or_notify_cancel()]
+                if wanted or (self._closed and not self._jobs):
+                    return wanted
+
+    def _commit(self, batch: list[_Job[Any]]) -> None:
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                for job in batch:
+                    job.perform(connection)
+        except BaseException as error:  # noqa: BLE001 - every caller hears of it; the thread must live on
+            self._fail(batch, error)
+            return
+        for job in batch:
+            job.resolve()
+
+    def _fail(self, batch: list[_Job[Any]], error: BaseException) -> None:
+        said = translate(error, self._engine.url) if isinstance(error, SQLAlchemyError) else None
+        for job in batch:
+            failure = CommitError(f"not stored: {said or error!r}", said.detail.remedy if said else "")
+            failure.__cause__ = error
+            job.future.set_exception(failure)
