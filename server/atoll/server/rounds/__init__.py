@@ -19,7 +19,7 @@ from atoll.server.rounds.effects import (
     Stop,
     Verdict,
 )
-from atoll.server.rounds.engine import initial, replay, resume, step
+from atoll.server.rounds.engine import initial, replay, resume, situation, step, wants
 from atoll.server.rounds.errors import IllegalTransition, MismatchedSum, PolicyError, RoundError
 from atoll.server.rounds.events import (
     Accepted,
@@ -45,6 +45,7 @@ from atoll.server.rounds.events import (
 from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.rounds.roster import Member, MemberStatus, Roster
 from atoll.server.rounds.step import Step
+from atoll.server.rounds.table import TABLE, Move, Situation
 from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef
 from atoll.server.rounds.values import (
     Carried,
@@ -60,6 +61,7 @@ from atoll.server.rounds.values import (
 )
 
 __all__ = [
+    "TABLE",
     "Accepted",
     "Aggregate",
     "Aggregated",
@@ -87,6 +89,7 @@ __all__ = [
     "MemberStatus",
     "Metrics",
     "MismatchedSum",
+    "Move",
     "PastRound",
     "PauseRequested",
     "Phase",
@@ -111,6 +114,7 @@ __all__ = [
     "RunPolicy",
     "RunState",
     "RunStatus",
+    "Situation",
     "StartDeadline",
     "StartRetry",
     "Started",
@@ -125,5 +129,7 @@ __all__ = [
     "initial",
     "replay",
     "resume",
+    "situation",
     "step",
+    "wants",
 ]

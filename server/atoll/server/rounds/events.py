@@ -4,6 +4,7 @@
 `Annotated[Event, Field(discriminator="kind")]`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +24,7 @@ class CohortDrawn:
     """Answer to `DrawCohort`: who takes part, as (participant, declared weight), and how they were chosen.
 
     Raises:
-        ValueError: a participant is drawn twice, or declares a weight below 0.
+        ValueError: a participant is drawn twice, or declares a weight below 1.
     """
 
     key: RoundKey
@@ -39,21 +40,30 @@ class CohortDrawn:
                 f"round {self.key}: the cohort names a participant twice; a sampler draws each at most once"
             )
         for participant, weight in self.members:
-            if weight < 0:
+            if weight < 1:
                 raise ValueError(
-                    f"round {self.key}: participant {participant} declares weight {weight}; must be 0 or more"
+                    f"round {self.key}: participant {participant} declares weight {weight}; must be 1 or more: "
+                    "leave participants without examples out of the draw"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPrepared:
-    """Answer to `PrepareRound`: window, deadline and, for a train round with anyone to count, the grid."""
+    """Answer to `PrepareRound`: window, deadline and, for a train round with anyone to count, the grid.
+
+    Raises:
+        ValueError: the window is not a finite number of seconds above 0: every round has a deadline.
+    """
 
     key: RoundKey
     window_s: float
     deadline_at: float
     grid: RoundGrid | None = None
     kind: Literal["round_prepared"] = "round_prepared"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window_s < math.inf:
+            raise ValueError(f"round {self.key}: window_s = {self.window_s}: must be finite and above 0 seconds")
 
 
 @dataclass(frozen=True, slots=True)

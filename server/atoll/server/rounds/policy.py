@@ -31,8 +31,8 @@ class LatePolicy:
     """Late reports: dropped, or carried into a later round with a staleness weight.
 
     A carried update counts with its weight times `(1 + staleness) ** -exponent`, where staleness is the number of
-    models released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019, section 5.2),
-    which FedBuff (Nguyen et al. 2022) takes with exponent 0.5. Past `max_staleness` it is dropped.
+    models released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019,
+    section 5.2), which FedBuff (Nguyen et al. 2022) takes with exponent 0.5. Past `max_staleness` it is dropped.
     """
 
     mode: LateMode = LateMode.DROP

@@ -29,6 +29,8 @@ class MemberStatus(StrEnum):
 
 
 OUTSTANDING = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING})
+MAY_REPORT = OUTSTANDING | {MemberStatus.SILENT}
+"""Members from whom an open round takes a report: the silent ones too, should they come back."""
 
 
 @dataclass(frozen=True, slots=True)

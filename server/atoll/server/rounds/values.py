@@ -171,7 +171,7 @@ class Tally:
 class RunState:
     """A run, whole.
 
-    Its size is bounded: it remembers the rounds of the last `max_staleness` + 1 models, however many were played.
+    Its size is bounded: it remembers the rounds of the last `max_staleness` + 2 models, however many were played.
 
     Attributes:
         run_id: the run.

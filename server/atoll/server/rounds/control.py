@@ -1,0 +1,72 @@
+"""Handlers of what comes from outside the rounds: the operator's commands, and effects that failed for good."""
+
+from dataclasses import replace
+
+from atoll.server.rounds.course import advance, attempts_left, begin, end_run, pause, retry
+from atoll.server.rounds.ending import stop, void
+from atoll.server.rounds.events import CancelRequested, EffectFailed, Event, PauseRequested, ResumeRequested
+from atoll.server.rounds.roster import MemberStatus
+from atoll.server.rounds.step import Step
+from atoll.server.rounds.values import Phase, RunState, RunStatus
+
+DONE = (Phase.RELEASED, Phase.ABANDONED)
+
+
+def ignore(state: RunState, event: Event, now: float) -> Step:
+    """Normal in a network: a repetition, or a message that something faster has overtaken."""
+    del event, now
+    return Step(state)
+
+
+def on_pause_later(state: RunState, event: PauseRequested, now: float) -> Step:
+    """Finish the round first."""
+    del event, now
+    return Step(state if state.pause_requested else replace(state, pause_requested=True))
+
+
+def on_pause_now(state: RunState, event: PauseRequested, now: float) -> Step:
+    """Nobody is at work: pause at once."""
+    del event, now
+    return pause(state)
+
+
+def on_resume_early(state: RunState, event: ResumeRequested, now: float) -> Step:
+    """Take back a pause that has not begun."""
+    del event, now
+    return Step(replace(state, pause_requested=False) if state.pause_requested else state)
+
+
+def on_resume(state: RunState, event: ResumeRequested, now: float) -> Step:
+    """Take up the run where the pause left it."""
+    del event
+    rnd = state.round
+    if rnd is not None and rnd.phase is Phase.CREATED:
+        return begin(state, rnd.key, rnd.kind, now)
+    if rnd is not None and rnd.phase is Phase.ABANDONED and attempts_left(state, rnd.key):
+        return retry(state, now)
+    return advance(replace(state, status=RunStatus.RUNNING), now)
+
+
+def on_cancel(state: RunState, event: CancelRequested, now: float) -> Step:
+    """End the run now; what its live round has is not released."""
+    return _break_off(state, RunStatus.CANCELLED, event.reason, now)
+
+
+def on_cancel_charged(state: RunState, event: CancelRequested, now: float) -> Step:
+    """The round's budget is spent: publish what was paid for, then end."""
+    del now
+    return Step(state if state.cancel_requested is not None else replace(state, cancel_requested=event.reason))
+
+
+def on_effect_failed(state: RunState, event: EffectFailed, now: float) -> Step:
+    """End the run, naming what could not be done."""
+    return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key}: {event.reason}", now)
+
+
+def _break_off(state: RunState, status: RunStatus, reason: str, now: float) -> Step:
+    rnd = state.round
+    if rnd is None or rnd.phase in DONE:
+        return end_run(state, status, reason, now)
+    why = f"the run was {status}" if status is RunStatus.CANCELLED else f"the run {status}: {reason}"
+    voided = void(state, why, MemberStatus.STOPPED, keep=False, now=now)
+    return end_run(voided.state, status, reason, now).after(*stop(state, why), *voided.effects)

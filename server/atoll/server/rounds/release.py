@@ -1,0 +1,110 @@
+"""Handlers of a round's release: summed, charged, published; and of the retry of an abandoned one."""
+
+from dataclasses import replace
+
+from atoll.server.rounds.course import advance, amend, end_run, member_of, retry, settle
+from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
+from atoll.server.rounds.errors import MismatchedSum
+from atoll.server.rounds.events import Aggregated, Charged, Published, RetryDue
+from atoll.server.rounds.step import Step, live
+from atoll.server.rounds.values import Phase, RoundKind, RunState, RunStatus
+from atoll.server.rounds.weights import contributions, total_weight
+
+
+def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
+    """The sum is taken: from here on it is never taken again.
+
+    Raises:
+        MismatchedSum: the sum is over another set than the round's.
+    """
+    del now
+    rnd = live(state)
+    terms = contributions(state.policy, rnd)
+    if event.updates > len(terms):
+        return Step(state)  # a sum asked for before a rejection shrank the set; the one asked for since will follow
+    if (event.updates, event.total_weight) != (len(terms), total_weight(terms)):
+        raise MismatchedSum(
+            f"run {state.run_id}, round {rnd.key}: the sum has {event.updates} contributions of total weight "
+            f"{event.total_weight}, the round {len(terms)} of {total_weight(terms)}"
+        )
+    summed = replace(rnd, phase=Phase.AGGREGATED, total_weight=event.total_weight, digest=event.digest)
+    after = replace(state, round=summed)
+    return Step(after, (charge(after),))
+
+
+def charge(state: RunState) -> ChargeAndStore:
+    """Have the aggregated round charged and its result stored."""
+    rnd = live(state)
+    return ChargeAndStore(rnd.key, rnd.kind, rnd.digest)
+
+
+def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
+    """The same sum once more, or one that was asked for before a rejection: neither changes anything.
+
+    Raises:
+        MismatchedSum: the same set has come to another result.
+    """
+    del now
+    rnd = live(state)
+    same = (event.total_weight, event.digest) == (rnd.total_weight, rnd.digest)
+    if same or event.updates > rnd.counted:
+        return Step(state)
+    raise MismatchedSum(
+        f"run {state.run_id}, round {rnd.key}: aggregated to {rnd.digest} of weight {rnd.total_weight}, "
+        f"then to {event.digest} of weight {event.total_weight}"
+    )
+
+
+def on_charged(state: RunState, event: Charged, now: float) -> Step:
+    """The charge is durable, so the result may become visible."""
+    del event, now
+    rnd = live(state)
+    after = replace(state, round=replace(rnd, phase=Phase.CHARGED))
+    return Step(after, (publish(after),))
+
+
+def publish(state: RunState) -> Publish:
+    """Have the charged round's result made visible."""
+    rnd = live(state)
+    return Publish(rnd.key, rnd.kind, rnd.digest)
+
+
+def on_published(state: RunState, event: Published, now: float) -> Step:
+    """The round is released; go on, unless the operator has cancelled meanwhile."""
+    del event
+    recorded = _record_carried(state, now)
+    released = _count(recorded.state)
+    settled = settle(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
+    after = settled.state
+    if after.cancel_requested is not None:
+        then = end_run(after, RunStatus.CANCELLED, after.cancel_requested, now)
+    else:
+        then = advance(after, now)
+    return then.after(*recorded.effects, *settled.effects)
+
+
+def _count(state: RunState) -> RunState:
+    rnd, tally = live(state), state.tally
+    tally = replace(tally, contributions=tally.contributions + rnd.counted)
+    if rnd.kind is RoundKind.EVALUATE:
+        return replace(state, tally=replace(tally, evaluated=tally.evaluated + 1))
+    tally = replace(tally, trained=tally.trained + 1)
+    return replace(state, tally=tally, version=state.version + 1, model=rnd.digest)
+
+
+def _record_carried(state: RunState, now: float) -> Step:
+    """Write down, for each carried update of the sum, which round took it."""
+    rnd = live(state)
+    effects: list[Effect] = []
+    for c in rnd.carried:
+        detail = f"late; counted in round {rnd.key} with staleness {c.staleness}"
+        member = replace(member_of(state, c), detail=detail, at=now)
+        state = amend(state, c.update.key, member)
+        effects.append(RecordMember(c.update.key, member))
+    return Step(state, tuple(effects))
+
+
+def on_retry_due(state: RunState, event: RetryDue, now: float) -> Step:
+    """The pause after an abandoned attempt is over."""
+    del event
+    return retry(state, now)

@@ -1,0 +1,126 @@
+"""Handlers of an open round: members answer, report, fail, fall silent; the deadline passes."""
+
+from dataclasses import replace
+
+from atoll.server.rounds import late
+from atoll.server.rounds.course import amend, member_of
+from atoll.server.rounds.effects import Effect, Fold, Receipt, RecordMember, Verdict
+from atoll.server.rounds.ending import abandon, aggregate, at_deadline, judge
+from atoll.server.rounds.events import (
+    Accepted,
+    DeadlinePassed,
+    Declined,
+    MemberFailed,
+    Rejected,
+    Reported,
+    WentSilent,
+)
+from atoll.server.rounds.reports import flaw_of, is_of, judged_receipt, rejected, with_report
+from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus
+from atoll.server.rounds.step import Step, live
+from atoll.server.rounds.values import RunState
+from atoll.server.rounds.weights import integer_weight
+
+REJECTABLE = MAY_REPORT | {MemberStatus.REPORTED}
+
+
+def on_accepted(state: RunState, event: Accepted, now: float) -> Step:
+    """An invited member trains; so does one that had fallen silent."""
+    member = live(state).roster.get(event.participant)
+    if member is None or member.status not in (MemberStatus.INVITED, MemberStatus.SILENT):
+        return Step(state)
+    return Step(_with(state, replace(member, status=MemberStatus.TRAINING, detail="", at=now)))
+
+
+def on_declined(state: RunState, event: Declined, now: float) -> Step:
+    """A member does not take part."""
+    return _leave(state, event.participant, MemberStatus.DECLINED, event.reason, now)
+
+
+def on_member_failed(state: RunState, event: MemberFailed, now: float) -> Step:
+    """A member cannot go on."""
+    return _leave(state, event.participant, MemberStatus.FAILED, event.reason, now)
+
+
+def on_went_silent(state: RunState, event: WentSilent, now: float) -> Step:
+    """A member is out of reach; it may come back before the deadline."""
+    member = live(state).roster.get(event.participant)
+    if member is None or member.status not in OUTSTANDING:
+        return Step(state)
+    return judge(_with(state, replace(member, status=MemberStatus.SILENT, detail=event.reason, at=now)), now)
+
+
+def on_deadline(state: RunState, event: DeadlinePassed, now: float) -> Step:
+    """No more reports: close, or abandon."""
+    del event
+    return at_deadline(state, now)
+
+
+def on_reported(state: RunState, event: Reported, now: float) -> Step:
+    """Count a report, once."""
+    rnd = live(state)
+    member = rnd.roster.get(event.participant)
+    if member is None or member.status not in MAY_REPORT:
+        return Step(state, (judged_receipt(event, member),))
+    flaw = flaw_of(state.policy, rnd.kind, member, event)
+    if flaw:
+        refused = _leave(state, event.participant, MemberStatus.REJECTED, flaw, now)
+        return refused.after(Receipt(event.key, event.participant, Verdict.REJECTED, flaw))
+    counted = with_report(member, event, MemberStatus.REPORTED, "", now)
+    effects: list[Effect] = [Receipt(event.key, event.participant, Verdict.COUNTED, "")]
+    if event.update is not None:
+        shift = rnd.grid.weight_shift if rnd.grid else 0
+        effects.insert(0, Fold(rnd.key, event.update, integer_weight(state.policy.counted_weight(event.weight), shift)))
+    return judge(_with(state, counted), now).after(*effects)
+
+
+def on_rejected(state: RunState, event: Rejected, now: float) -> Step:
+    """A report turns out to be unusable; it may have counted already, or be a carried one that this round took."""
+    removed = without(state, event, now)
+    return Step(state) if removed is None else judge(removed.state, now).after(*removed.effects)
+
+
+def on_rejected_closing(state: RunState, event: Rejected, now: float) -> Step:
+    """As `on_rejected`, for a round whose set is fixed: it may only shrink, and is then summed anew."""
+    rnd = live(state)
+    member = rnd.roster.get(event.participant) if event.key == rnd.key else None
+    if member is not None and member.status is not MemberStatus.REPORTED:
+        return late.on_rejected(state, event, now)
+    removed = without(state, event, now)
+    if removed is None:
+        return Step(state)
+    left, quorum = live(removed.state).counted, state.policy.straggler.quorum
+    if left < quorum:
+        reason = f"{left} of {quorum} needed are left after rejections"
+        return abandon(removed.state, reason, MemberStatus.STOPPED, now).after(*removed.effects)
+    return Step(removed.state, (*removed.effects, aggregate(removed.state)))
+
+
+def without(state: RunState, event: Rejected, now: float) -> Step | None:
+    """The live round without what that member contributes or was about to; None when that is nothing."""
+    rnd = live(state)
+    receipt = Receipt(event.key, event.participant, Verdict.REJECTED, event.reason)
+    if event.key == rnd.key:
+        member = rnd.roster.get(event.participant)
+        if member is None or member.status not in REJECTABLE:
+            return None
+        return Step(_with(state, rejected(member, event.reason, now)), (receipt,))
+    taken = [c for c in rnd.carried if is_of(c, event)]
+    if not taken:
+        return None
+    left = tuple(c for c in rnd.carried if not is_of(c, event))
+    gone = rejected(member_of(state, taken[0]), event.reason, now)
+    shrunk = amend(replace(state, round=replace(rnd, carried=left)), event.key, gone)
+    return Step(shrunk, (RecordMember(event.key, gone), receipt))
+
+
+def _leave(state: RunState, participant: str, status: MemberStatus, reason: str, now: float) -> Step:
+    member = live(state).roster.get(participant)
+    if member is None or member.status not in MAY_REPORT:
+        return Step(state)
+    return judge(_with(state, replace(member, status=status, detail=reason, at=now)), now)
+
+
+def _with(state: RunState, member: Member) -> RunState:
+    rnd = live(state)
+    return replace(state, round=replace(rnd, roster=rnd.roster.put(member)))
