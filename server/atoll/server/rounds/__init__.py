@@ -1,5 +1,50 @@
-"""The round engine: what happens to a run, as pure functions over frozen values."""
+"""The round engine: what happens to a run, as pure functions over frozen values.
 
+Theory of operation
+-------------------
+A run is a `RunState`. Something happens to it: an `Event`. `step(state, event, now)` gives the next state and the
+`Effect`s that the shell must now do. Nothing here reads a clock, a socket or a disk; nothing here is a protobuf
+message or awaits.
+
+*One table.* `TABLE` (table.py) lists, for each `Situation` of a run and each event, the handler and the situations
+that it may lead to. What is not listed is refused with `IllegalTransition`. Messages that are normal in a network
+(twice, late, out of order) are entries that ignore or record; only what a correct shell never sends is left out. A
+step that changes nothing returns the very state that it was given.
+
+*The shell's part*, for each event, one at a time per run:
+
+1. `step`. If it raises, the event never happened: report it, persist nothing.
+2. If the state changed, persist the event, with its `now`, and in the same transaction write what the step's
+   `RecordRound` and `RecordMember` effects say.
+3. Do the other effects, in order. What takes long answers later with an event (`CohortDrawn`, `Aggregated`, ...).
+
+After a crash: `replay` the persisted events, then do what `resume` returns. Effects are therefore done at least
+once, and each of them must be idempotent. Answers may arrive twice, and be about a round that is long over: the
+table expects it.
+
+*A round*: CREATED (a cohort is being drawn), SAMPLED (window and grid are being chosen), OPEN (members train and
+report), CLOSING (the set is fixed, its sum is being taken), AGGREGATED (the privacy charge and the result are being
+stored), CHARGED (the result is being published), RELEASED. Or ABANDONED, when the quorum cannot be met any more,
+and then tried again.
+
+*Invariants*, which tests/server/rounds checks after every step of ten thousand random schedules of crashes,
+duplicates, reorderings, losses and clock jumps:
+
+- A participant is in a round's sum at most once, and an update in at most one released sum.
+- A report that was acknowledged is in a sum, waits for one, or has a recorded reason why not.
+- The set of a sum only shrinks while CLOSING (a report found unusable) and is fixed from AGGREGATED on.
+- A result is published only after it was charged; the same sum is charged once.
+- Every member of an ended round has reported, or has a final status and a reason.
+- Time decides nothing: deadlines and retries are events.
+- The state's size does not grow with the number of rounds played.
+
+*Stragglers and asynchrony are one policy* (`StragglerPolicy`). Under `LateMode.CARRY` a late update waits for the
+next train round, counts towards its goal in place of a fresh report, with a weight discounted by its staleness:
+with a small cohort and much over-selection this is buffered asynchronous aggregation (FedBuff, Nguyen et al. 2022),
+with none it is synchronous FedAvg.
+"""
+
+from atoll.server.rounds.diagram import state_diagram, transition_lines
 from atoll.server.rounds.effects import (
     Aggregate,
     ChargeAndStore,
@@ -130,6 +175,8 @@ __all__ = [
     "replay",
     "resume",
     "situation",
+    "state_diagram",
     "step",
+    "transition_lines",
     "wants",
 ]

@@ -49,7 +49,7 @@ def step(state: RunState, event: Event, now: float) -> Step:
         MismatchedSum: an `Aggregated` is about another set than the round's.
     """
     here = situation(state)
-    row = _row(state, event, here)
+    row = row_of(state, event, here)
     move = TABLE.get((row, type(event)))
     if move is None:
         raise IllegalTransition(state.run_id, row, event.kind, _where(state))
@@ -60,7 +60,7 @@ def step(state: RunState, event: Event, now: float) -> Step:
     return result
 
 
-def _row(state: RunState, event: Event, here: Situation) -> Situation:
+def row_of(state: RunState, event: Event, here: Situation) -> Situation:
     """The table's row for the event: the run's situation, or PAST when it is about an earlier round."""
     if isinstance(event, Started | PauseRequested | ResumeRequested | CancelRequested):
         return here

@@ -105,7 +105,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CREATED, EffectFailed): FAIL,
     # waiting for the grid and the window
     (SAMPLED, RoundPrepared): Move(opening.on_round_prepared, (OPEN, CLOSING)),
-    (SAMPLED, Rejected): Move(reporting.on_rejected, GIVEN_UP),
+    (SAMPLED, Rejected): Move(reporting.on_rejected, (ABANDONED, PAUSED, ENDED)),
     (SAMPLED, Started): STAY,
     (SAMPLED, CohortDrawn): STAY,
     (SAMPLED, PauseRequested): PAUSE_LATER,
