@@ -8,13 +8,12 @@ from pathlib import Path
 from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.blobs import BlobStore
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
-from atoll.server.stores.errors import StoreUnavailableError
+from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.reader import THREADS, Reader
 from atoll.server.stores.writer import Writer
 
 DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
-_DIRECTORY_MODE = 0o700
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,7 @@ class Store:
     writer: Writer
     reader: Reader
     blobs: BlobStore
+    lock: DirectoryLock | None = None
 
     @classmethod
     def open(
@@ -34,20 +34,20 @@ class Store:
         Args:
             directory: the data directory: blobs and, unless ``url`` is given, the SQLite database.
             url: another database, such as ``postgresql+psycopg://user@host/atoll``.
-            primary: bring the schema up to date and sweep what a killed process left; other processes of the same
-                server only check that it is up to date.
+            primary: be the one server of this directory: lock it, bring the schema up to date, sweep what a killed
+                process left. Other processes beside it only check that the schema is up to date.
             reader_threads: reads that may run at the same time.
 
         Raises:
             SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) not up to date.
             StoreDamagedError: if the database is damaged.
-            StoreUnavailableError: if the directory or database cannot be used.
+            StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
         """
-        _make(directory)
+        lock = DirectoryLock.take(directory) if primary else None
         place = dialects.sqlite_url(directory / DATABASE_FILE) if url is None else dialects.parse_url(url)
-        blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
         engine = dialects.writer_engine(place)
         try:
+            blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
             if primary:
                 schema_version.upgrade(engine)
                 blobs.sweep()
@@ -55,21 +55,15 @@ class Store:
                 schema_version.require_current(engine)
         except BaseException:
             engine.dispose()
+            if lock is not None:
+                lock.release()
             raise
         reader = Reader(dialects.reader_engine(place, connections=reader_threads), threads=reader_threads)
-        return cls(Writer(engine), reader, blobs)
+        return cls(Writer(engine), reader, blobs, lock)
 
     def close(self) -> None:
         """Finish what waits and release everything; blocks until it is done."""
         self.writer.close()
         self.reader.close()
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"the data directory {directory} cannot be made: {error.strerror}",
-            "choose a directory that the server's account may write to",
-        ) from error
+        if self.lock is not None:
+            self.lock.release()
