@@ -7,6 +7,7 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
+from atoll.server.errors import InvalidRequestError
 from atoll.server.identity.errors import (
     TokenExpiredError,
     TokenScopeError,
@@ -61,11 +62,13 @@ def mint(
 
     Raises:
         NameFormatError: for an impossible organisation name.
-        ValueError: for a lifetime that is not within (0, 90 days].
+        InvalidRequestError: for a lifetime that is not within (0, 90 days].
     """
     check_organisation(organisation)
     if not 0 < lifetime_s <= MAX_LIFETIME_S:
-        raise ValueError(f"lifetime_s {lifetime_s}: must be above 0 and at most {MAX_LIFETIME_S:.0f} (90 days)")
+        raise InvalidRequestError(
+            "token.lifetime", f"lifetime_s {lifetime_s}: must be above 0 and at most {MAX_LIFETIME_S:.0f} (90 days)"
+        )
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     token_id = new_token_id()
     record = TokenRecord(
