@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, NestedTransaction
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.stores.dialects import translate
@@ -47,7 +47,7 @@ class _Job(Generic[T]):
             failure = translate(error, connection.engine.url) if isinstance(error, SQLAlchemyError) else error
             if failure is not error:
                 failure.__cause__ = error
-            savepoint.rollback()
+            _undo(connection, savepoint, error)
             self._outcome = lambda: self.future.set_exception(failure)
         else:
             savepoint.commit()
@@ -140,6 +140,16 @@ class Writer:
     def _fail(self, batch: list[_Job[Any]], error: BaseException) -> None:
         said = translate(error, self._engine.url) if isinstance(error, SQLAlchemyError) else None
         for job in batch:
-            failure = CommitError(f"not stored: {said or error!r}", said.detail.remedy if said else "")
+            failure = CommitError(f"not stored: {said or repr(error)}", said.detail.remedy if said else "")
             failure.__cause__ = error
             job.future.set_exception(failure)
+
+
+def _undo(connection: Connection, savepoint: NestedTransaction, cause: BaseException) -> None:
+    """Roll back to a savepoint; raises if the database has given up the whole transaction, because of ``cause``."""
+    try:
+        savepoint.rollback()
+    except SQLAlchemyError as error:
+        raise (cause if isinstance(cause, SQLAlchemyError) else error) from None
+    if connection.invalidated:
+        raise cause
