@@ -1,1 +1,58 @@
-"""The edge client SDK."""
+"""The edge client SDK: take part in a federation with your own data.
+
+Write a ``Participant``, then call ``run`` (or ``atoll client start MODULE:CLASS``).
+"""
+
+from atoll.client.errors import (
+    ClientError,
+    NotPermittedError,
+    PolicyError,
+    RefusedError,
+    RoundGoneError,
+    SettingError,
+    StateInUseError,
+    TrainerError,
+    UnreachableError,
+    UpdateError,
+    UsageError,
+)
+from atoll.client.events import Event, Observer
+from atoll.client.limits import Limits
+from atoll.client.model import Model
+from atoll.client.participant import Participant
+from atoll.client.policy import Decision, Policy, SettingRule
+from atoll.client.run import Access, run, serve
+from atoll.client.settings import Settings
+from atoll.client.task import RoundKey, Task, TaskKind
+from atoll.client.update import Evaluation, Update
+
+__all__ = [
+    "Access",
+    "ClientError",
+    "Decision",
+    "Evaluation",
+    "Event",
+    "Limits",
+    "Model",
+    "NotPermittedError",
+    "Observer",
+    "Participant",
+    "Policy",
+    "PolicyError",
+    "RefusedError",
+    "RoundGoneError",
+    "RoundKey",
+    "SettingError",
+    "SettingRule",
+    "Settings",
+    "StateInUseError",
+    "Task",
+    "TaskKind",
+    "TrainerError",
+    "UnreachableError",
+    "Update",
+    "UpdateError",
+    "UsageError",
+    "run",
+    "serve",
+]

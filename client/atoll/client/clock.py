@@ -1,0 +1,18 @@
+"""The one clock of the client: seconds since an arbitrary start that also pass while the machine is suspended.
+
+Wall clocks jump and ``time.monotonic`` stands still in a suspend on Linux, so deadlines, which arrive as "seconds from
+now", are kept on CLOCK_BOOTTIME where there is one.
+"""
+
+from __future__ import annotations
+
+import time
+
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def now_s() -> float:
+    """Seconds; only differences mean anything."""
+    if _BOOTTIME is None:
+        return time.monotonic()
+    return time.clock_gettime(_BOOTTIME)

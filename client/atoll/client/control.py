@@ -1,0 +1,93 @@
+"""How work on a task is told to end: softly (finish and report) or at once (nobody wants the result)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from atoll.client.clock import now_s
+
+_TIMER_SLACK_S = 0.05
+"""A timer that fires this early still counts; one that fires earlier was overtaken by a new deadline."""
+
+
+class TaskControl:
+    """Deadline and stop signals of one task; thread-safe.
+
+    ``stop`` asks the trainer to come to an end and report what it has. ``abandon`` also drops the result and breaks off
+    transfers. Deadlines are relative: they are told as seconds from now.
+    """
+
+    def __init__(self, remaining_s: float) -> None:
+        self.stop_event = threading.Event()
+        self.abandoned = threading.Event()
+        self.reason = ""
+        self.reserve_s = 0.0
+        self._deadline_s = now_s() + remaining_s
+        self._lock = threading.Lock()
+        self._cancellers: dict[int, Callable[[], object]] = {}
+        self._timer: threading.Timer | None = None
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds to the deadline; negative after it."""
+        return self._deadline_s - now_s()
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training should come to an end: told so, or only the time to send the update is left."""
+        return self.stop_event.is_set() or self.remaining_s <= self.reserve_s
+
+    def extend(self, remaining_s: float) -> None:
+        """Set a new deadline, in seconds from now."""
+        self._deadline_s = now_s() + remaining_s
+        if self._timer is not None:
+            self.arm(self.reserve_s)
+
+    def arm(self, reserve_s: float) -> None:
+        """Say stop by itself when only ``reserve_s`` is left to the deadline."""
+        self.disarm()
+        self.reserve_s = reserve_s
+        self._timer = threading.Timer(max(0.0, self.remaining_s - reserve_s), self._at_reserve)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def disarm(self) -> None:
+        """Let the deadline pass without a word."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def stop(self, reason: str) -> None:
+        """Ask the trainer to finish and report; the first reason is kept."""
+        with self._lock:
+            self.reason = self.reason or reason
+        self.stop_event.set()
+
+    def abandon(self, reason: str) -> None:
+        """Drop the work: stop the trainer, break off transfers, send nothing."""
+        self.stop(reason)
+        with self._lock:
+            self.abandoned.set()
+            cancellers = tuple(self._cancellers.values())
+        for cancel in cancellers:
+            cancel()
+
+    def _at_reserve(self) -> None:
+        if self.remaining_s <= self.reserve_s + _TIMER_SLACK_S:
+            self.stop("the deadline is near")
+
+    @contextmanager
+    def cancels(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """While inside, ``abandon`` calls ``cancel``; called at once if the work is abandoned already."""
+        with self._lock:
+            self._cancellers[id(cancel)] = cancel
+            late = self.abandoned.is_set()
+        if late:
+            cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cancellers.pop(id(cancel), None)

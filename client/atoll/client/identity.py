@@ -1,0 +1,223 @@
+"""Who the participant is: a key that never leaves this machine and a short-lived certificate for it.
+
+Everything is in one file, ``<state>/identity.json`` (mode 0600), replaced in one step, so that key and certificate
+always belong together, also when power is lost in a renewal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from atoll.client.errors import NotPermittedError, RefusedError, UnreachableError, UsageError
+from atoll.client.files import read_private, replace_file
+from atoll.client.transfer.retry import error_of
+from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from atoll.wire.join_token import JoinToken
+
+FILE_NAME = "identity.json"
+PENDING_NAME = "enrolling.json"
+ENROL_TIMEOUT_S = 30.0
+_KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT_KIND_SILO: "silo"}
+_SPENT = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND})
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A participant's identity at one federation.
+
+    ``kind`` is "edge" or "silo"; ``server_address`` the main port as host:port; the rest is PEM text.
+    """
+
+    participant: str
+    organisation: str
+    kind: str
+    server_address: str
+    certificate_pem: str
+    ca_certificate_pem: str
+    key_pem: str = field(repr=False)
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """TLS with this certificate, trusting the federation's own authority alone."""
+        return grpc.ssl_channel_credentials(
+            root_certificates=self.ca_certificate_pem.encode(),
+            private_key=self.key_pem.encode(),
+            certificate_chain=self.certificate_pem.encode(),
+        )
+
+    @property
+    def validity(self) -> tuple[datetime, datetime]:
+        """From when until when the certificate is valid (UTC)."""
+        certificate = _certificate(self.certificate_pem)
+        return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+
+    @property
+    def lifetime_s(self) -> float:
+        """Seconds from the first to the last moment of validity."""
+        first, last = self.validity
+        return (last - first).total_seconds()
+
+    def expired(self) -> bool:
+        """Whether the certificate is over by this machine's clock."""
+        return datetime.now(UTC) >= self.validity[1]
+
+
+def load(state: Path) -> Identity | None:
+    """The stored identity; None if there is none.
+
+    Raises:
+        UsageError: if the file is there and cannot be read as an identity.
+    """
+    path = state / FILE_NAME
+    text = read_private(path)
+    if text is None:
+        return None
+    try:
+        return Identity(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} is not an identity ({error}); remove it and enrol with a new join token") from None
+
+
+def store(state: Path, identity: Identity) -> None:
+    """Write the identity, all or nothing, readable by its owner alone."""
+    replace_file(state / FILE_NAME, json.dumps(asdict(identity), indent=1))
+
+
+def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> Identity:
+    """Spend a join token on an identity and store it; an identity that is there already is kept, the token unspent.
+
+    A key that was made for a token is kept until the server has answered, so that enrolling again after a lost answer
+    asks with the same key.
+
+    Raises:
+        JoinTokenError: for a token that is not whole.
+        NotPermittedError: if the token is wrong, expired or spent.
+        UnreachableError: if the server did not answer.
+    """
+    known = load(state)
+    if known is not None:
+        return known
+    from atoll.wire.join_token import JoinToken  # noqa: PLC0415  # cryptography costs 10 MB: only those who enrol load it
+
+    token = JoinToken.decode(join_token)
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    key_pem = _pending_key(state, token.token_id)
+    answer = _ask(token, make_csr(key_pem), timeout_s)
+    identity = Identity(
+        participant=answer.participant,
+        organisation=answer.organisation,
+        kind=_KINDS.get(answer.kind, "edge"),
+        server_address=answer.server_address,
+        certificate_pem=answer.certificate_pem.decode(),
+        ca_certificate_pem=answer.ca_certificate_pem.decode(),
+        key_pem=key_pem,
+    )
+    _check_pair(identity)
+    store(state, identity)
+    (state / PENDING_NAME).unlink(missing_ok=True)
+    return identity
+
+
+def renewed(identity: Identity, answer: enrolment_pb2.RenewResponse, key_pem: str) -> Identity:
+    """The identity with the certificate that a renewal brought for a new key.
+
+    Raises:
+        RefusedError: if the certificate is not for that key.
+    """
+    fresh = Identity(
+        participant=identity.participant,
+        organisation=identity.organisation,
+        kind=identity.kind,
+        server_address=identity.server_address,
+        certificate_pem=answer.certificate_pem.decode(),
+        ca_certificate_pem=answer.ca_certificate_pem.decode() or identity.ca_certificate_pem,
+        key_pem=key_pem,
+    )
+    _check_pair(fresh)
+    return fresh
+
+
+def make_key() -> str:
+    """A new P-256 private key, PEM (PKCS #8)."""
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # see enrol
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return pem.decode()
+
+
+def make_csr(key_pem: str) -> bytes:
+    """A PKCS #10 request for the key, PEM; its subject is empty: the server decides who this is."""
+    from cryptography import x509  # noqa: PLC0415  # see enrol
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return builder.sign(_private_key(key_pem), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _ask(token: JoinToken, csr_pem: bytes, timeout_s: float) -> enrolment_pb2.EnrolResponse:
+    request = enrolment_pb2.EnrolRequest(
+        token_id=token.token_id, secret=token.secret, csr_pem=csr_pem, client_version=version("atoll")
+    )
+    credentials = grpc.ssl_channel_credentials(root_certificates=token.ca_certificate_pem)
+    with grpc.secure_channel(token.address, credentials) as channel:
+        try:
+            return enrolment_pb2_grpc.EnrolmentServiceStub(channel).Enrol(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            code, text, detail = error_of(error)
+            if code in _SPENT:
+                raise NotPermittedError(f"the server refused the join token: {text}") from None
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise UnreachableError(f"cannot reach {token.address} to enrol: {text}") from None
+            raise RefusedError(f"enrolment was refused: {text}", detail) from None
+
+
+def _pending_key(state: Path, token_id: str) -> str:
+    """The key to enrol with: that of an earlier try with the same token, or a new one."""
+    path = state / PENDING_NAME
+    text = read_private(path)
+    if text is not None:
+        pending = json.loads(text)
+        if pending["token_id"] == token_id:
+            return str(pending["key_pem"])
+    key_pem = make_key()
+    replace_file(path, json.dumps({"token_id": token_id, "key_pem": key_pem}))
+    return key_pem
+
+
+def _check_pair(identity: Identity) -> None:
+    public = _private_key(identity.key_pem).public_key().public_numbers()
+    certified = _certificate(identity.certificate_pem).public_key()
+    if getattr(certified, "public_numbers", lambda: None)() != public:
+        raise RefusedError("the server sent a certificate for another key; ask the operator for a new join token")
+
+
+def _private_key(key_pem: str) -> ec.EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  # see enrol
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key = serialization.load_pem_private_key(key_pem.encode(), password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError(f"the stored key is a {type(key).__name__}; an elliptic-curve key is needed: enrol again")
+    return key
+
+
+def _certificate(pem: str) -> x509.Certificate:
+    from cryptography import x509  # noqa: PLC0415  # see enrol
+
+    try:
+        return x509.load_pem_x509_certificate(pem.encode())
+    except ValueError as error:
+        raise RefusedError(f"the certificate cannot be read: {error}") from None

@@ -1,0 +1,32 @@
+"""Every bound of the client in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Times and sizes that the client never goes beyond.
+
+    Attributes:
+        connect_s: the longest wait for a connection and the server's welcome.
+        call_s: the longest wait for the answer to one small request.
+        stall_s: a transfer without any progress for so long is broken off and resumed.
+        backoff_base_s: first delay before a retry; doubles, with full jitter.
+        backoff_cap_s: longest delay before a retry.
+        give_up_after_s: how long the server may be out of reach before the session ends.
+        late_grace_s: how long after the deadline a finished update is still offered, unless the round is gone.
+        drain_s: the longest wait for the trainer and the server when the session is stopped.
+        cached_models: downloaded models kept on disk; at least 1.
+    """
+
+    connect_s: float = 20.0
+    call_s: float = 30.0
+    stall_s: float = 30.0
+    backoff_base_s: float = 0.2
+    backoff_cap_s: float = 30.0
+    give_up_after_s: float = 24 * 3600.0
+    late_grace_s: float = 3600.0
+    drain_s: float = 5.0
+    cached_models: int = 2

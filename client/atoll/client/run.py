@@ -1,0 +1,150 @@
+"""The front door: join a federation and take part, in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.client.errors import UsageError
+from atoll.client.events import Observer, log_event
+from atoll.client.files import locked
+from atoll.client.limits import Limits
+from atoll.client.policy import Policy
+
+if TYPE_CHECKING:
+    from atoll.client.channel import Endpoint
+    from atoll.client.participant import Participant
+    from atoll.client.session import Session, Summary
+
+INTERRUPTED = "interrupted by the participant's user"
+
+
+def default_state() -> Path:
+    """``$XDG_STATE_HOME/atoll/client``, by default ``~/.local/state/atoll/client``."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "atoll" / "client"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach the server.
+
+    Either an identity: enrolled once with ``join`` (a join token), kept in ``state`` from then on. Or, on loopback only
+    and for tests, plaintext: ``insecure`` with ``server`` (host:port) and the ``name`` to go by. ``server`` also
+    overrides the address that belongs to an identity.
+    """
+
+    join: str = field(default="", repr=False)
+    state: Path = field(default_factory=default_state)
+    server: str = ""
+    insecure: bool = False
+    name: str = ""
+
+    def endpoint(self) -> Endpoint:
+        """The endpoint to use; spends the join token if there is no identity yet.
+
+        Raises:
+            UsageError: if neither way is complete.
+            JoinTokenError, NotPermittedError, UnreachableError: from enrolment.
+        """
+        from atoll.client import identity as identities  # noqa: PLC0415  # gRPC loads when it is needed
+        from atoll.client.channel import Endpoint  # noqa: PLC0415
+
+        if self.insecure:
+            if not self.server:
+                raise UsageError("without TLS the server's address is needed (--server HOST:PORT)")
+            return Endpoint(self.server, None, self.name)
+        identity = identities.enrol(self.join, self.state) if self.join else identities.load(self.state)
+        if identity is None:
+            raise UsageError(f"no identity in {self.state}: give a join token (--join), which the operator makes")
+        return Endpoint(self.server or identity.server_address, identity)
+
+
+async def serve(
+    participant: Participant,
+    access: Access | str = "",
+    *,
+    policy: Policy | None = None,
+    limits: Limits | None = None,
+    observer: Observer = log_event,
+    labels: Mapping[str, str] | None = None,
+    max_rounds: int = 0,
+) -> Summary:
+    """Take part; the async core of ``run``, without its signal handling. Cancel it, or let ``max_rounds`` end it.
+
+    Raises:
+        ClientError: see ``run``.
+    """
+    access = access if isinstance(access, Access) else Access(access)
+    with _session(participant, access, policy, limits, observer) as session:
+        session.labels, session.max_rounds = labels or {}, max_rounds
+        return await session.run()
+
+
+def run(
+    participant: Participant,
+    access: Access | str = "",
+    *,
+    policy: Policy | None = None,
+    limits: Limits | None = None,
+    observer: Observer = log_event,
+    labels: Mapping[str, str] | None = None,
+    max_rounds: int = 0,
+) -> Summary:
+    """Join a federation and take part until interrupted, terminated, or ``max_rounds`` are done.
+
+    ``access`` is a join token, an ``Access``, or nothing once there is an identity in the default state directory.
+    The first Ctrl-C gives up the work under way and tells the server; a second one ends the process at once.
+
+    Raises:
+        UsageError: for arguments that do not fit together, a state directory in use, a participant that cannot be used.
+        JoinTokenError: for a join token that is not whole.
+        NotPermittedError: if the server does not accept the token or the identity.
+        UnreachableError: if the server is out of reach for too long.
+        KeyboardInterrupt: after Ctrl-C, once everything is put away.
+    """
+    access = access if isinstance(access, Access) else Access(access)
+    with _session(participant, access, policy, limits, observer) as session:
+        session.labels, session.max_rounds = labels or {}, max_rounds
+        summary = asyncio.run(_with_signals(session))
+    if summary.reason == INTERRUPTED:
+        raise KeyboardInterrupt
+    return summary
+
+
+@contextlib.contextmanager
+def _session(
+    participant: Participant, access: Access, policy: Policy | None, limits: Limits | None, observer: Observer
+) -> Iterator[Session]:
+    """A session that holds its state directory."""
+    from atoll.client.session import Session  # noqa: PLC0415  # gRPC loads when it is needed
+
+    with locked(access.state):
+        yield Session(
+            participant, access.endpoint(), access.state, policy or Policy(), limits or Limits(), observer=observer
+        )
+
+
+async def _with_signals(session: Session) -> Summary:
+    """Run the session; in the main thread Ctrl-C and SIGTERM stop it in good order."""
+    if threading.current_thread() is threading.main_thread():
+        loop = asyncio.get_running_loop()
+        presses: list[bool] = []
+        with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C cancels the session instead
+            loop.add_signal_handler(signal.SIGINT, _interrupt, session, presses)
+            loop.add_signal_handler(signal.SIGTERM, session.stop, "terminated")
+    return await session.run()
+
+
+def _interrupt(session: Session, presses: list[bool]) -> None:
+    if presses:
+        os._exit(130)
+    presses.append(True)
+    session.stop(INTERRUPTED)

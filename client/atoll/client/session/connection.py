@@ -1,0 +1,170 @@
+"""One check-in stream, from Hello to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from atoll.client.errors import ClientError
+from atoll.client.events import Connected, Observer
+from atoll.client.participant import can_evaluate, declared_examples
+from atoll.client.session.invitation import key_to
+from atoll.wire.encoding import Encoding
+from atoll.wire.messages import PROTOCOL
+from atoll.wire.v1 import participation_pb2, participation_pb2_grpc, tensors_pb2
+
+if TYPE_CHECKING:
+    from atoll.client.limits import Limits
+    from atoll.client.session.desk import Desk
+    from atoll.client.session.renewal import Renewal
+
+    Call = grpc.aio.StreamStreamCall[participation_pb2.CheckInRequest, participation_pb2.CheckInResponse]
+
+log = logging.getLogger("atoll.client")
+
+
+class StreamEnded(Exception):  # noqa: N818  # what every stream comes to
+    """The server closed the stream without an error."""
+
+
+class ComeBackLater(Exception):  # noqa: N818  # an order, not an error
+    """The server asked to close the stream and to come back after a while."""
+
+    def __init__(self, after_s: float, reason: str) -> None:
+        super().__init__(reason or "the server asked to come back later")
+        self.after_s = after_s
+
+
+class Rejoin(Exception):  # noqa: N818  # a wish of our own
+    """The stream is to be opened anew, with the new certificate."""
+
+
+class Connection:
+    """Greets, then reads into the desk and writes from its outbox until either side ends the stream."""
+
+    def __init__(
+        self, desk: Desk, renewal: Renewal, limits: Limits, observer: Observer, labels: Mapping[str, str]
+    ) -> None:
+        self.welcomed = False
+        self._desk = desk
+        self._renewal = renewal
+        self._limits = limits
+        self._observer = observer
+        self._labels = labels
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Write what is in the outbox, then close the stream in good order."""
+        self._leaving.set()
+
+    async def run(self) -> None:
+        """Hold the stream; returns only after ``leave``.
+
+        Raises:
+            StreamEnded, ComeBackLater, Rejoin: how else it ends.
+            grpc.aio.AioRpcError: if it breaks or is refused.
+            TimeoutError: if there is no welcome within ``limits.connect_s``.
+            NotPermittedError: if the renewal of the certificate is refused.
+        """
+        endpoint = self._renewal.endpoint
+        async with endpoint.open_async() as channel:
+            call = participation_pb2_grpc.ParticipationServiceStub(channel).CheckIn(metadata=endpoint.metadata)
+            try:
+                welcome = await asyncio.wait_for(self._greet(call), self._limits.connect_s)
+                await self._converse(call, channel, welcome)
+            finally:
+                call.cancel()
+
+    async def _greet(self, call: Call) -> participation_pb2.Welcome:
+        await call.write(participation_pb2.CheckInRequest(hello=self._hello()))
+        first = await self._next(call)
+        if first.WhichOneof("message") == "come_back":
+            raise ComeBackLater(first.come_back.after_s, first.come_back.reason)
+        if first.WhichOneof("message") != "welcome":
+            raise ClientError(
+                f"the server greeted with {first.WhichOneof('message')}, not with a welcome; is it Atoll?"
+            )
+        welcome = first.welcome
+        self.welcomed = True
+        endpoint = self._renewal.endpoint
+        transfers = endpoint.at(welcome.transfer_address) if welcome.transfer_address else endpoint
+        self._desk.welcome(transfers, welcome.chunk_bytes)
+        self._observer(Connected(endpoint.address, welcome.participant, welcome.server_version))
+        return welcome
+
+    def _hello(self) -> participation_pb2.Hello:
+        participant = self._desk.participant
+        return participation_pb2.Hello(
+            protocol=PROTOCOL,
+            client_version=version("atoll"),
+            examples=declared_examples(participant),
+            labels=dict(self._labels),
+            encodings=[tensors_pb2.Encoding.ValueType(encoding) for encoding in Encoding],
+            can_evaluate=can_evaluate(participant),
+            resuming=[key_to(key) for key in self._desk.resuming()],
+        )
+
+    async def _converse(self, call: Call, channel: grpc.aio.Channel, welcome: participation_pb2.Welcome) -> None:
+        reader = asyncio.create_task(self._read(call))
+        writer = asyncio.create_task(self._write(call))
+        renewal = asyncio.create_task(self._renewal.run(channel, welcome.certificate_remaining_s))
+        leaving = asyncio.create_task(self._leaving.wait())
+        tasks: set[asyncio.Task[Any]] = {reader, writer, renewal, leaving}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                await self._part(call, reader)
+            elif renewal.done():
+                renewal.result()
+                raise Rejoin
+            else:
+                await reader  # a write that fails ends the call, and the reader knows why
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self, call: Call) -> None:
+        while True:
+            message = await self._next(call)
+            match message.WhichOneof("message"):
+                case "participate":
+                    self._desk.invite(message.participate)
+                case "stop":
+                    self._desk.stop(message.stop)
+                case "come_back":
+                    raise ComeBackLater(message.come_back.after_s, message.come_back.reason)
+                case other:
+                    log.debug("a message of a newer kind is ignored: %s", other)
+
+    async def _next(self, call: Call) -> participation_pb2.CheckInResponse:
+        message = await call.read()
+        if not isinstance(message, participation_pb2.CheckInResponse):  # the end-of-stream mark
+            raise StreamEnded("the server closed the stream")
+        return message
+
+    async def _write(self, call: Call) -> None:
+        outbox = self._desk.outbox
+        while True:
+            message = await outbox.get()
+            try:
+                await call.write(message)
+            except BaseException:
+                outbox.put_nowait(message)  # for the next stream
+                raise
+            finally:
+                outbox.task_done()
+
+    async def _part(self, call: Call, reader: asyncio.Task[None]) -> None:
+        """Let the writer empty the outbox, half-close, and give the server a moment to close its side."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+            async with asyncio.timeout(self._limits.drain_s):
+                await self._desk.outbox.join()
+                await call.done_writing()
+                await asyncio.wait({reader})

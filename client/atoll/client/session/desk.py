@@ -1,0 +1,246 @@
+"""The desk: takes what the server pushes, does one task at a time, and puts answers into the outbox.
+
+It outlives connections: work goes on while the check-in stream is down, answers wait for the next stream. All methods
+run in the event loop; the work itself runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
+from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
+from atoll.client.session.invitation import Invitation, invitation_of, key_of, reply_to
+from atoll.client.session.thread import in_thread
+from atoll.client.session.work import Work
+from atoll.client.transfer import Abandoned, BlobCache, TransferCalls, TransferLink
+from atoll.client.usage import UsageLog
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+from atoll.wire.errors import WireError
+from atoll.wire.v1 import participation_pb2
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.client.channel import Endpoint
+    from atoll.client.limits import Limits
+    from atoll.client.participant import Participant
+    from atoll.client.policy import Decision, Policy
+    from atoll.client.task import RoundKey
+
+log = logging.getLogger("atoll.client")
+
+ACCEPTED = participation_pb2.TaskReply.VERDICT_ACCEPTED
+DECLINED = participation_pb2.TaskReply.VERDICT_DECLINED
+FAILED = participation_pb2.TaskReply.VERDICT_FAILED
+_REMEMBERED = 64
+
+
+@dataclass
+class Tally:
+    """How many tasks ended in which way."""
+
+    reported: int = 0
+    declined: int = 0
+    failed: int = 0
+
+    @property
+    def finished(self) -> int:
+        """All of them; tasks that the server stopped do not count."""
+        return self.reported + self.declined + self.failed
+
+
+@dataclass
+class Job:
+    """The task in work."""
+
+    invitation: Invitation
+    accepted: bool = False
+    given_up: bool = False
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def key(self) -> RoundKey:
+        """Its round."""
+        return self.invitation.task.key
+
+
+class Desk:
+    """See the module. ``on_finished`` is called after each task that counts in ``tally``."""
+
+    def __init__(
+        self, participant: Participant, state: Path, policy: Policy, limits: Limits, observer: Observer
+    ) -> None:
+        self.participant = participant
+        self.tally = Tally()
+        self.outbox: asyncio.Queue[participation_pb2.CheckInRequest] = asyncio.Queue()
+        self.barred: asyncio.Future[NotPermittedError] = asyncio.get_running_loop().create_future()
+        self.on_finished: Callable[[], None] = lambda: None
+        self._policy = policy
+        self._limits = limits
+        self._observer = observer
+        self._usage = UsageLog(state)
+        self._cache = BlobCache(state / "blobs", limits.cached_models)
+        self._calls: TransferCalls | None = None
+        self._chunk_bytes = DEFAULT_CHUNK_BYTES
+        self._job: Job | None = None
+        self._next: Invitation | None = None
+        self._answers: OrderedDict[RoundKey, participation_pb2.CheckInRequest] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def resuming(self) -> tuple[RoundKey, ...]:
+        """Rounds in work, to be named in the next Hello."""
+        return () if self._job is None else (self._job.key,)
+
+    def welcome(self, transfers: Endpoint, chunk_bytes: int) -> None:
+        """A new stream is open: where transfers go from the next task on, and how large chunks are."""
+        self._chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+        if self._calls is None or self._calls.endpoint != transfers:
+            if self._calls is not None and self._job is None:
+                self._calls.close()
+            self._calls = TransferCalls(transfers)
+
+    def invite(self, message: participation_pb2.Participate) -> None:
+        """Take an invitation: begin, queue, or answer at once."""
+        key = key_of(message.key)
+        if self._job is not None and self._job.key == key:
+            self._job.invitation.task.control.extend(message.remaining_s)
+            if self._job.accepted:
+                self.outbox.put_nowait(reply_to(key, ACCEPTED))
+            return
+        if key in self._answers:
+            self.outbox.put_nowait(self._answers[key])
+            return
+        try:
+            invitation = invitation_of(message)
+        except WireError as error:
+            self._finish(key, DECLINED, str(error))
+            return
+        task = invitation.task
+        self._observer(Invited(key, task.run_name, task.kind, task.cohort_size, task.remaining_s))
+        self._place(invitation)
+
+    def stop(self, message: participation_pb2.Stop) -> None:
+        """The server does not want a round's work any more."""
+        key = key_of(message.key)
+        if self._next is not None and self._next.task.key == key:
+            self._next = None
+        if self._job is None or self._job.key != key:
+            return
+        control = self._job.invitation.task.control
+        reason = message.reason or "the server stopped the round"
+        if message.late_report_welcome:
+            control.stop(reason)
+        else:
+            control.abandon(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Give up the work under way and tell the server."""
+        self._next = None
+        if self._job is not None and not self._job.given_up:
+            self._job.given_up = True
+            self._job.invitation.task.control.abandon(reason)
+            self._finish(self._job.key, FAILED, reason)
+
+    async def close(self) -> None:
+        """Wait for the work to end, but not for long, and free everything."""
+        job = self._job
+        if job is not None:
+            try:
+                await asyncio.wait_for(job.done.wait(), self._limits.drain_s)
+            except TimeoutError:
+                log.warning("fit did not return within %.0f s of being told to stop", self._limits.drain_s)
+        if self._calls is not None:
+            self._calls.close()
+        self.participant.close()
+
+    def _place(self, invitation: Invitation) -> None:
+        job = self._job
+        if job is None:
+            self._begin(invitation)
+        elif job.key.run == invitation.task.key.run:
+            job.invitation.task.control.abandon(f"the server went on to {invitation.task.key}")
+            self._next = invitation
+        else:
+            self._finish(invitation.task.key, DECLINED, f"busy with {job.key}")
+
+    def _begin(self, invitation: Invitation) -> None:
+        self._job = Job(invitation)
+        task = asyncio.get_running_loop().create_task(self._run(self._job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, job: Job) -> None:
+        try:
+            await self._attempt(job)
+        finally:
+            self._job = None
+            job.done.set()
+            if self._next is not None:
+                invitation, self._next = self._next, None
+                self._begin(invitation)
+
+    async def _attempt(self, job: Job) -> None:
+        key = job.key
+        try:
+            decision = await in_thread(lambda: self._decide(job.invitation), "atoll-policy")
+            if not decision.accepted:
+                self._finish(key, DECLINED, decision.reason or "declined by the participant's policy")
+                return
+            work = self._work(job.invitation)
+            work.raise_if_abandoned()
+            job.accepted = True
+            self.outbox.put_nowait(reply_to(key, ACCEPTED))
+            await in_thread(work.perform, "atoll-work")
+        except (Abandoned, RoundGoneError) as stopped:
+            self._observer(Stopped(key, str(stopped)))
+        except NotPermittedError as error:
+            if not self.barred.done():
+                self.barred.set_result(error)
+        except Exception as error:  # noqa: BLE001  # a task that fails, in whatever way, must not end the daemon
+            self._fail(key, error)
+        else:
+            self.tally.reported += 1
+            self._remember(key, reply_to(key, FAILED, "already reported"))
+            self.on_finished()
+
+    def _decide(self, invitation: Invitation) -> Decision:
+        decision = self._policy.decide(invitation.task, self._usage.spent())
+        if decision.accepted:
+            self._usage.add(rounds=1)
+        return decision
+
+    def _work(self, invitation: Invitation) -> Work:
+        if self._calls is None:
+            raise ClientError("the server sent an invitation before its welcome")
+        task = invitation.task
+        link = TransferLink(self._calls, self._limits, task.control, self._chunk_bytes, task.traceparent)
+        return Work(self.participant, invitation, link, self._cache, self._usage, self._observer)
+
+    def _fail(self, key: RoundKey, error: Exception) -> None:
+        if isinstance(error, ClientError | WireError | OSError):
+            log.error("%s failed: %s", key, error)
+        else:
+            log.error("%s failed unexpectedly", key, exc_info=error)
+        self._finish(key, FAILED, f"{type(error).__name__}: {error}")
+
+    def _finish(self, key: RoundKey, verdict: participation_pb2.TaskReply.Verdict.ValueType, reason: str) -> None:
+        """Answer a round with something else than a report, and remember the answer."""
+        declined = verdict == DECLINED
+        self._observer((Declined if declined else Failed)(key, reason))
+        self.tally.declined += declined
+        self.tally.failed += not declined
+        answer = reply_to(key, verdict, reason)
+        self._remember(key, answer)
+        self.outbox.put_nowait(answer)
+        self.on_finished()
+
+    def _remember(self, key: RoundKey, answer: participation_pb2.CheckInRequest) -> None:
+        self._answers[key] = answer
+        while len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)

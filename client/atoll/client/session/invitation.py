@@ -1,0 +1,94 @@
+"""The edge where pushed messages become values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.client.control import TaskControl
+from atoll.client.settings import Settings
+from atoll.client.task import RoundKey, Task, TaskKind
+from atoll.wire.encoding import encoding_of
+from atoll.wire.errors import WireError
+from atoll.wire.messages import layout_from_proto, settings_from_proto
+from atoll.wire.v1 import participation_pb2
+
+if TYPE_CHECKING:
+    from atoll.wire.layout import Layout
+
+MODEL = "model"
+MAX_REASON_CHARS = 1000
+_KINDS = {
+    participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
+    participation_pb2.Participate.KIND_EVALUATE: TaskKind.EVALUATE,
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A named tensor set to download."""
+
+    name: str
+    layout: Layout
+    blob: str
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A task and what is to be downloaded for it."""
+
+    task: Task
+    inputs: tuple[Input, ...]
+
+    @property
+    def model(self) -> Input:
+        """The input that is trained."""
+        return next(item for item in self.inputs if item.name == MODEL)
+
+
+def invitation_of(message: participation_pb2.Participate) -> Invitation:
+    """The values of an invitation.
+
+    Raises:
+        WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model.
+    """
+    inputs = tuple(Input(item.name or MODEL, layout_from_proto(item.layout), item.blob) for item in message.inputs)
+    if not any(item.name == MODEL for item in inputs):
+        raise WireError("the invitation has no input named 'model'")
+    kind = _KINDS.get(message.kind)
+    if kind is None:
+        raise WireError(f"the invitation asks for kind {message.kind}, which this version does not know; upgrade it")
+    task = Task(
+        key=key_of(message.key),
+        run_name=message.run_name,
+        kind=kind,
+        rounds_total=message.rounds_total,
+        settings=Settings(settings_from_proto(message.settings)),
+        cohort_size=message.cohort_size,
+        max_weight=message.max_weight,
+        max_abs=message.max_abs,
+        control=TaskControl(message.remaining_s),
+        encoding=encoding_of(message.encoding),
+        evaluate=message.evaluate,
+        model_bytes=sum(item.layout.size_bytes for item in inputs),
+        traceparent=message.traceparent,
+    )
+    return Invitation(task, inputs)
+
+
+def key_of(message: participation_pb2.RoundKey) -> RoundKey:
+    """The round's key."""
+    return RoundKey(message.run, message.round, message.attempt)
+
+
+def key_to(key: RoundKey) -> participation_pb2.RoundKey:
+    """The round's key as its message."""
+    return participation_pb2.RoundKey(run=key.run, round=key.round, attempt=key.attempt)
+
+
+def reply_to(
+    key: RoundKey, verdict: participation_pb2.TaskReply.Verdict.ValueType, reason: str = ""
+) -> participation_pb2.CheckInRequest:
+    """The participant's answer about a round."""
+    reply = participation_pb2.TaskReply(key=key_to(key), verdict=verdict, reason=reason[:MAX_REASON_CHARS])
+    return participation_pb2.CheckInRequest(reply=reply)

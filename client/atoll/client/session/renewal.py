@@ -1,0 +1,84 @@
+"""Renewing the certificate while the session runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from atoll.client import identity as identities
+from atoll.client.backoff import Backoff
+from atoll.client.channel import Endpoint
+from atoll.client.events import Observer, Renewed
+from atoll.client.session.thread import in_thread
+from atoll.client.transfer.retry import error_of, refusal_of
+from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
+
+if TYPE_CHECKING:
+    from atoll.client.identity import Identity
+    from atoll.client.limits import Limits
+
+log = logging.getLogger("atoll.client")
+
+DUE_SHARE = 1 / 3
+"""The share of its lifetime that a certificate has left when it is renewed."""
+_JITTER_SHARE = 0.05
+
+
+def due_in_s(lifetime_s: float, remaining_s: float, jitter: float) -> float:
+    """Seconds until a certificate should be renewed: at two thirds of its lifetime, up to 5 % earlier.
+
+    ``jitter`` in [0, 1) spreads participants that enrolled together.
+    """
+    return max(0.0, remaining_s - lifetime_s * (DUE_SHARE + _JITTER_SHARE * jitter))
+
+
+class Renewal:
+    """Holds the endpoint in use, and renews its certificate in time."""
+
+    def __init__(self, endpoint: Endpoint, state: Path, limits: Limits, observer: Observer) -> None:
+        self.endpoint = endpoint
+        self._state = state
+        self._limits = limits
+        self._observer = observer
+
+    async def run(self, channel: grpc.aio.Channel, remaining_s: float) -> None:
+        """Wait until renewal is due, renew, store; returns once ``endpoint`` has the new certificate.
+
+        Without TLS it never returns. ``remaining_s`` is the server's word on the certificate's remaining time.
+
+        Raises:
+            NotPermittedError: if the server refuses.
+        """
+        identity = self.endpoint.identity
+        if identity is None:
+            await asyncio.Event().wait()
+            return
+        lifetime_s = identity.lifetime_s
+        await asyncio.sleep(due_in_s(lifetime_s, remaining_s, random.random()))  # noqa: S311  # spreads load, hides nothing
+        fresh = await self._renew(channel, identity)
+        await in_thread(lambda: identities.store(self._state, fresh), "atoll-store")
+        self.endpoint = Endpoint(self.endpoint.address, fresh)
+        self._observer(Renewed(fresh.lifetime_s))
+
+    async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> Identity:
+        stub = enrolment_pb2_grpc.RenewalServiceStub(channel)
+        backoff = Backoff(1.0, 300.0)
+        key_pem = await in_thread(identities.make_key, "atoll-key")
+        request = enrolment_pb2.RenewRequest(csr_pem=identities.make_csr(key_pem))
+        while True:
+            try:
+                answer = await stub.Renew(request, timeout=self._limits.call_s)
+            except grpc.aio.AioRpcError as error:
+                refusal = refusal_of(error)
+                if refusal is not None:
+                    raise refusal from None
+                delay = backoff.next_s()
+                log.warning("renewal of the certificate failed (%s); trying again in %.0f s", error_of(error)[1], delay)
+                await asyncio.sleep(delay)
+            else:
+                return identities.renewed(identity, answer, key_pem)

@@ -1,0 +1,173 @@
+"""The session: keeps the participant checked in until it is told to end.
+
+One event loop, one check-in stream at a time. Whatever breaks is answered by connecting again after a jittered delay;
+what ends a session is an order to stop, an identity that is not accepted, or a server out of reach for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from atoll.client.backoff import Backoff
+from atoll.client.clock import now_s
+from atoll.client.errors import NotPermittedError, UnreachableError
+from atoll.client.events import Disconnected, Finished, Observer, log_event
+from atoll.client.limits import Limits
+from atoll.client.policy import Policy
+from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, StreamEnded
+from atoll.client.session.desk import Desk, Tally
+from atoll.client.session.renewal import Renewal
+from atoll.client.transfer.retry import error_of, refusal_of
+
+if TYPE_CHECKING:
+    from atoll.client.channel import Endpoint
+    from atoll.client.participant import Participant
+
+log = logging.getLogger("atoll.client")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a session went: tasks reported, declined and failed; and why it ended."""
+
+    reported: int
+    declined: int
+    failed: int
+    reason: str
+
+
+@dataclass
+class Session:
+    """A participant's session with one server.
+
+    ``state`` is the participant's own directory. ``max_rounds`` ends the session after so many tasks were reported,
+    declined or failed; 0 leaves that to ``stop``.
+    """
+
+    participant: Participant
+    endpoint: Endpoint
+    state: Path
+    policy: Policy = field(default_factory=Policy)
+    limits: Limits = field(default_factory=Limits)
+    observer: Observer = log_event
+    labels: Mapping[str, str] = field(default_factory=dict)
+    max_rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self._stop_reason = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+
+    def stop(self, reason: str = "stopped") -> None:
+        """End the session soon: work under way is given up and the server is told; from any thread."""
+        self._stop_reason = self._stop_reason or reason
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ending.set)
+
+    async def run(self) -> Summary:
+        """Take part until stopped, or ``max_rounds`` are done.
+
+        Raises:
+            NotPermittedError: if the server does not accept the identity, or not any more.
+            UnreachableError: if it was out of reach for ``limits.give_up_after_s``.
+            UsageError: if the participant cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        if self._stop_reason:
+            self._ending.set()
+        desk = Desk(self.participant, self.state, self.policy, self.limits, self.observer)
+        desk.on_finished = lambda: self._count(desk.tally)
+        renewal = Renewal(self.endpoint, self.state, self.limits, self.observer)
+        try:
+            await self._stay_connected(desk, renewal)
+        finally:
+            desk.give_up(self._stop_reason or "the session broke off")
+            await desk.close()
+        tally = desk.tally
+        self.observer(Finished(self._stop_reason, tally.reported))
+        return Summary(tally.reported, tally.declined, tally.failed, self._stop_reason)
+
+    def _count(self, tally: Tally) -> None:
+        if self.max_rounds and tally.finished >= self.max_rounds:
+            self.stop(f"{tally.finished} of {self.max_rounds} rounds are done")
+
+    async def _stay_connected(self, desk: Desk, renewal: Renewal) -> None:
+        backoff = Backoff(self.limits.backoff_base_s, self.limits.backoff_cap_s)
+        last_seen = now_s()
+        while not self._ending.is_set():
+            connection = Connection(desk, renewal, self.limits, self.observer, self.labels)
+            try:
+                await self._hold(connection, desk)
+            except Rejoin:
+                last_seen = now_s()
+            except ComeBackLater as order:
+                backoff.reset()
+                last_seen = now_s() + order.after_s
+                await self._pause(str(order), order.after_s)
+            except (grpc.aio.AioRpcError, StreamEnded, TimeoutError) as error:
+                if connection.welcomed:
+                    backoff.reset()
+                    last_seen = now_s()
+                await self._pause(self._reason(error, renewal), self._next_delay(backoff, last_seen, error))
+
+    async def _hold(self, connection: Connection, desk: Desk) -> None:
+        """Hold one stream until it ends by itself, the session is to end, or the desk finds the identity refused."""
+        stream = asyncio.create_task(connection.run())
+        ending = asyncio.create_task(self._ending.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {stream, ending, desk.barred}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if desk.barred.done():
+                raise desk.barred.result()
+            if ending.done() and not stream.done():
+                desk.give_up(self._stop_reason)
+                connection.leave()
+                await asyncio.wait({stream}, timeout=2 * self.limits.drain_s)
+            if stream.done():
+                stream.result()
+        finally:
+            ending.cancel()
+            stream.cancel()
+            await asyncio.gather(stream, ending, return_exceptions=True)
+
+    def _reason(self, error: Exception, renewal: Renewal) -> str:
+        """What to say about a failed connection.
+
+        Raises:
+            NotPermittedError: if it failed because of who we are.
+        """
+        identity = renewal.endpoint.identity
+        if isinstance(error, TimeoutError):
+            return f"no welcome from {self.endpoint.address} within {self.limits.connect_s:.0f} s"
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return str(error)
+        refusal = refusal_of(error)
+        if refusal is not None:
+            raise refusal
+        code, text, _ = error_of(error)
+        if identity is not None and code is grpc.StatusCode.UNAVAILABLE and identity.expired():
+            until = identity.validity[1]
+            raise NotPermittedError(
+                f"the certificate expired on {until:%Y-%m-%d %H:%M} UTC; enrol with a new join token"
+            )
+        return f"{code.name}: {text}"
+
+    def _next_delay(self, backoff: Backoff, last_seen: float, error: Exception) -> float:
+        delay = backoff.next_s()
+        away = now_s() - last_seen
+        if away + delay > self.limits.give_up_after_s:
+            raise UnreachableError(f"{self.endpoint.address} was out of reach for {away:.0f} s; at last: {error}")
+        return delay
+
+    async def _pause(self, reason: str, delay: float) -> None:
+        self.observer(Disconnected(reason, delay))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), delay)

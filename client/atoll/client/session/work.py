@@ -1,0 +1,187 @@
+"""One task from invitation to acknowledged report: plain, blocking, one step after the other, in a worker thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from atoll.client.clock import now_s
+from atoll.client.errors import RefusedError, TrainerError
+from atoll.client.events import Observer, Reported, Trained, Transferred
+from atoll.client.model import Model
+from atoll.client.participant import Participant, can_evaluate
+from atoll.client.session.invitation import MODEL, Input, Invitation, key_to
+from atoll.client.task import TaskKind
+from atoll.client.transfer import Abandoned, BlobCache, DeltaSource, Shard, TransferLink, Uploading
+from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
+from atoll.wire.chunks import UploadKey, update_digest
+from atoll.wire.v1 import transfer_pb2
+
+if TYPE_CHECKING:
+    from atoll.client.task import RoundKey, Task
+    from atoll.client.usage import UsageLog
+
+log = logging.getLogger("atoll.client")
+Result = TypeVar("Result")
+
+INCOMPLETE = "upload.incomplete"
+"""Code of the server's answer to a report whose chunks it does not all hold: they are sent again."""
+_MAX_REPAIRS = 3
+_MIN_RESERVE_S = 0.5
+_RESERVE_SHARE = 0.25
+_ASSUMED_RATE = 50e6
+_DISPOSITIONS = {
+    transfer_pb2.ReportResponse.DISPOSITION_COUNTED: "counted",
+    transfer_pb2.ReportResponse.DISPOSITION_CARRIED: "carried",
+    transfer_pb2.ReportResponse.DISPOSITION_DROPPED: "dropped",
+}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The server's acknowledgement of a report."""
+
+    key: RoundKey
+    disposition: str
+    weight: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Does one invitation's task.
+
+    Raises (from ``perform``):
+        Abandoned: if the server or the user wants no result.
+        TrainerError: if the participant's code failed or broke the contract.
+        NotPermittedError, RoundGoneError, RefusedError, UnreachableError: from the transfers.
+    """
+
+    participant: Participant
+    invitation: Invitation
+    link: TransferLink
+    cache: BlobCache
+    usage: UsageLog
+    observer: Observer
+
+    def perform(self) -> Receipt:
+        """Download, evaluate, train, upload, report."""
+        try:
+            return self._perform()
+        finally:
+            self.invitation.task.control.disarm()
+
+    def _perform(self) -> Receipt:
+        started = now_s()
+        model, task = self._inputs()
+        task.control.arm(upload_reserve_s(task, now_s() - started))
+        evaluation = self._evaluate(model, task)
+        request = transfer_pb2.ReportRequest(round=key_to(task.key))
+        if evaluation is not None:
+            request.evaluation.update(finite_metrics(evaluation.metrics))
+            request.evaluation_weight = int(evaluation.weight)
+        uploading = None
+        if task.kind is TaskKind.TRAIN:
+            uploading = self._train(model, task, request)
+        self.raise_if_abandoned()
+        answer = self._deliver(uploading, request)
+        disposition = _DISPOSITIONS.get(answer.disposition, "counted")
+        weight = int(request.weight or request.evaluation_weight)
+        self.observer(Reported(task.key, disposition, weight))
+        return Receipt(task.key, disposition, weight)
+
+    def _inputs(self) -> tuple[Model, Task]:
+        models = {item.name: self._fetch(item) for item in self.invitation.inputs}
+        model = models.pop(MODEL)
+        return model, dataclasses.replace(self.invitation.task, inputs=models)
+
+    def _fetch(self, item: Input) -> Model:
+        path = self.link.fetch(item.blob, self.cache, self._progress("download"))
+        return Model(item.layout, self.cache.map(path))
+
+    def _evaluate(self, model: Model, task: Task) -> Evaluation | None:
+        wanted = task.kind is TaskKind.EVALUATE or (task.evaluate and can_evaluate(self.participant))
+        if not wanted:
+            return None
+        self.raise_if_abandoned()
+        evaluation, seconds = timed(lambda: self.participant.evaluate(model, task), "evaluate")
+        check_evaluation(evaluation)
+        self._tell_trained(task.key, evaluation.weight, seconds, evaluation)
+        return evaluation
+
+    def _train(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Uploading:
+        self.raise_if_abandoned()
+        update, seconds = timed(lambda: self.participant.fit(model, task), "fit")
+        self.raise_if_abandoned()
+        check_update(update, model.layout, task)
+        self._tell_trained(task.key, update.weight, seconds, update)
+        request.upload_id = secrets.token_hex(16)
+        request.weight, request.partial, request.train_seconds = int(update.weight), update.partial, seconds
+        request.metrics.update(finite_metrics(update.metrics))
+        source = DeltaSource(model, weights=update.tensors, is_delta=update.delta is not None, max_abs=task.max_abs)
+        key = UploadKey(task.run, task.round, task.attempt, request.upload_id)
+        return Uploading(key, Shard.whole(model.layout, source), task.encoding, self.link.chunk_bytes)
+
+    def _deliver(self, uploading: Uploading | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
+        if uploading is None:
+            return self.link.report(request)
+        progress = self._progress("upload")
+        self.link.resume(uploading, progress, ask=False)
+        request.digest = update_digest(uploading.headers)
+        for _ in range(_MAX_REPAIRS):
+            try:
+                return self.link.report(request, uploading.total_bytes)
+            except RefusedError as refusal:
+                if refusal.detail is None or refusal.detail.code != INCOMPLETE:
+                    raise
+                log.warning("the server lost part of the upload (%s); sending it again", refusal)
+            self.link.resume(uploading, progress)
+        return self.link.report(request, uploading.total_bytes)
+
+    def _tell_trained(self, key: RoundKey, weight: int, seconds: float, result: Update | Evaluation) -> None:
+        metrics = finite_metrics(result.metrics)
+        lost = sorted(set(result.metrics) - set(metrics))
+        if lost:
+            log.warning("metrics that are not finite are left out of the report: %s", ", ".join(lost))
+        self.observer(Trained(key, int(weight), seconds, metrics))
+
+    def _progress(self, direction: str) -> Callable[[int, int], None]:
+        key = self.invitation.task.key
+
+        def progress(done_bytes: int, total_bytes: int) -> None:
+            if done_bytes == total_bytes:
+                self.usage.add(transferred_bytes=total_bytes)
+            self.observer(Transferred(key, direction, done_bytes, total_bytes))
+
+        return progress
+
+    def raise_if_abandoned(self) -> None:
+        """Raise ``Abandoned`` if nobody wants the result any more."""
+        if self.invitation.task.control.abandoned.is_set():
+            raise Abandoned(self.invitation.task.control.reason)
+
+
+def upload_reserve_s(task: Task, download_s: float) -> float:
+    """Seconds to keep for the upload: half as much again as the download took, or what 50 MB/s allow if it was cached.
+
+    At most a quarter of what is left.
+    """
+    wanted = max(1.5 * download_s, task.model_bytes / _ASSUMED_RATE) + _MIN_RESERVE_S
+    return min(wanted, _RESERVE_SHARE * max(0.0, task.remaining_s))
+
+
+def timed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
+    """Run the participant's code; its result and the seconds that it took.
+
+    Raises:
+        TrainerError: for whatever it raises.
+    """
+    started = now_s()
+    try:
+        return work(), now_s() - started
+    except Exception as error:
+        log.exception("%s failed", what)
+        raise TrainerError(f"{what} raised {type(error).__name__}: {error}") from error

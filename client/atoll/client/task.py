@@ -1,0 +1,114 @@
+"""One task: a round of a run, as the participant sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from atoll.client.settings import Settings
+from atoll.wire.encoding import Encoding
+
+if TYPE_CHECKING:
+    from atoll.client.control import TaskControl
+    from atoll.client.model import Model
+
+
+class TaskKind(StrEnum):
+    """What is asked for."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True, order=True)
+class RoundKey:
+    """Names one attempt of one round of one run; rounds and attempts count from 0."""
+
+    run: str
+    round: int
+    attempt: int
+
+    def __str__(self) -> str:
+        again = f", attempt {self.attempt + 1}" if self.attempt else ""
+        return f"run {self.run} round {self.round + 1}{again}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the server asks for in one round.
+
+    Attributes:
+        key: run, round and attempt.
+        run_name: the name that the operator gave the run.
+        kind: train or evaluate.
+        rounds_total: rounds that the run plans.
+        settings: typed training settings (``task.settings.number("learning_rate", 0.1)``).
+        cohort_size: participants invited together.
+        max_weight: the largest ``Update.weight`` that the server accepts from this participant.
+        max_abs: the largest magnitude of an element of local - global that the server accepts.
+        encoding: how the update will be written on the wire.
+        evaluate: the received model will be evaluated before training, too.
+        model_bytes: size of everything that is downloaded for this task.
+        inputs: further named tensor sets besides the model; mostly empty.
+    """
+
+    key: RoundKey
+    run_name: str
+    kind: TaskKind
+    rounds_total: int
+    settings: Settings
+    cohort_size: int
+    max_weight: int
+    max_abs: float
+    control: TaskControl = field(repr=False)
+    encoding: Encoding = Encoding.FLOAT32
+    evaluate: bool = False
+    model_bytes: int = 0
+    traceparent: str = ""
+    inputs: Mapping[str, Model] = field(default_factory=dict, repr=False)
+
+    @property
+    def run(self) -> str:
+        """Identifier of the run."""
+        return self.key.run
+
+    @property
+    def round(self) -> int:
+        """Which round, from 0."""
+        return self.key.round
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this round, from 0."""
+        return self.key.attempt
+
+    @property
+    def proximal_mu(self) -> float:
+        """FedProx: the weight mu of the penalty mu/2 · |w - w_global|² (Li et al. 2020, eq. 2); 0 without the setting.
+
+        The torch adapter honours it; a trainer of your own adds ``mu * (w - w_global)`` to each gradient.
+        """
+        return self.settings.number("proximal_mu", 0.0)
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds to the deadline by which the report must be in; negative after it."""
+        return self.control.remaining_s
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether to end training now and return what there is: told to stop, or time only to send is left."""
+        return self.control.should_stop
+
+    @property
+    def stop_event(self) -> threading.Event:
+        """Set when the server or the user says stop, and when only the time to send is left; to wait on."""
+        return self.control.stop_event
+
+    @property
+    def stop_reason(self) -> str:
+        """Why, once ``stop_event`` is set."""
+        return self.control.reason

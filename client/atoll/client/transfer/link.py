@@ -1,0 +1,181 @@
+"""The participant's side of TransferService for one task: fetch blobs, send shards, report.
+
+Blocking; for worker threads. A silo's rank uses the same: ``upload`` takes the ranges that the rank owns, and only one
+rank calls ``report`` with the headers of all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from atoll.client.clock import now_s
+from atoll.client.errors import RefusedError
+from atoll.client.transfer.guard import guarded
+from atoll.client.transfer.retry import Retrier, TransferBroken
+from atoll.client.transfer.uploading import Uploading
+from atoll.wire.chunks import header_from_proto, key_to_proto, parse_download
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+from atoll.wire.errors import WireError
+from atoll.wire.messages import manifest_from_proto
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.client.control import TaskControl
+    from atoll.client.limits import Limits
+    from atoll.client.transfer.cache import BlobCache, PartialBlob
+    from atoll.client.transfer.calls import TransferCalls
+    from atoll.client.transfer.source import Shard
+    from atoll.wire.chunks import ChunkHeader, ElementRange, UploadKey
+    from atoll.wire.digest import BlobManifest
+    from atoll.wire.encoding import Encoding
+    from atoll.wire.v1 import transfer_pb2
+
+log = logging.getLogger("atoll.client")
+
+_SLOWEST_COMMIT = 20e6
+"""Bytes per second at which a server verifies and fsyncs an upload, for the time-out of a report."""
+
+
+Progress = Callable[[int, int], None]
+"""Told how many bytes of how many have passed."""
+
+
+def quiet(done_bytes: int, total_bytes: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True)
+class TransferLink:
+    """Transfers of one task; ``traceparent`` (W3C) travels with each call if it is not empty.
+
+    Every method raises ``Abandoned`` if the task was, ``NotPermittedError``, ``RoundGoneError`` or ``RefusedError`` if
+    the server refused for good, and ``UnreachableError`` once its time is over: a download's at the task's deadline,
+    an upload's and a report's ``late_grace_s`` after it.
+    """
+
+    calls: TransferCalls
+    limits: Limits
+    control: TaskControl
+    chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    traceparent: str = ""
+
+    def fetch(self, blob: str, cache: BlobCache, progress: Progress = quiet) -> Path:
+        """Download a blob into the cache, going on where an earlier try ended; every chunk is verified."""
+        known = cache.find(blob)
+        if known is not None:
+            return known
+        retrier = self._retrier("download", grace_s=0.0)
+        manifest = retrier.call(lambda: self._manifest(blob))
+        partial = cache.open(manifest)
+        try:
+            if partial.received_bytes:
+                log.info("%d of %d bytes of the model are here already", partial.received_bytes, manifest.size_bytes)
+            while not partial.whole:
+                retrier.call(lambda: self._receive(partial, retrier, progress))
+        finally:
+            partial.close()
+        return cache.finish(partial)
+
+    def upload(
+        self, key: UploadKey, shard: Shard, encoding: Encoding, progress: Progress = quiet
+    ) -> tuple[ChunkHeader, ...]:
+        """Send the shard's elements; returns the headers of its chunks, for the report's digest.
+
+        A broken stream is resumed: the server says what it holds, the rest is sent. Chunks are read from the shard's
+        source one by one, and again after a break, so the arrays behind it must not change meanwhile.
+
+        Raises:
+            UpdateError: from the source, for values that the server would reject.
+        """
+        uploading = Uploading(key, shard, encoding, self.chunk_bytes)
+        self.resume(uploading, progress, ask=False)
+        return uploading.headers
+
+    def resume(self, uploading: Uploading, progress: Progress = quiet, *, ask: bool = True) -> None:
+        """Send what the server lacks of an upload; ``ask`` first what that is."""
+        retrier = self._retrier("upload", self.limits.late_grace_s)
+        asking = [ask]
+
+        def attempt() -> None:
+            if asking[0]:
+                uploading.keep(self.held(uploading.key))
+                log.info("upload resumes: %d of %d chunks to send", len(uploading.missing), len(uploading.chunks))
+            asking[0] = True
+            if uploading.missing:
+                self._send(uploading, retrier, progress)
+
+        retrier.call(attempt)
+
+    def report(self, request: transfer_pb2.ReportRequest, upload_bytes: int = 0) -> transfer_pb2.ReportResponse:
+        """Report the round's result; the answer means that it is durable. Repeating it gives the same answer."""
+        retrier = self._retrier("report", self.limits.late_grace_s)
+        timeout_s = self.limits.call_s + upload_bytes / _SLOWEST_COMMIT
+        return retrier.call(lambda: self.calls.report(request, timeout_s, self.traceparent))
+
+    def held(self, key: UploadKey) -> dict[ElementRange, ChunkHeader]:
+        """What the server holds of an upload (one call, not retried)."""
+        answer = self.calls.upload_status(key_to_proto(key), self.limits.call_s, self.traceparent)
+        headers = [header_from_proto(chunk) for chunk in answer.chunks]
+        return {header.range: header for header in headers}
+
+    def _manifest(self, blob: str) -> BlobManifest:
+        answer = self.calls.manifest(blob, self.limits.call_s, self.traceparent)
+        manifest = manifest_from_proto(answer.manifest)
+        if manifest.name != blob:
+            raise RefusedError(f"asked for blob {blob[:16]}, the server sent the manifest of {manifest.name[:16]}")
+        return manifest
+
+    def _receive(self, partial: PartialBlob, retrier: Retrier, progress: Progress) -> None:
+        timeout_s = max(1.0, self.control.remaining_s)
+        call = self.calls.download(partial.manifest.name, partial.next_chunk, timeout_s, self.traceparent)
+        with guarded(call.cancel, self.control, self.limits.stall_s, "download") as tick:
+            for message in call:
+                try:
+                    partial.write(*parse_download(message))
+                except WireError as error:
+                    call.cancel()
+                    raise TransferBroken(str(error)) from None
+                tick()
+                retrier.progress()
+                progress(partial.received_bytes, partial.manifest.size_bytes)
+        if not partial.whole:
+            raise TransferBroken(f"the stream ended at byte {partial.received_bytes} of {partial.manifest.size_bytes}")
+
+    def _send(self, uploading: Uploading, retrier: Retrier, progress: Progress) -> None:
+        cancels: list[grpc.Future[transfer_pb2.UploadResponse]] = []
+
+        def cancel() -> None:
+            for call in cancels:
+                call.cancel()
+
+        with guarded(cancel, self.control, self.limits.stall_s, "upload") as tick:
+
+            def moved() -> None:
+                tick()
+                retrier.progress()
+                progress(uploading.sent_bytes, uploading.total_bytes)
+
+            timeout_s = max(1.0, self.control.remaining_s + self.limits.late_grace_s)
+            call = self.calls.upload(uploading.frames(moved, cancel), timeout_s, self.traceparent)
+            cancels.append(call)
+            self._finish(call, uploading)
+        uploading.all_sent()
+
+    def _finish(self, call: grpc.Future[transfer_pb2.UploadResponse], uploading: Uploading) -> None:
+        try:
+            call.result()
+        except (grpc.RpcError, grpc.FutureCancelledError) as error:
+            if uploading.error is not None:
+                raise uploading.error from None
+            if isinstance(error, grpc.FutureCancelledError):
+                raise TransferBroken("the stream was broken off") from None
+            raise
+
+    def _retrier(self, what: str, grace_s: float) -> Retrier:
+        return Retrier(self.limits, self.control, what, lambda: now_s() + self.control.remaining_s + grace_s)

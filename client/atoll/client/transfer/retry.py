@@ -1,0 +1,117 @@
+"""Which failed calls are worth repeating, and how long to wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+
+from atoll.client.backoff import Backoff
+from atoll.client.clock import now_s
+from atoll.client.errors import NotPermittedError, RefusedError, RoundGoneError, UnreachableError
+from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
+
+if TYPE_CHECKING:
+    from atoll.client.control import TaskControl
+    from atoll.client.limits import Limits
+
+log = logging.getLogger("atoll.client")
+T = TypeVar("T")
+
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+_BARRED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+
+
+class Abandoned(Exception):  # noqa: N818  # control flow: the work is no longer wanted, which is nobody's error
+    """The work was abandoned while a transfer was under way."""
+
+
+class TransferBroken(Exception):  # noqa: N818  # never leaves this package: the stream is simply tried again
+    """A stream that ended early or brought bytes that do not match their digest."""
+
+
+def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | None]:
+    """Status, text and detail of a failed call, sync or async."""
+    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+        return grpc.StatusCode.UNKNOWN, str(error), None
+    detail = detail_from_trailers(error.trailing_metadata() or ())
+    text = str(detail) if detail else (error.details() or error.code().name)
+    return error.code(), text, detail
+
+
+def refusal_of(error: grpc.RpcError) -> Exception | None:
+    """The error to raise for a failed call that should not be repeated; None for one that may be."""
+    code, text, detail = error_of(error)
+    if code in _BARRED:
+        return NotPermittedError(f"the server does not accept this participant: {text}")
+    if detail is not None and detail.fault is Fault.TIMING:
+        return RoundGoneError(text, detail)
+    retriable = code in _TRANSIENT if detail is None else detail.retry_after_s is not None or code in _TRANSIENT
+    if detail is not None and detail.fault is Fault.CALLER and detail.retry_after_s is None:
+        retriable = False
+    return None if retriable else RefusedError(text, detail)
+
+
+class Retrier:
+    """Repeats a call until it succeeds, is refused for good, is abandoned, or its time is over.
+
+    ``until_s`` is on the client's clock. ``progress`` tells it that the call got somewhere, which
+    shortens delays again.
+    """
+
+    def __init__(self, limits: Limits, control: TaskControl, what: str, until_s: Callable[[], float]) -> None:
+        self._backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
+        self._control = control
+        self._what = what
+        self._until_s = until_s
+
+    def progress(self) -> None:
+        """The call moved on."""
+        self._backoff.reset()
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Run ``attempt`` until it returns.
+
+        Raises:
+            Abandoned: if the task was abandoned.
+            NotPermittedError, RoundGoneError, RefusedError: if the server refused for good.
+            UnreachableError: if time is over.
+        """
+        while True:
+            if self._control.abandoned.is_set():
+                raise Abandoned(self._control.reason)
+            try:
+                return attempt()
+            except TransferBroken as error:
+                self._wait(str(error), 0.0)
+            except grpc.RpcError as error:
+                self._wait_after(error)
+
+    def _wait_after(self, error: grpc.RpcError) -> None:
+        if self._control.abandoned.is_set():
+            raise Abandoned(self._control.reason) from None
+        refusal = refusal_of(error)
+        if refusal is not None:
+            raise refusal from None
+        code, text, detail = error_of(error)
+        self._wait(f"{code.name}: {text}", (detail.retry_after_s or 0.0) if detail else 0.0)
+
+    def _wait(self, problem: str, at_least_s: float) -> None:
+        delay = max(self._backoff.next_s(), at_least_s)
+        if delay >= self._until_s() - now_s():
+            raise UnreachableError(f"{self._what} failed until its time was over; at last: {problem}") from None
+        log.warning("%s failed (%s); trying again in %.1f s", self._what, problem, delay)
+        if self._control.abandoned.wait(delay):
+            raise Abandoned(self._control.reason)

@@ -1,0 +1,143 @@
+"""Where the elements of an upload come from."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.client.errors import UpdateError
+from atoll.client.model import as_float32
+from atoll.wire.chunks import ElementRange
+from atoll.wire.encoding import Encoding, FloatArray, encode
+from atoll.wire.layout import Dtype, Layout
+
+if TYPE_CHECKING:
+    from atoll.client.model import Model
+    from atoll.wire.layout import TensorSpan
+
+Flat = npt.NDArray[np.generic]
+
+
+class ElementSource(Protocol):
+    """Anything that can give the elements of a range, encoded; a silo's rank has one over its own shard."""
+
+    def read(self, elements: ElementRange, encoding: Encoding) -> Flat:
+        """The range's elements in order, in ``encoding``'s storage dtype, shape ``(elements.size,)``.
+
+        The array may be reused by the next call.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one uploader sends: the ranges that it owns, and their source. An edge client owns everything."""
+
+    ranges: tuple[ElementRange, ...]
+    source: ElementSource
+
+    @classmethod
+    def whole(cls, layout: Layout, source: ElementSource) -> Shard:
+        """All elements of a layout as one run."""
+        return cls((ElementRange.run(0, layout.size),), source)
+
+    @property
+    def size(self) -> int:
+        """Elements that it names."""
+        return sum(span.size for span in self.ranges)
+
+
+class DeltaSource:
+    """local - global, or a given delta, computed piece by piece straight from the arrays.
+
+    Differences are taken element by element in float32 (float64 for float64 tensors), then written in the encoding.
+    Holds one chunk; never a copy of the model (a tensor that is not C-contiguous is the exception: it is copied while
+    its own elements are sent).
+
+    Raises:
+        UpdateError: from ``read``, naming tensor and element, if a value is not finite or beyond ``max_abs``.
+    """
+
+    def __init__(
+        self, model: Model, *, weights: Mapping[str, npt.NDArray[Any]], is_delta: bool, max_abs: float
+    ) -> None:
+        self._model = model
+        self._weights = weights
+        self._is_delta = is_delta
+        self._max_abs = max_abs
+        self._spans = model.layout.spans
+        self._starts = [span.start for span in self._spans]
+        self._flat: tuple[str, Flat] = ("", np.empty(0))
+
+    def read(self, elements: ElementRange, encoding: Encoding) -> Flat:
+        """See ``ElementSource.read``."""
+        out = np.empty(elements.size, encoding.storage)
+        position = 0
+        for start, stop in _runs(elements):
+            for span, first, last in self._pieces(start, stop):
+                piece = out[position : position + last - first]
+                self._write(piece, span, first, last, encoding)
+                position += last - first
+        return out
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[TensorSpan, int, int]]:
+        """Elements [start, stop) cut at tensor borders: the tensor, and first and last + 1 element within it."""
+        index = bisect_right(self._starts, start) - 1
+        while start < stop:
+            span = self._spans[index]
+            until = min(stop, span.stop)
+            yield span, start - span.start, until - span.start
+            start, index = until, index + 1
+
+    def _write(self, out: Flat, span: TensorSpan, first: int, last: int, encoding: Encoding) -> None:
+        local = _widen(self._flattened(span.spec.name)[first:last], span.spec.dtype)
+        delta = local if self._is_delta else self._minus_global(local, out, span, first, last)
+        self._check(delta, span, first)
+        if delta is not out:
+            out[:] = encode(delta, encoding)
+
+    def _minus_global(self, local: FloatArray, out: Flat, span: TensorSpan, first: int, last: int) -> FloatArray:
+        """Local - global, in place of ``out`` where that has the difference's own element type."""
+        base = _widen(self._model[span.spec.name].reshape(-1)[first:last], span.spec.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if out.dtype == local.dtype == base.dtype:
+                return cast("FloatArray", np.subtract(local, base, out=out))
+            return cast("FloatArray", np.subtract(local, base))
+
+    def _flattened(self, name: str) -> Flat:
+        """The tensor as one row; a tensor that needs a copy for that is kept for the following chunks."""
+        known, flat = self._flat
+        if known != name:
+            flat = self._weights[name].reshape(-1)
+            self._flat = (name, flat)
+        return flat
+
+    def _check(self, delta: FloatArray, span: TensorSpan, first: int) -> None:
+        if -self._max_abs <= delta.min() and delta.max() <= self._max_abs:  # NaN fails both
+            return
+        wrong = int(np.argmin(np.abs(delta) <= self._max_abs))
+        index = tuple(int(i) for i in np.unravel_index(first + wrong, span.spec.shape))
+        raise UpdateError(
+            f"local - global of tensor {span.spec.name!r} is {delta[wrong]} at {list(index)}; the server accepts "
+            f"finite values of magnitude up to {self._max_abs:g}: lower the learning rate or clip the update"
+        )
+
+
+def _runs(elements: ElementRange) -> Iterator[tuple[int, int]]:
+    if elements.contiguous:
+        yield elements.offset, elements.offset + elements.size
+        return
+    for index in range(elements.count):
+        start = elements.offset + index * elements.stride
+        yield start, start + elements.block
+
+
+def _widen(values: Flat, dtype: Dtype) -> FloatArray:
+    if dtype is Dtype.FLOAT64:
+        return values.astype(np.float64, copy=False)
+    return as_float32(values, dtype)

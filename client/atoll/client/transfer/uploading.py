@@ -1,0 +1,70 @@
+"""The state of one upload: which chunks there are, what was sent, what the server holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.client.transfer.cut import cut_ranges
+from atoll.wire.chunks import ChunkHeader, ElementRange, frame_upload, header_of
+
+if TYPE_CHECKING:
+    from atoll.client.transfer.source import Shard
+    from atoll.wire.chunks import UploadKey
+    from atoll.wire.encoding import Encoding
+
+
+class Uploading:
+    """Cuts a shard into chunks and frames them, one at a time; remembers each chunk's header.
+
+    ``missing`` are the chunks that the server is not known to hold. Memory: headers, and one chunk.
+    """
+
+    def __init__(self, key: UploadKey, shard: Shard, encoding: Encoding, chunk_bytes: int) -> None:
+        self.key = key
+        self._source = shard.source
+        self._encoding = encoding
+        chunk_elements = max(1, chunk_bytes // encoding.itemsize)
+        self.chunks = tuple(cut_ranges(shard.ranges, chunk_elements))
+        self.missing = list(self.chunks)
+        self.total_bytes = shard.size * encoding.itemsize
+        self.sent_bytes = 0
+        self.error: Exception | None = None
+        self._headers: dict[ElementRange, ChunkHeader] = {}
+
+    @property
+    def headers(self) -> tuple[ChunkHeader, ...]:
+        """The headers of all chunks, in order; complete once nothing is missing."""
+        return tuple(self._headers[chunk] for chunk in self.chunks)
+
+    def frames(self, tick: Callable[[], None], cancel: Callable[[], object]) -> Iterator[bytes]:
+        """The missing chunks as ``UploadRequest`` messages; the first names the upload.
+
+        Runs in gRPC's thread, where a raised error would only be logged: it is kept in ``error`` and the call is
+        cancelled.
+        """
+        key: UploadKey | None = self.key
+        for chunk in tuple(self.missing):
+            try:
+                payload = self._source.read(chunk, self._encoding)
+            except Exception as error:  # noqa: BLE001  # whatever the source raises is raised again in the caller's thread
+                self.error = error
+                cancel()
+                return
+            header = header_of(chunk, self._encoding, payload.view(np.uint8).data)
+            self._headers[chunk] = header
+            self.sent_bytes += header.payload_bytes
+            tick()
+            yield frame_upload(header, payload.view(np.uint8).data, key)
+            key = None
+
+    def all_sent(self) -> None:
+        """The server answered a whole stream: it holds everything."""
+        self.missing = []
+
+    def keep(self, held: Mapping[ElementRange, ChunkHeader]) -> None:
+        """Take what the server says that it holds; a chunk with another digest counts as missing."""
+        self.missing = [chunk for chunk in self.chunks if chunk not in held or held[chunk] != self._headers.get(chunk)]
+        self.sent_bytes = self.total_bytes - sum(chunk.size for chunk in self.missing) * self._encoding.itemsize

@@ -1,0 +1,139 @@
+"""What a participant hands back: an update or an evaluation, and the checks that the server will make too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.client.errors import UpdateError
+from atoll.wire.layout import Dtype, Layout
+
+if TYPE_CHECKING:
+    from atoll.client.task import Task
+
+MAX_METRICS = 64
+MAX_METRIC_NAME_CHARS = 128
+
+
+@dataclass(frozen=True)
+class Update:
+    """The result of training.
+
+    Attributes:
+        weights: the local weights after training, one array per tensor of the model, in its shape. bfloat16 tensors
+            may come as float arrays or as their bits (uint16). What is sent is local - global, computed chunk by
+            chunk. Leave the arrays as they are until the next call of ``fit``: they are read while they are sent.
+        delta: instead of ``weights``: the difference itself.
+        weight: how many examples were really trained on; at least 1, at most ``task.max_weight``.
+        metrics: numbers for the operator (``{"loss": 0.3}``).
+        partial: training stopped before it was through.
+    """
+
+    weights: Mapping[str, npt.NDArray[Any]] | None = None
+    delta: Mapping[str, npt.NDArray[Any]] | None = None
+    weight: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    partial: bool = False
+
+    @property
+    def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The arrays of the update, whichever form they have.
+
+        Raises:
+            UpdateError: unless exactly one of ``weights`` and ``delta`` is given.
+        """
+        if (self.weights is None) == (self.delta is None):
+            raise UpdateError("an Update needs either weights=... or delta=..., and not both")
+        return self.weights if self.weights is not None else self.delta or {}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model on the participant's own data.
+
+    ``weight`` is how many examples they were taken over; ``metrics`` become weighted means over the cohort.
+    """
+
+    metrics: Mapping[str, float]
+    weight: int
+
+
+def check_update(update: Update, layout: Layout, task: Task) -> None:
+    """Check names, shapes, element types, weight and metrics; the values are checked while they are sent.
+
+    Raises:
+        UpdateError: naming the tensor or number and what is allowed.
+    """
+    if not isinstance(update, Update):
+        raise UpdateError(f"fit must return an atoll.client.Update, not {type(update).__name__}")
+    _check_tensors(layout, update.tensors)
+    check_weight(update.weight, "Update.weight", task.max_weight)
+    check_metrics(update.metrics)
+
+
+def check_evaluation(evaluation: Evaluation) -> None:
+    """Check weight and metrics of an evaluation.
+
+    Raises:
+        UpdateError: naming what is wrong.
+    """
+    if not isinstance(evaluation, Evaluation):
+        raise UpdateError(f"evaluate must return an atoll.client.Evaluation, not {type(evaluation).__name__}")
+    check_weight(evaluation.weight, "Evaluation.weight", 2**63 - 1)
+    check_metrics(evaluation.metrics)
+
+
+def check_weight(weight: int, what: str, largest: int) -> None:
+    """Check one count of examples.
+
+    Raises:
+        UpdateError: if it is not a whole number from 1 to ``largest``.
+    """
+    if isinstance(weight, bool) or not isinstance(weight, int | np.integer):
+        raise UpdateError(f"{what} is {weight!r}; the number of examples, a whole number, is needed")
+    if weight < 1:
+        raise UpdateError(f"{what} is {weight}: nothing was trained on; at least 1 example is needed")
+    if weight > largest:
+        raise UpdateError(f"{what} is {weight}, above the {largest} that the server accepts from this participant")
+
+
+def check_metrics(metrics: Mapping[str, float]) -> None:
+    """Check names and number of metrics.
+
+    Raises:
+        UpdateError: for too many, over-long names, or values that are not numbers.
+    """
+    if len(metrics) > MAX_METRICS:
+        raise UpdateError(f"{len(metrics)} metrics, at most {MAX_METRICS}")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME_CHARS:
+            raise UpdateError(f"metric name {name!r}: needs 1 to {MAX_METRIC_NAME_CHARS} characters of text")
+        if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+            raise UpdateError(f"metric {name!r} is {value!r} ({type(value).__name__}); a number is needed")
+
+
+def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics as plain floats, without those that are not finite (a mean over the cohort would be lost)."""
+    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+    expected = {spec.name: spec for spec in layout.tensors}
+    missing = [name for name in expected if name not in tensors]
+    unknown = [name for name in tensors if name not in expected]
+    if missing or unknown:
+        raise UpdateError(f"the update lacks tensors {missing[:5]} and has unknown ones {unknown[:5]}")
+    for name, spec in expected.items():
+        array = tensors[name]
+        if not isinstance(array, np.ndarray):
+            raise UpdateError(f"tensor {name!r} is a {type(array).__name__}; a numpy array is needed")
+        if array.shape != spec.shape:
+            raise UpdateError(f"tensor {name!r} has shape {list(array.shape)}, the model's has {list(spec.shape)}")
+        bits = spec.dtype is Dtype.BFLOAT16 and array.dtype == np.uint16
+        if not bits and array.dtype.kind != "f":
+            raise UpdateError(f"tensor {name!r} has element type {array.dtype}; a float type is needed")

@@ -1,0 +1,308 @@
+"""A small federation server for the client's tests: real gRPC on loopback, scripted, with faults on order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from atoll.wire.chunks import ChunkHeader, check_coverage, header_from_proto, header_to_proto, update_digest
+from atoll.wire.digest import BlobManifest, chunk_digest
+from atoll.wire.encoding import Encoding, decode
+from atoll.wire.errors import CoverageError
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import SettingValue, layout_to_proto, manifest_to_proto, settings_to_proto
+from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.v1 import participation_pb2 as part
+from atoll.wire.v1 import participation_pb2_grpc, tensors_pb2, transfer_pb2, transfer_pb2_grpc
+
+WAIT_S = 10.0
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def layout_for(arrays: Mapping[str, npt.NDArray[Any]]) -> Layout:
+    """The layout of float arrays."""
+    return Layout(tuple(TensorSpec(name, array.shape, Dtype(array.dtype.name)) for name, array in arrays.items()))
+
+
+@dataclass
+class Upload:
+    """What has arrived of one upload."""
+
+    headers: dict[int, ChunkHeader] = field(default_factory=dict)
+    payloads: dict[int, bytes] = field(default_factory=dict)
+
+    def flat(self, size: int) -> npt.NDArray[np.float64]:
+        """All elements, checked for exact coverage."""
+        check_coverage([header.range for header in self.headers.values()], size)
+        out = np.empty(size)
+        for offset, header in self.headers.items():
+            out[offset : offset + header.range.size] = decode(self.payloads[offset], header.encoding)
+        return out
+
+
+@dataclass
+class Faults:
+    """What goes wrong, and how many times."""
+
+    break_upload_after: list[int] = field(default_factory=list)
+    break_download_after: list[int] = field(default_factory=list)
+    flip_download: list[int] = field(default_factory=list)
+    lose_report_ack: int = 0
+    lose_chunks: int = 0
+    refuse_report: ErrorDetail | None = None
+    bar: ErrorDetail | None = None
+    stall_upload: asyncio.Event | None = None
+
+
+class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_pb2_grpc.TransferServiceServicer):
+    """One model, one participant at a time; queues of what came in."""
+
+    def __init__(self, model: Mapping[str, npt.NDArray[Any]], chunk_bytes: int = 1024) -> None:
+        self.layout = layout_for(model)
+        self.chunk_bytes = chunk_bytes
+        self.faults = Faults()
+        self.hellos: asyncio.Queue[part.Hello] = asyncio.Queue()
+        self.replies: asyncio.Queue[part.TaskReply] = asyncio.Queue()
+        self.reports: asyncio.Queue[transfer_pb2.ReportRequest] = asyncio.Queue()
+        self.uploads: dict[str, Upload] = {}
+        self.reported: dict[str, str] = {}
+        self.download_starts: list[int] = []
+        self.upload_streams: list[int] = []
+        self.metadata: list[tuple[str, str]] = []
+        self.port = 0
+        self._push: asyncio.Queue[part.CheckInResponse | None] = asyncio.Queue()
+        self._connected = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+        self.set_model(model)
+
+    def set_model(self, model: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Replace the global model."""
+        self.blob = b"".join(np.ascontiguousarray(model[spec.name]).tobytes() for spec in self.layout.tensors)
+        self.manifest = BlobManifest.of_buffer(self.blob, self.chunk_bytes)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Federation:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def start(self) -> None:
+        """Listen; on the same port as before after ``kill``."""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        participation_pb2_grpc.add_ParticipationServiceServicer_to_server(self, server)
+        transfer_pb2_grpc.add_TransferServiceServicer_to_server(self, server)
+        self.add_services(server)
+        self.port = self.listen(server, f"127.0.0.1:{self.port}")
+        await server.start()
+        self._server = server
+
+    def add_services(self, server: grpc.aio.Server) -> None:
+        """For servers with more services."""
+
+    def listen(self, server: grpc.aio.Server, address: str) -> int:
+        """Plaintext; overridden for TLS."""
+        return server.add_insecure_port(address)
+
+    async def kill(self) -> None:
+        """Drop every call and stop listening."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    # -- what the test does -------------------------------------------------------------------------------------------
+
+    async def hello(self) -> part.Hello:
+        return await asyncio.wait_for(self.hellos.get(), WAIT_S)
+
+    async def reply(self) -> part.TaskReply:
+        return await asyncio.wait_for(self.replies.get(), WAIT_S)
+
+    async def report(self) -> transfer_pb2.ReportRequest:
+        return await asyncio.wait_for(self.reports.get(), WAIT_S)
+
+    def push(self, message: part.CheckInResponse) -> None:
+        self._push.put_nowait(message)
+
+    def end_stream(self) -> None:
+        """Close the check-in stream in good order."""
+        self._push.put_nowait(None)
+
+    def participate(
+        self,
+        round_: int = 0,
+        *,
+        attempt: int = 0,
+        run: str = "r1",
+        remaining_s: float = 30.0,
+        settings: Mapping[str, SettingValue] | None = None,
+        encoding: Encoding = Encoding.FLOAT32,
+        **fields: Any,
+    ) -> part.Participate:
+        """An invitation to train the current model; ``fields`` override those of the message."""
+        message = part.Participate(
+            key=part.RoundKey(run=run, round=round_, attempt=attempt),
+            kind=part.Participate.KIND_TRAIN,
+            run_name="demo",
+            rounds_total=3,
+            cohort_size=2,
+            max_weight=100,
+            max_abs=32.0,
+            inputs=[tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=self.manifest.name)],
+            settings=settings_to_proto(settings or {}),
+            remaining_s=remaining_s,
+            encoding=tensors_pb2.Encoding.ValueType(encoding),
+        )
+        message.MergeFrom(part.Participate(**fields))
+        return message
+
+    def invite(self, *args: Any, **kwargs: Any) -> None:
+        self.push(part.CheckInResponse(participate=self.participate(*args, **kwargs)))
+
+    def stop(self, round_: int = 0, *, run: str = "r1", reason: str = "enough", late: bool = False) -> None:
+        stop = part.Stop(key=part.RoundKey(run=run, round=round_), reason=reason, late_report_welcome=late)
+        self.push(part.CheckInResponse(stop=stop))
+
+    def update_of(self, report: transfer_pb2.ReportRequest) -> npt.NDArray[np.float64]:
+        """The elements of a reported update."""
+        return self.uploads[report.upload_id].flat(self.layout.size)
+
+    # -- ParticipationService -----------------------------------------------------------------------------------------
+
+    async def CheckIn(  # noqa: N802
+        self, request_iterator: AsyncIterator[part.CheckInRequest], context: Context
+    ) -> AsyncIterator[part.CheckInResponse]:
+        self.metadata = [(key, str(value)) for key, value in context.invocation_metadata() or ()]
+        if self.faults.bar is not None:
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, self.faults.bar)
+        first = await anext(request_iterator)
+        self.hellos.put_nowait(first.hello)
+        yield part.CheckInResponse(welcome=self.welcome())
+        reader = asyncio.create_task(self._read(request_iterator))
+        push = asyncio.create_task(self._push.get())
+        try:
+            while True:
+                await asyncio.wait({push, reader}, return_when=asyncio.FIRST_COMPLETED)
+                if not push.done() or push.result() is None:
+                    return
+                yield push.result() or part.CheckInResponse()
+                push = asyncio.create_task(self._push.get())
+        finally:
+            reader.cancel()
+            push.cancel()
+
+    def welcome(self) -> part.Welcome:
+        return part.Welcome(
+            participant="p1", protocol=1, server_version="0", chunk_bytes=self.chunk_bytes, certificate_remaining_s=-1
+        )
+
+    async def _read(self, requests: AsyncIterator[part.CheckInRequest]) -> None:
+        async for message in requests:
+            self.replies.put_nowait(message.reply)
+
+    # -- TransferService ----------------------------------------------------------------------------------------------
+
+    async def GetManifest(  # noqa: N802
+        self, request: transfer_pb2.GetManifestRequest, context: Context
+    ) -> transfer_pb2.GetManifestResponse:
+        if request.blob != self.manifest.name:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no blob {request.blob}")
+        return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(self.manifest))
+
+    async def Download(  # noqa: N802
+        self, request: transfer_pb2.DownloadRequest, context: Context
+    ) -> AsyncIterator[transfer_pb2.DownloadResponse]:
+        self.download_starts.append(request.first_chunk)
+        faults = self.faults
+        until = faults.break_download_after.pop(0) if faults.break_download_after else None
+        for sent, index in enumerate(range(request.first_chunk, self.manifest.chunk_count)):
+            if sent == until:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the download broke")
+            start, stop = self.manifest.chunk_range(index)
+            payload = self.blob[start:stop]
+            if index in faults.flip_download:
+                faults.flip_download.remove(index)
+                payload = bytes([payload[0] ^ 1]) + payload[1:]
+            yield transfer_pb2.DownloadResponse(index=index, payload=payload)
+
+    async def Upload(  # noqa: N802
+        self, request_iterator: AsyncIterator[transfer_pb2.UploadRequest], context: Context
+    ) -> transfer_pb2.UploadResponse:
+        faults = self.faults
+        until = faults.break_upload_after.pop(0) if faults.break_upload_after else None
+        upload = Upload()
+        received = 0
+        async for message in request_iterator:
+            if message.HasField("key"):
+                upload = self.uploads.setdefault(message.key.upload_id, Upload())
+            if received == until:
+                self.upload_streams.append(received)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the upload broke")
+            if faults.stall_upload is not None:
+                stalled, faults.stall_upload = faults.stall_upload, None
+                await stalled.wait()
+            header = header_from_proto(message.chunk)
+            if chunk_digest(message.payload) != header.digest:
+                await context.abort(grpc.StatusCode.DATA_LOSS, "wrong digest")
+            upload.headers[header.range.offset] = header
+            upload.payloads[header.range.offset] = message.payload
+            received += 1
+        self.upload_streams.append(received)
+        return transfer_pb2.UploadResponse(chunks=received)
+
+    async def GetUploadStatus(  # noqa: N802
+        self, request: transfer_pb2.GetUploadStatusRequest, context: Context
+    ) -> transfer_pb2.GetUploadStatusResponse:
+        del context
+        upload = self.uploads.get(request.key.upload_id, Upload())
+        return transfer_pb2.GetUploadStatusResponse(chunks=map(header_to_proto, upload.headers.values()))
+
+    async def Report(  # noqa: N802
+        self, request: transfer_pb2.ReportRequest, context: Context
+    ) -> transfer_pb2.ReportResponse:
+        faults = self.faults
+        if faults.refuse_report is not None:
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, faults.refuse_report)
+        if request.upload_id:
+            await self._commit(request, context)
+        if faults.lose_report_ack:
+            faults.lose_report_ack -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
+        self.reports.put_nowait(request)
+        counted = transfer_pb2.ReportResponse.DISPOSITION_COUNTED
+        return transfer_pb2.ReportResponse(disposition=counted, digest=request.digest)
+
+    async def _commit(self, request: transfer_pb2.ReportRequest, context: Context) -> None:
+        upload = self.uploads[request.upload_id]
+        for _ in range(self.faults.lose_chunks):
+            offset = max(upload.headers)
+            del upload.headers[offset], upload.payloads[offset]
+        self.faults.lose_chunks = 0
+        try:
+            upload.flat(self.layout.size)
+        except CoverageError as error:
+            detail = ErrorDetail("upload.incomplete", Fault.SERVER, str(error))
+            await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
+        assert update_digest(list(upload.headers.values())) == request.digest
+        known = self.reported.setdefault(str(request.round), request.upload_id)
+        if known != request.upload_id:
+            detail = ErrorDetail("upload.conflict", Fault.CALLER, "another update was reported for this round")
+            await refuse(context, grpc.StatusCode.ALREADY_EXISTS, detail)
+
+
+async def refuse(context: Context, code: grpc.StatusCode, detail: ErrorDetail) -> NoReturn:
+    """End the call with an error that carries its detail."""
+    context.set_trailing_metadata((detail.trailer(),))
+    await context.abort(code, detail.message)
