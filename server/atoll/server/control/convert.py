@@ -1,0 +1,161 @@
+"""From the control API's protobuf messages to the values of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from atoll.server.control.values import (
+    Member,
+    NewTokens,
+    Participant,
+    Progress,
+    Round,
+    Run,
+    RunDetail,
+    ServerInfo,
+    Token,
+)
+from atoll.wire.v1 import control_pb2, enrolment_pb2
+
+
+def run_of(message: control_pb2.RunSummary) -> Run:
+    """A run."""
+    return Run(
+        run=message.run,
+        name=message.name,
+        status=_word(control_pb2.RunStatus, message.status, "RUN_STATUS_"),
+        reason=message.reason,
+        rounds_total=message.rounds_total,
+        rounds_released=message.rounds_released,
+        created_at=_time(message.created_at),
+        finished_at=_time(message.finished_at),
+        model_blob=message.model_blob,
+    )
+
+
+def round_of(message: control_pb2.RoundSummary, version: int = 0) -> Round:
+    """A round; ``version`` is the number of train rounds released before it."""
+    return Round(
+        round=message.round,
+        attempt=message.attempt,
+        kind=message.kind or "train",
+        phase=message.phase,
+        reason=message.reason,
+        cohort=message.cohort,
+        reported=message.reported,
+        quorum=message.quorum,
+        wanted=message.wanted_reports,
+        total_weight=message.total_weight,
+        opened_at=_time(message.opened_at),
+        closed_at=_time(message.closed_at),
+        remaining_s=None if message.remaining_s < 0 else message.remaining_s,
+        metrics=MappingProxyType(dict(message.metrics)),
+        members=tuple(member_of(member) for member in message.members),
+        version=version,
+    )
+
+
+def member_of(message: control_pb2.MemberSummary) -> Member:
+    """A member of a round."""
+    return Member(
+        participant=message.participant,
+        organisation=message.organisation,
+        status=message.status,
+        detail=message.detail,
+        weight=message.weight,
+        report_s=None if message.report_seconds < 0 else message.report_seconds,
+        metrics=MappingProxyType(dict(message.metrics)),
+    )
+
+
+def detail_of(message: control_pb2.GetRunResponse) -> RunDetail:
+    """A run with its rounds in order."""
+    return RunDetail(run_of(message.summary), _rounds(message.rounds), message.connected, message.job_toml)
+
+
+def progress_of(message: control_pb2.WatchRunResponse) -> Progress:
+    """One change of a run."""
+    run = run_of(message.summary)
+    if not message.HasField("round"):
+        return Progress(run, None, message.connected)
+    changed = round_of(message.round)
+    counted_already = changed.released and changed.kind == "train"
+    version = max(0, run.rounds_released - counted_already)
+    return Progress(run, replace(changed, version=version), message.connected)
+
+
+def new_tokens_of(message: control_pb2.CreateTokenResponse) -> NewTokens:
+    """Fresh join tokens."""
+    return NewTokens(tuple(message.tokens), _time(message.expires_at))
+
+
+def token_of(message: control_pb2.TokenSummary) -> Token:
+    """A join token."""
+    return Token(
+        token_id=message.token_id,
+        organisation=message.organisation,
+        kind=_word(enrolment_pb2.ParticipantKind, message.kind, "PARTICIPANT_KIND_"),
+        created_at=_time(message.created_at),
+        expires_at=_time(message.expires_at),
+        used_by=message.used_by,
+    )
+
+
+def participant_of(message: control_pb2.ParticipantSummary) -> Participant:
+    """A participant."""
+    return Participant(
+        participant=message.participant,
+        organisation=message.organisation,
+        kind=_word(enrolment_pb2.ParticipantKind, message.kind, "PARTICIPANT_KIND_"),
+        enrolled_at=_time(message.enrolled_at),
+        last_seen_at=_time(message.last_seen_at),
+        revoked_at=_time(message.revoked_at),
+        connected=message.connected,
+        examples=message.examples,
+        times_selected=message.times_selected,
+        times_reported=message.times_reported,
+        labels=MappingProxyType(dict(message.labels)),
+    )
+
+
+def server_info_of(message: control_pb2.GetServerInfoResponse) -> ServerInfo:
+    """The server."""
+    return ServerInfo(
+        version=message.version,
+        protocol=message.protocol,
+        now=message.now,
+        started_at=_time(message.started_at),
+        connected=message.connected,
+        workers=message.workers,
+        disk_free_bytes=message.disk_free_bytes,
+        evaluators=tuple(message.evaluators),
+    )
+
+
+def _rounds(messages: Iterable[control_pb2.RoundSummary]) -> tuple[Round, ...]:
+    rounds: list[Round] = []
+    version = 0
+    for message in sorted(messages, key=lambda item: (item.round, item.attempt)):
+        found = round_of(message, version)
+        rounds.append(found)
+        version += found.released and found.kind == "train"
+    return tuple(rounds)
+
+
+def _time(seconds: float) -> float | None:
+    return seconds or None
+
+
+class _Enum(Protocol):
+    def Name(self, number: Any, /) -> str: ...  # noqa: N802  (protobuf's name)
+
+
+def _word(enum: _Enum, number: int, prefix: str) -> str:
+    """The lower-case word of an enum value; its number if a newer server sent one that is not known here."""
+    try:
+        return enum.Name(number).removeprefix(prefix).lower()
+    except ValueError:
+        return str(number)

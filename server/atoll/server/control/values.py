@@ -1,0 +1,201 @@
+"""Runs, rounds, members, tokens, participants and the server, as frozen values.
+
+These are what ``--json`` prints (``as_json``) and what tables and reports are made of; docs/command-line.md documents
+the fields, and a test keeps it complete. Times are seconds since the epoch, UTC; None: not yet, or not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+ENDED = ("finished", "failed", "cancelled")
+COUNTED = "reported"
+PENDING = ("invited", "training")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as a whole.
+
+    Attributes:
+        status: running, paused, finished, failed or cancelled.
+        reason: why it failed, was paused or cancelled; empty otherwise.
+        model_blob: name of the newest released model's blob.
+    """
+
+    run: str
+    name: str
+    status: str
+    reason: str
+    rounds_total: int
+    rounds_released: int
+    created_at: float | None
+    finished_at: float | None
+    model_blob: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will change any more."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True)
+class Member:
+    """One participant's part in one attempt at a round.
+
+    Attributes:
+        status: invited or training; reported; or why it did not count: declined, failed, silent, timed_out, late,
+            rejected, over_selected, stopped.
+        detail: the reason in words.
+        weight: examples that it reported.
+        report_s: seconds from invitation to report; None if there was none.
+    """
+
+    participant: str
+    organisation: str
+    status: str
+    detail: str
+    weight: int
+    report_s: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> bool:
+        """Whether its report is in the round's result."""
+        return self.status == COUNTED
+
+    @property
+    def pending(self) -> bool:
+        """Whether it may still report."""
+        return self.status in PENDING
+
+
+@dataclass(frozen=True)
+class Round:
+    """One attempt at one round. Rounds and attempts count from 0 here and in JSON, from 1 in tables and reports.
+
+    Attributes:
+        kind: train or evaluate.
+        phase: created, sampled, open, closing, aggregated, charged, released or abandoned.
+        reason: why it closed or was abandoned.
+        wanted: reports at which it closes.
+        remaining_s: seconds to the deadline when this was read; None without one.
+        metrics: weighted means over the reports (``train/...``; ``eval/...`` on the participants' held-out data) and
+            ``server/...`` from the server's evaluator.
+        version: train rounds released before it: the number of the model that it handed out.
+    """
+
+    round: int
+    attempt: int
+    kind: str
+    phase: str
+    reason: str
+    cohort: int
+    reported: int
+    quorum: int
+    wanted: int
+    total_weight: int
+    opened_at: float | None
+    closed_at: float | None
+    remaining_s: float | None
+    metrics: Mapping[str, float]
+    members: tuple[Member, ...] = ()
+    version: int = 0
+
+    @property
+    def released(self) -> bool:
+        """Whether it ended well."""
+        return self.phase == "released"
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from opening to closing; None until it is closed."""
+        if self.opened_at is None or self.closed_at is None:
+            return None
+        return self.closed_at - self.opened_at
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """A run with its rounds, oldest first, and the job file that it was submitted with."""
+
+    run: Run
+    rounds: tuple[Round, ...]
+    connected: int
+    job_toml: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One change of a run: how it stands, and the round that changed (None before the first)."""
+
+    run: Run
+    round: Round | None
+    connected: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """A join token, without its secret; ``used_by`` is the participant that spent it, or empty."""
+
+    token_id: str
+    organisation: str
+    kind: str
+    created_at: float | None
+    expires_at: float | None
+    used_by: str
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Fresh join tokens: shown once, only their hashes are kept."""
+
+    tokens: tuple[str, ...] = field(repr=False)
+    expires_at: float | None
+
+
+@dataclass(frozen=True)
+class Participant:
+    """An enrolled participant; ``kind`` is edge or silo, ``examples`` the weight that it declares."""
+
+    participant: str
+    organisation: str
+    kind: str
+    enrolled_at: float | None
+    last_seen_at: float | None
+    revoked_at: float | None
+    connected: bool
+    examples: int
+    times_selected: int
+    times_reported: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """The server: ``now`` is its clock when it answered."""
+
+    version: str
+    protocol: int
+    now: float
+    started_at: float | None
+    connected: int
+    workers: int
+    disk_free_bytes: int
+    evaluators: tuple[str, ...]
+
+
+def as_json(value: object) -> Json:
+    """A value of this module, or lists and mappings of them, as plain JSON data: the dataclass fields are the keys."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if is_dataclass(value):
+        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no JSON form here")

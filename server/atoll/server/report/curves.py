@@ -1,0 +1,95 @@
+"""Metrics over models: which value belongs to the model after which round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atoll.server.control import Round
+
+_NOT_CURVES = frozenset({"examples"})
+_FIRST = ("accuracy", "loss")
+
+
+class Source(StrEnum):
+    """Who measured: the server's evaluator, participants on held-out data, or participants while they trained."""
+
+    SERVER = "server"
+    EVALUATION = "eval"
+    TRAINING = "train"
+
+    @property
+    def label(self) -> str:
+        """For legends."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    Source.SERVER: "tested by the server",
+    Source.EVALUATION: "tested by participants",
+    Source.TRAINING: "in training",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric by one source: (train rounds behind the model, value), ascending."""
+
+    source: Source
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """All curves of one metric, the most trustworthy source first."""
+
+    metric: str
+    curves: tuple[Curve, ...]
+
+    @property
+    def best_curve(self) -> Curve:
+        """The curve of the most trustworthy source."""
+        return self.curves[0]
+
+    @property
+    def final(self) -> float:
+        """The last value of the best curve."""
+        return self.best_curve.points[-1][1]
+
+
+def panels(rounds: Iterable[Round]) -> tuple[Panel, ...]:
+    """Every metric of the released rounds: accuracy, loss, then the others by name."""
+    found: dict[str, dict[Source, dict[int, float]]] = {}
+    for item in rounds:
+        for source, metric, version, value in _values(item):
+            found.setdefault(metric, {}).setdefault(source, {})[version] = value
+    order = sorted(found, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    return tuple(Panel(metric, _curves(found[metric])) for metric in order)
+
+
+def latest(item: Round, metric: str) -> float | None:
+    """One round's value of ``metric`` by the most trustworthy source; None if nobody measured it."""
+    by_source = {source: value for source, name, _, value in _values(item, released_only=False) if name == metric}
+    return next((by_source[source] for source in Source if source in by_source), None)
+
+
+def _curves(by_source: dict[Source, dict[int, float]]) -> tuple[Curve, ...]:
+    return tuple(Curve(source, tuple(sorted(by_source[source].items()))) for source in Source if source in by_source)
+
+
+def _values(item: Round, *, released_only: bool = True) -> Iterator[tuple[Source, str, int, float]]:
+    """(source, metric, model, value); evaluations are of the model handed out, all else of the one it became."""
+    if released_only and not item.released:
+        return
+    became = item.version + (item.kind == "train")
+    for name, value in item.metrics.items():
+        prefix, _, metric = name.rpartition("/")
+        source = Source(prefix) if prefix in set(Source) else _unnamed(item)
+        if metric not in _NOT_CURVES and math.isfinite(value):
+            yield source, metric, item.version if source is Source.EVALUATION else became, value
+
+
+def _unnamed(item: Round) -> Source:
+    return Source.EVALUATION if item.kind == "evaluate" else Source.TRAINING

@@ -1,0 +1,74 @@
+"""From a run to one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from atoll.server import __version__
+from atoll.server.report.curves import latest, panels
+from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
+from atoll.server.report.summary import absences, attendance, duration, presence, round_label, tiles
+
+if TYPE_CHECKING:
+    from atoll.server.control import RunDetail
+
+MAX_METRIC_PLOTS = 8
+
+
+def render(detail: RunDetail, *, now: float) -> str:
+    """The report of a run as one HTML page.
+
+    Args:
+        detail: the run with its rounds and their members.
+        now: seconds since the epoch, UTC; stands at the foot of the page.
+    """
+    found = panels(detail.rounds)
+    grid = presence(detail.rounds)
+    plots = [metric_figure(panel, f"metric{index}") for index, panel in enumerate(found[:MAX_METRIC_PLOTS])]
+    if any(item.duration_s is not None for item in detail.rounds):
+        plots.append(time_figure(detail.rounds, HALF_IN if len(plots) % 2 else FULL_IN))
+    return _template().render(
+        detail=detail,
+        run=detail.run,
+        tiles=tuple(tiles(detail, found)),
+        plots=plots,
+        presence=presence_figure(grid) if grid.rows else "",
+        shown_rows=len(grid.rows),
+        legend=_legend(detail),
+        absences=absences(detail.rounds),
+        attendance=attendance(detail.rounds),
+        metrics=[panel.metric for panel in found[:2]],
+        latest=latest,
+        now=now,
+        version=__version__,
+    )
+
+
+def _legend(detail: RunDetail) -> list[tuple[str, int]]:
+    counts = Counter(member.status for item in detail.rounds for member in item.members)
+    return [(status, counts[status]) for status in STATUSES if counts[status]]
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("atoll.server.report", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["duration"] = duration
+    environment.filters["words"] = lambda status: status.replace("_", " ")
+    environment.filters["when"] = _when
+    environment.filters["round_label"] = round_label
+    return environment.get_template("run.html.j2")
+
+
+def _when(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"  # noqa: RUF001

@@ -1,0 +1,141 @@
+"""What the report says in numbers: tiles, who reported, why others did not count, how each round went."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from atoll.server.control import Member, Round, RunDetail
+from atoll.server.report.curves import Panel
+from atoll.server.report.figures import Grid
+
+MAX_ROWS = 60
+MAX_COLUMNS = 300
+MAX_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One headline figure."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """One reason for which participants did not count."""
+
+    status: str
+    detail: str
+    times: int
+    participants: str
+    rounds: str
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """One participant over the whole run; ``report_s`` is the median of its report times."""
+
+    participant: str
+    organisation: str
+    invited: int
+    reported: int
+    report_s: float | None
+    weight: int
+
+
+def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
+    """The headline figures."""
+    for panel in panels[:2]:
+        yield Tile(f"final {panel.metric}", f"{panel.final:.4g}", panel.best_curve.source.label)
+    yield Tile("rounds released", f"{detail.run.rounds_released}", f"of {detail.run.rounds_total}")
+    times = [item.duration_s for item in detail.rounds if item.released and item.duration_s is not None]
+    if times:
+        yield Tile("median round", duration(median(times)), f"slowest {duration(max(times))}")
+    run = detail.run
+    if run.created_at is not None and run.finished_at is not None:
+        yield Tile("whole run", duration(run.finished_at - run.created_at))
+    members = [member for item in detail.rounds for member in item.members]
+    if members:
+        counted = sum(member.counted for member in members)
+        people = len({member.participant for member in members})
+        yield Tile("reports", f"{counted:,}", f"of {len(members):,} asked, {people} participants")
+
+
+def attendance(rounds: Sequence[Round]) -> tuple[Attendance, ...]:
+    """Each participant's part in the run, by organisation and id."""
+    parts: dict[str, list[Member]] = defaultdict(list)
+    for item in rounds:
+        for member in item.members:
+            parts[member.participant].append(member)
+    found = [_attended(participant, members) for participant, members in parts.items()]
+    return tuple(sorted(found, key=lambda item: (item.organisation, item.participant)))
+
+
+def absences(rounds: Sequence[Round]) -> tuple[Absence, ...]:
+    """The reasons for which participants did not count, the most frequent first."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for item in rounds:
+        for member in item.members:
+            if not member.counted and not member.pending:
+                found[member.status, member.detail].append((item.round + 1, member.participant))
+    made = [
+        Absence(
+            status,
+            text,
+            len(cases),
+            _named([name for name, _ in Counter(participant for _, participant in cases).most_common()]),
+            _named([str(number) for number in sorted({number for number, _ in cases})]),
+        )
+        for (status, text), cases in found.items()
+    ]
+    return tuple(sorted(made, key=lambda item: (-item.times, item.status, item.detail)))
+
+
+def presence(rounds: Sequence[Round]) -> Grid:
+    """Who reported when; beyond ``MAX_ROWS`` those who missed most often, beyond ``MAX_COLUMNS`` the latest."""
+    shown = [item for item in rounds if item.members][-MAX_COLUMNS:]
+    rows = attendance(shown)
+    if len(rows) > MAX_ROWS:
+        missed = sorted(rows, key=lambda row: (row.reported - row.invited, row.participant))[:MAX_ROWS]
+        rows = tuple(sorted(missed, key=lambda row: (row.organisation, row.participant)))
+    statuses = [{member.participant: member.status for member in item.members} for item in shown]
+    cells = tuple(tuple(status.get(row.participant, "") for status in statuses) for row in rows)
+    return Grid(tuple(row.participant for row in rows), tuple(map(round_label, shown)), cells)
+
+
+def round_label(item: Round) -> str:
+    """``7`` for the seventh round, ``7.2`` for its second attempt, ``e7`` if it evaluates."""
+    again = f".{item.attempt + 1}" if item.attempt else ""
+    return f"{'e' if item.kind == 'evaluate' else ''}{item.round + 1}{again}"
+
+
+def duration(seconds: float) -> str:
+    """``340 ms``, ``4.2 s``, ``3m 20s``, ``2h 5m``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m {rest}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60}m"
+
+
+def _attended(participant: str, members: Sequence[Member]) -> Attendance:
+    times = [member.report_s for member in members if member.counted and member.report_s is not None]
+    return Attendance(
+        participant=participant,
+        organisation=members[-1].organisation,
+        invited=len(members),
+        reported=sum(member.counted for member in members),
+        report_s=median(times) if times else None,
+        weight=max(member.weight for member in members),
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

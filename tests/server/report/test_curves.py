@@ -1,0 +1,40 @@
+import math
+
+from atoll.server.control import Round
+from atoll.server.report.curves import Source, latest, panels
+
+
+def a_round(
+    number: int, version: int, metrics: dict[str, float], kind: str = "train", phase: str = "released"
+) -> Round:
+    return Round(number, 0, kind, phase, "", 1, 1, 1, 1, 1, None, None, None, metrics, (), version)
+
+
+def test_values_belong_to_the_model_that_they_were_measured_on() -> None:
+    found = panels(
+        [
+            a_round(0, 0, {"server/accuracy": 0.5, "eval/accuracy": 0.1, "train/loss": 2.0, "eval/examples": 9.0}),
+            a_round(1, 1, {"server/accuracy": 0.7, "eval/accuracy": 0.5}),
+            a_round(2, 2, {"eval/accuracy": 0.7}, kind="evaluate"),
+        ]
+    )
+    assert [panel.metric for panel in found] == ["accuracy", "loss"]
+    server, participants = found[0].curves
+    assert (server.source, server.points) == (Source.SERVER, ((1, 0.5), (2, 0.7)))
+    assert (participants.source, participants.points) == (Source.EVALUATION, ((0, 0.1), (1, 0.5), (2, 0.7)))
+    assert found[0].final == 0.7
+    assert found[1].best_curve.source is Source.TRAINING
+
+
+def test_abandoned_attempts_and_values_that_are_not_finite_are_left_out() -> None:
+    rounds = [
+        a_round(0, 0, {"train/loss": 9.0}, phase="abandoned"),
+        a_round(0, 0, {"train/loss": math.nan, "x": 1.0}),
+    ]
+    assert [panel.metric for panel in panels(rounds)] == ["x"]
+
+
+def test_the_latest_value_is_by_the_most_trustworthy_source() -> None:
+    item = a_round(0, 0, {"train/loss": 9.0, "eval/loss": 3.0}, phase="open")
+    assert latest(item, "loss") == 3.0
+    assert latest(item, "accuracy") is None

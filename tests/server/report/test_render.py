@@ -1,0 +1,126 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from atoll.server.control import Member, Round, Run, RunDetail
+from atoll.server.report import render
+
+RUN = Run("rabc", "digits & more <b>", "finished", "", 2, 2, 1000.0, 1010.0, "ab")
+
+
+def a_round(number: int, members: tuple[Member, ...] = (), **fields: object) -> Round:
+    values: dict[str, object] = {
+        "round": number,
+        "attempt": 0,
+        "kind": "train",
+        "phase": "released",
+        "reason": "all reports are in",
+        "cohort": len(members),
+        "reported": sum(member.counted for member in members),
+        "quorum": 1,
+        "wanted": 2,
+        "total_weight": 20,
+        "opened_at": 1000.0 + number,
+        "closed_at": 1000.5 + number,
+        "remaining_s": None,
+        "metrics": {"server/accuracy": 0.5 + number / 10, "eval/accuracy": 0.4, "train/loss": 1.0},
+        "members": members,
+        "version": number,
+    }
+    return Round(**(values | fields))  # type: ignore[arg-type]  # keyword arguments of the test
+
+
+def members(*statuses: str) -> tuple[Member, ...]:
+    return tuple(
+        Member(f"p{index}", "lab", status, "" if status == "reported" else f"it {status}", 10, 0.2)
+        for index, status in enumerate(statuses)
+    )
+
+
+DETAIL = RunDetail(
+    RUN,
+    (a_round(0, members("reported", "timed_out")), a_round(1, members("reported", "reported"))),
+    2,
+    'name = "<script>"',
+)
+
+
+class Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.targets: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href", "srcset", "data", "action"}:
+                self.targets.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+
+def parsed(page: str) -> Links:
+    links = Links()
+    links.feed(page)
+    return links
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = render(DETAIL, now=2000.0)
+    links = parsed(page)
+    assert all(target.startswith("#") for target in links.targets)
+    assert not {"script", "link", "img", "iframe", "object"} & set(links.tags)
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", page))
+    assert "@import" not in page
+    assert len(page) < 200_000
+
+
+def test_ids_are_unique_and_internal_references_resolve() -> None:
+    links = parsed(render(DETAIL, now=2000.0))
+    assert len(links.ids) == len(set(links.ids))
+    assert {target.removeprefix("#") for target in links.targets} <= set(links.ids)
+
+
+def test_what_came_from_others_is_escaped() -> None:
+    hostile = '$x_{"><img src=x>'
+    detail = RunDetail(RUN, (a_round(0, metrics={hostile: 1.0}, reason="<img src=y>"),), 0, "<img src=z>")
+    links = parsed(render(detail, now=0.0))
+    assert "img" not in links.tags
+
+
+def test_the_figures_and_reasons_are_there() -> None:
+    page = render(DETAIL, now=2000.0)
+    assert "0.6" in page
+    assert "tested by the server" in page
+    assert "it timed_out" in page
+    assert "timed out (1)" in page
+    assert page.count("<svg ") == 4
+    assert "1970-01-01 00:33:20 UTC" in page
+
+
+def test_colours_follow_the_page() -> None:
+    page = render(DETAIL, now=2000.0)
+    assert "prefers-color-scheme: dark" in page
+    assert "currentColor" in page
+    assert not re.search(r"#0000[0-9a-f]{2}\b", page), "a stand-in colour was not replaced"
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    assert render(DETAIL, now=1.0) == render(DETAIL, now=1.0)
+
+
+@pytest.mark.parametrize("rounds", [(), (a_round(0, opened_at=None, closed_at=None, metrics={}, phase="sampled"),)])
+def test_a_run_that_has_hardly_begun(rounds: tuple[Round, ...]) -> None:
+    page = render(RunDetail(RUN, rounds, 0, ""), now=0.0)
+    assert "No participant has been invited yet" in page
+
+
+def test_a_large_run_stays_small() -> None:
+    crowd = members(*(["reported"] * 150))
+    detail = RunDetail(RUN, tuple(a_round(number, crowd) for number in range(200)), 150, "")
+    page = render(detail, now=0.0)
+    assert "60 of 150 participants" in page
+    assert len(page) < 600_000

@@ -1,0 +1,60 @@
+import pytest
+
+from atoll.server.control import Member, Round
+from atoll.server.report.summary import MAX_ROWS, absences, attendance, duration, presence, round_label
+
+
+def member(name: str, status: str = "reported", detail: str = "", report_s: float | None = 1.0) -> Member:
+    return Member(name, "lab", status, detail, 10, report_s)
+
+
+def a_round(number: int, *members: Member, attempt: int = 0, kind: str = "train") -> Round:
+    return Round(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {}, members)
+
+
+def test_reasons_are_counted_by_kind_and_words() -> None:
+    late = member("pa", "timed_out", "too slow")
+    found = absences([a_round(0, late, member("pb", "declined", "battery")), a_round(1, late, member("pb"))])
+    assert [(item.status, item.detail, item.times) for item in found] == [
+        ("timed_out", "too slow", 2),
+        ("declined", "battery", 1),
+    ]
+    assert (found[0].participants, found[0].rounds) == ("pa", "1, 2")
+
+
+def test_many_names_are_cut() -> None:
+    found = absences([a_round(0, *(member(f"p{index}", "failed") for index in range(9)))])
+    assert found[0].participants.endswith("and 3 more")
+
+
+def test_attendance_counts_each_participant() -> None:
+    rows = attendance([a_round(0, member("pb"), member("pa", "failed")), a_round(1, member("pb", report_s=3.0))])
+    assert [(row.participant, row.invited, row.reported, row.report_s) for row in rows] == [
+        ("pa", 1, 0, None),
+        ("pb", 2, 2, 2.0),
+    ]
+
+
+def test_presence_marks_who_was_not_drawn() -> None:
+    grid = presence([a_round(0, member("pa"), member("pb", "failed")), a_round(1, member("pb"))])
+    assert grid.rows == ("pa", "pb")
+    assert grid.cells == (("reported", ""), ("failed", "reported"))
+
+
+def test_presence_keeps_those_who_missed_most() -> None:
+    crowd = [member(f"p{index:03}", "failed" if index % 2 else "reported") for index in range(2 * MAX_ROWS)]
+    grid = presence([a_round(0, *crowd)])
+    assert len(grid.rows) == MAX_ROWS
+    assert {cells[0] for cells in grid.cells} == {"failed"}
+
+
+def test_labels_of_rounds() -> None:
+    assert [round_label(a_round(6)), round_label(a_round(6, attempt=1))] == ["7", "7.2"]
+    assert round_label(a_round(6, kind="evaluate")) == "e7"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.34, "340 ms"), (4.2, "4.2 s"), (200, "3m 20s"), (7500, "2h 5m"), (59.99, "60 s")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
