@@ -1,10 +1,10 @@
 """Aggregation: updates become integers, integers are added, the mean moves the model.
 
-Read ``grid`` first (why nothing overflows), then ``accumulator`` (the sum), ``optimisers`` (what the mean does to the
-model) and ``release`` (the next model, block by block). ``kernel`` holds the compiled loops: it loads numba and
-compiles once per machine, so the pure parts are re-exported here and the rest is imported from its module.
+Read ``grid`` first (why nothing overflows), then ``accumulator`` (the sum), ``partial`` (sums of sums), ``optimisers``
+(what the mean does to the model) and ``release`` (the next model, block by block). ``kernel`` holds the compiled loops.
 """
 
+from atoll.server.aggregation.accumulator import Accumulator
 from atoll.server.aggregation.errors import (
     AggregationError,
     DuplicateUpdateError,
@@ -14,15 +14,37 @@ from atoll.server.aggregation.errors import (
     ReleaseError,
 )
 from atoll.server.aggregation.grid import DEFAULT_MAX_ABS, Grid, grid_for
+from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm
+from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
+from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
+from atoll.server.aggregation.partial_file import PartialFile
+from atoll.server.aggregation.release import NewModel, OldModel, Released, release_model
 
 __all__ = [
     "DEFAULT_MAX_ABS",
+    "OPTIMISER_NAMES",
+    "Accumulator",
     "AggregationError",
+    "Applied",
     "DuplicateUpdateError",
     "Grid",
     "GridError",
+    "Inspection",
+    "MergedSum",
+    "NewModel",
+    "OldModel",
+    "PartialFile",
+    "PartialSum",
     "PartialSumError",
     "RejectedUpdateError",
     "ReleaseError",
+    "Released",
+    "ServerOptimiser",
+    "combine",
     "grid_for",
+    "inspect",
+    "mean_block",
+    "optimiser_named",
+    "release_model",
+    "warm",
 ]

@@ -79,12 +79,12 @@ class Accumulator:
         """
         with self._lock:
             if update_id in self._updates:
-                raise DuplicateUpdateError(f"update {update_id!r} is in the sum already; it counts once")
+                raise DuplicateUpdateError(f"update {update_id!r} is in the sum already", "it counts once")
             room = self.grid.max_total_weight - self.total_weight
             if not 1 <= weight <= room:
                 raise AggregationError(
-                    f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more; "
-                    f"hold reports to their declared weight"
+                    f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
+                    "hold reports to their declared weight",
                 )
             self._fold_chunks(update_id, weight, chunks)
             self._updates.add(update_id)
@@ -127,9 +127,9 @@ class Accumulator:
         Raises:
             PartialSumError: if the file is truncated, altered, or not a partial sum.
         """
-        with PartialFile(path) as partial:
-            made = cls(partial.size, partial.grid)
-            made.merge(partial)
+        partial = PartialFile(path)
+        made = cls(partial.size, partial.grid)
+        made.merge(partial)
         return made
 
     def _fold_chunks(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
@@ -148,7 +148,7 @@ class Accumulator:
 
 def _check_whole(update_id: str, elements: int, size: int) -> None:
     if elements != size:
-        raise AggregationError(f"update {update_id!r} has {elements} elements, the model has {size}; send it again")
+        raise AggregationError(f"update {update_id!r} has {elements} elements, the model has {size}", "send it again")
 
 
 def _check_accepted(update_id: str, header: ChunkHeader, payload: Buffer, refused: int, grid: Grid) -> None:
@@ -158,5 +158,6 @@ def _check_accepted(update_id: str, header: ChunkHeader, payload: Buffer, refuse
     worst = f"up to magnitude {found.max_abs:g}" if found.finite else "infinity or NaN among them"
     raise RejectedUpdateError(
         f"update {update_id!r}: {refused} of {header.range.size} values from element {header.range.offset} are not "
-        f"finite or beyond {grid.max_abs:g} ({worst}); lower the learning rate, clip the update, or raise max_abs"
+        f"finite or beyond {grid.max_abs:g} ({worst})",
+        "lower the learning rate, clip the update, or raise max_abs",
     )

@@ -1,35 +1,62 @@
-"""Errors of aggregation.
+"""Errors of aggregation, a branch of ``atoll.server.errors``.
 
 ::
 
-    AggregationError          the sum cannot be formed or released
-    ├── GridError             the operator's settings or the cohort's weights leave no usable grid
-    ├── RejectedUpdateError   the participant's fault: a value that the grid cannot hold; nothing was added
-    ├── DuplicateUpdateError  the server's fault: an update would be counted twice; nothing was added
-    ├── PartialSumError       a partial sum that is truncated, altered, or of another grid or model
-    └── ReleaseError          the next model would not be finite, or the inputs do not fit together
+    ServerError
+    └── AggregationError          the sum cannot be formed or released
+        ├── GridError             (InvalidRequestError) settings or weights that leave no usable grid
+        ├── RejectedUpdateError   (InvalidRequestError) a value that the grid cannot hold; nothing was added
+        ├── DuplicateUpdateError  (ConflictError) an update would count twice; nothing was added
+        ├── PartialSumError       (CorruptDataError) a partial sum that is truncated, altered, or of another round
+        └── ReleaseError          the next model would not be finite, or the inputs do not fit together
 """
 
+from __future__ import annotations
 
-class AggregationError(ValueError):
-    """The sum cannot be formed or released; the message names the value and the remedy."""
+from typing import ClassVar
+
+from atoll.server.errors import ConflictError, CorruptDataError, InvalidRequestError, ServerError
 
 
-class GridError(AggregationError):
+class AggregationError(ServerError):
+    """The sum cannot be formed or released.
+
+    Args:
+        message: what does not fit, with the values.
+        remedy: what to do next.
+    """
+
+    code: ClassVar[str] = "aggregation.sum"
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(self.code, message, remedy)
+
+
+class GridError(AggregationError, InvalidRequestError):
     """Settings or weights that leave no usable fixed-point grid."""
 
+    code = "aggregation.grid"
 
-class RejectedUpdateError(AggregationError):
+
+class RejectedUpdateError(AggregationError, InvalidRequestError):
     """An update with a value that the grid cannot hold; the sum is as it was before."""
 
+    code = "aggregation.rejected"
 
-class DuplicateUpdateError(AggregationError):
+
+class DuplicateUpdateError(AggregationError, ConflictError):
     """An update that is in the sum already; the sum is as it was before."""
 
+    code = "aggregation.duplicate"
 
-class PartialSumError(AggregationError):
-    """A partial sum that is truncated, altered, or of another grid or model."""
+
+class PartialSumError(AggregationError, CorruptDataError):
+    """A partial sum that is truncated, altered, or of another round or model."""
+
+    code = "aggregation.partial"
 
 
 class ReleaseError(AggregationError):
     """The next model would not be finite, or the inputs of the release do not fit together."""
+
+    code = "aggregation.release"

@@ -61,7 +61,8 @@ class Grid:
             raise GridError(
                 f"max_abs {self.max_abs:g} and {self.fraction_bits} fraction bits need {value_bits} bits, of "
                 f"{VALUE_BITS}, and {value_bits + self.weight_total_bits} with {self.weight_total_bits} weight bits, "
-                f"of {SUM_BITS}; let grid_for choose them"
+                f"of {SUM_BITS}",
+                "let grid_for choose them",
             )
 
     @property
@@ -89,14 +90,15 @@ class Grid:
             GridError: if there are no examples, more than the whole cohort declared, or for an impossible factor.
         """
         if examples < 1:
-            raise GridError(f"weight {examples}: an update counts at least 1 example; reject it instead")
+            raise GridError(f"weight {examples}: an update counts at least 1 example", "reject it instead")
         if not 0.0 < staleness_factor <= 1.0:
             raise GridError(f"staleness factor {staleness_factor}: allowed are values above 0 up to 1")
         weight = max(1, round(Fraction(staleness_factor) * (examples << self.weight_shift)))
         if weight > self.max_total_weight:
             raise GridError(
-                f"weight of {examples} examples is above the total of the round's grid "
-                f"({self.max_total_weight >> self.weight_shift}); hold reports to their declared weight"
+                f"{examples} examples are more than the round's grid admits for all together "
+                f"({self.max_total_weight >> self.weight_shift})",
+                "hold reports to their declared weight",
             )
         return weight
 
@@ -127,7 +129,8 @@ def grid_for(total_declared_weight: int, max_abs: float = DEFAULT_MAX_ABS, carri
     if fraction_bits < MIN_FRACTION_BITS:
         raise GridError(
             f"a total weight of {total} and max_abs {max_abs:g} leave {fraction_bits} fraction bits, at least "
-            f"{MIN_FRACTION_BITS} are needed; lower max_abs, lower max_weight, or weigh the participants equally"
+            f"{MIN_FRACTION_BITS} are needed",
+            "lower max_abs, lower max_weight, or weigh the participants equally",
         )
     return Grid(fraction_bits, max_abs, weight_shift, weight_total_bits)
 
@@ -139,7 +142,7 @@ def _exponent_of(max_abs: float) -> int:
     mantissa, exponent = math.frexp(max_abs)
     if mantissa != 0.5:
         raise GridError(
-            f"max_abs {max_abs:g} is not a power of two; take {math.ldexp(0.5, exponent):g} or "
-            f"{math.ldexp(1.0, exponent):g}"
+            f"max_abs {max_abs:g} is not a power of two",
+            f"take {math.ldexp(0.5, exponent):g} or {math.ldexp(1.0, exponent):g}",
         )
     return exponent - 1

@@ -58,7 +58,7 @@ class MergedSum:
 
     def __init__(self, parts: Sequence[PartialSum]) -> None:
         if not parts:
-            raise PartialSumError("no partial sums to merge; give at least one accumulator or file")
+            raise PartialSumError("no partial sums to merge", "give at least one accumulator or file")
         self._parts = tuple(parts)
         self.size = parts[0].size
         self.grid = parts[0].grid
@@ -85,7 +85,7 @@ def mean_block(partial: PartialSum, start: int, stop: int) -> npt.NDArray[np.flo
         AggregationError: if nothing was folded, or for a block outside the model.
     """
     if not partial.total_weight:
-        raise AggregationError("the sum holds no update, so it has no mean; abandon the round instead")
+        raise AggregationError("the sum holds no update, so it has no mean", "abandon the round instead")
     if not 0 <= start <= stop <= partial.size:
         raise AggregationError(f"block [{start}, {stop}) is outside the model's [0, {partial.size})")
     return np.divide(partial.sum_block(start, stop), partial.total_weight * partial.grid.scale)
@@ -104,10 +104,10 @@ def check_mergeable(one: PartialSum, other: PartialSum) -> None:
             f"{other.size} elements on {other.grid}"
         )
     if twice := one.updates & other.updates:
-        raise DuplicateUpdateError(f"update {min(twice)!r} is in two partial sums; fold it in one of them only")
+        raise DuplicateUpdateError(f"update {min(twice)!r} is in two partial sums", "fold it in one of them only")
     total = one.total_weight + other.total_weight
     if total > one.grid.max_total_weight:
         raise PartialSumError(
-            f"partial sums of total weight {total}, the round's grid admits {one.grid.max_total_weight}; "
-            f"open the round with the whole cohort's declared weight"
+            f"partial sums of total weight {total}, the round's grid admits {one.grid.max_total_weight}",
+            "open the round with the whole cohort's declared weight",
         )

@@ -13,7 +13,6 @@ import mmap
 import struct
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ _FIXED = struct.Struct("<8sIIQ32s")
 _DIGEST_BYTES = 32
 _ALIGNMENT = 4096
 _HASH_BYTES = 16 << 20
+_REMEDY = "fold its updates again"
 _ITEM_BYTES = 8
 
 
@@ -46,7 +46,7 @@ def write_partial(path: Path, partial: PartialSum) -> None:
         file.seek(_sums_offset(len(metadata)))
         for start in range(0, partial.size, BLOCK):
             block = partial.sum_block(start, min(start + BLOCK, partial.size)).astype("<i8", copy=False)
-            hasher.update(block.data)
+            hasher.update(block.data.cast("B"))
             file.write(block.data)
         file.flush()
         fixed = _FIXED.pack(MAGIC, VERSION, len(metadata), partial.size, hasher.digest())
@@ -57,8 +57,8 @@ def write_partial(path: Path, partial: PartialSum) -> None:
 class PartialFile:
     """A partial sum in a file, memory-mapped; nothing of model size is held beyond the page cache.
 
-    Opening reads the whole file once to check its digest. Close it, or use it in a ``with`` statement; arrays from
-    ``sum_block`` must not be kept longer.
+    Opening reads the whole file once to check its digest. The map goes when the last reference to it goes, so the file
+    may be unlinked as soon as this is made.
 
     Raises:
         PartialSumError: if the file is truncated, altered, or not a partial sum.
@@ -66,33 +66,21 @@ class PartialFile:
     """
 
     def __init__(self, path: Path) -> None:
+        if path.stat().st_size < _FIXED.size + _DIGEST_BYTES:
+            raise PartialSumError(f"{path}: too short for a partial sum", _REMEDY)
         with path.open("rb") as file:
-            if path.stat().st_size < _FIXED.size + _DIGEST_BYTES:
-                raise PartialSumError(f"{path}: too short for a partial sum; fold its updates again")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            size, metadata, sums_digest = _checked_header(self._map)
-            self.size = size
+            self.size, metadata, sums_digest = _checked_header(self._map)
             self.grid, self.total_weight, self.updates = _parsed(metadata)
             self._offset = _sums_offset(len(metadata))
             self._check_sums(sums_digest)
         except PartialSumError as error:
-            self.close()
-            raise PartialSumError(f"{path}: {error}; fold its updates again") from error
+            raise PartialSumError(f"{path}: {error}", _REMEDY) from error
 
     def sum_block(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The integer sums of elements [start, stop): a read-only view into the map."""
         return np.frombuffer(self._map, "<i8", stop - start, self._offset + start * _ITEM_BYTES)
-
-    def close(self) -> None:
-        """Unmap the file."""
-        self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_sums(self, expected: bytes) -> None:
         length = self._offset + self.size * _ITEM_BYTES
@@ -100,8 +88,7 @@ class PartialFile:
             raise PartialSumError(f"{len(self._map)} bytes long, expected {length}")
         hasher = blake3()
         for start in range(self._offset, length, _HASH_BYTES):
-            with memoryview(self._map)[start : start + _HASH_BYTES] as block:
-                hasher.update(block)
+            hasher.update(memoryview(self._map)[start : start + _HASH_BYTES])
         if hasher.digest() != expected:
             raise PartialSumError("the sums do not match their digest")
 

@@ -1,0 +1,210 @@
+"""The next model, made block by block: merge the partial sums, apply the server optimiser, write, hash.
+
+Old model and state are read from maps, new ones written to open files; each byte is hashed as it is written, so there
+is no second pass. Held in memory: a few blocks, whatever the size of the model. Nothing becomes visible here: the
+caller charges, renames and publishes once ``release_model`` has returned, and throws the files away if it raises.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation import kernel
+from atoll.server.aggregation.blob_writer import BlobWriter
+from atoll.server.aggregation.errors import ReleaseError
+from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
+from atoll.server.aggregation.partial import PartialSum, mean_block
+from atoll.wire.digest import BlobManifest
+from atoll.wire.encoding import Encoding, decode, encode
+from atoll.wire.layout import Layout
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+RELEASE_BLOCK = 1 << 16
+"""Elements per block: small enough for its float64 arrays to stay in a core's cache."""
+
+_STATE_BYTES = 4
+_MODEL = "model"  # cannot be the name of a state tensor
+_AVERAGE = FedAvg()
+
+
+@dataclass(frozen=True, slots=True)
+class OldModel:
+    """What the round started from.
+
+    Attributes:
+        model: the model's blob, as its layout says.
+        state: the optimiser's tensors by name, float32 of N elements each; empty before the first release.
+    """
+
+    model: Buffer
+    state: Mapping[str, Buffer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewModel:
+    """Where the result goes: binary files opened for writing, empty; they are fsynced, not closed."""
+
+    model: BinaryIO
+    state: Mapping[str, BinaryIO] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What was written.
+
+    Attributes:
+        model: manifest of the model's blob.
+        state: manifests of the optimiser's tensors, by name.
+        updates: how many updates are in the mean.
+        total_weight: their integer weights together.
+        mean_update_norm: L2 norm of the mean update.
+    """
+
+    model: BlobManifest
+    state: Mapping[str, BlobManifest]
+    updates: int
+    total_weight: int
+    mean_update_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Elements [start, stop) of one type, and where their bytes start in the model's blob."""
+
+    start: int
+    stop: int
+    byte_start: int
+    encoding: Encoding
+    averaged: bool
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+def release_model(
+    layout: Layout,
+    partial: PartialSum,
+    optimiser: ServerOptimiser,
+    old: OldModel,
+    new: NewModel,
+    averaged: Set[str] = frozenset(),
+) -> Released:
+    """Write the next model and optimiser state; on return both are on disk (fsynced).
+
+    Args:
+        layout: of the model.
+        partial: the round's sum; several are given as one ``MergedSum``.
+        optimiser: what the mean does to the weights.
+        old: what the round started from.
+        new: where the result goes.
+        averaged: names of tensors that take the plain mean whatever the optimiser: buffers such as batch-norm
+            statistics, which must not gather momentum. Their optimiser state stays as it is.
+
+    Raises:
+        ReleaseError: if the inputs do not fit the layout or the optimiser, or a result is not finite (the message
+            names the tensor).
+        AggregationError: if the sum holds no update.
+        OSError: if a file cannot be written.
+    """
+    _check_inputs(layout, partial, optimiser, old, new)
+    _check_averaged(layout, averaged)
+    squares = []
+    with BlobWriter({_MODEL: new.model, **new.state}) as writer:
+        for block in _blocks(layout, averaged):
+            mean = mean_block(partial, block.start, block.stop)
+            squares.append(kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares)
+            writer.append(_next(layout, block, optimiser, old, mean))
+        manifests = writer.finish()
+    return Released(
+        model=manifests.pop(_MODEL),
+        state=manifests,
+        updates=len(partial.updates),
+        total_weight=partial.total_weight,
+        mean_update_norm=math.sqrt(math.fsum(squares)),
+    )
+
+
+def _next(
+    layout: Layout, block: _Block, optimiser: ServerOptimiser, old: OldModel, mean: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The block's pieces of the new files, checked to be finite."""
+    bytes_at = slice(block.byte_start, block.byte_start + block.size * block.encoding.itemsize)
+    weights = decode(memoryview(old.model).cast("B")[bytes_at], block.encoding).astype(np.float64)
+    state = _state_of(block, optimiser, old)
+    with np.errstate(over="ignore", invalid="ignore"):
+        applied = (
+            Applied(_AVERAGE.apply({}, weights, mean).weights, state)
+            if block.averaged
+            else optimiser.apply(state, weights, mean)
+        )
+        encoded = encode(applied.weights, block.encoding)
+    _check_finite(layout, block, encoded, block.encoding, "value")
+    for name, piece in applied.state.items():
+        _check_finite(layout, block, piece, Encoding.FLOAT32, name)
+    return {_MODEL: encoded, **applied.state}
+
+
+def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State:
+    if not old.state:
+        return optimiser.init(block.size)
+    offset = block.start * _STATE_BYTES
+    return {
+        name: np.frombuffer(memoryview(old.state[name]), "<f4", block.size, offset) for name in optimiser.state_names
+    }
+
+
+def _blocks(layout: Layout, averaged: Set[str]) -> Iterator[_Block]:
+    """The model in order; neighbouring tensors of one kind share blocks, so that many small ones cost no more."""
+    for (dtype, plain), group in groupby(layout.spans, lambda span: (span.spec.dtype, span.spec.name in averaged)):
+        spans = list(group)
+        first, end = spans[0], spans[-1].stop
+        for start in range(first.start, end, RELEASE_BLOCK):
+            byte_start = first.byte_start + (start - first.start) * dtype.itemsize
+            yield _Block(start, min(start + RELEASE_BLOCK, end), byte_start, Encoding[dtype.name], plain)
+
+
+def _check_inputs(
+    layout: Layout, partial: PartialSum, optimiser: ServerOptimiser, old: OldModel, new: NewModel
+) -> None:
+    sizes = {"the sum's elements": (partial.size, layout.size)}
+    sizes["the old model's bytes"] = (memoryview(old.model).nbytes, layout.size_bytes)
+    for name, buffer in old.state.items():
+        sizes[f"the bytes of state {name!r}"] = (memoryview(buffer).nbytes, layout.size * _STATE_BYTES)
+    for what, (found, expected) in sizes.items():
+        if found != expected:
+            raise ReleaseError(f"{what}: {found}, expected {expected} for this layout")
+    expected_names = set(optimiser.state_names)
+    for what, names in (("old", set(old.state)), ("new", set(new.state))):
+        if names != expected_names and (names or what == "new"):
+            raise ReleaseError(
+                f"{what} state {sorted(names)}, but {optimiser.name} keeps {sorted(expected_names)}",
+                "release with the optimiser that the run started with",
+            )
+
+
+def _check_averaged(layout: Layout, averaged: Set[str]) -> None:
+    if unknown := averaged - {spec.name for spec in layout.tensors}:
+        raise ReleaseError(f"tensor {min(unknown)!r} is to be averaged, but the layout has none of that name")
+
+
+def _check_finite(layout: Layout, block: _Block, piece: npt.NDArray[np.generic], encoding: Encoding, what: str) -> None:
+    if kernel.inspect(piece.data, encoding).finite:
+        return
+    at = block.start + int(np.argmin(np.isfinite(decode(piece.data, encoding))))
+    span = layout.spans[bisect_right([span.start for span in layout.spans], at) - 1]
+    raise ReleaseError(
+        f"element {at - span.start} of tensor {span.spec.name!r} ({span.spec.dtype.value}) would get a {what} that is "
+        f"not finite",
+        "lower the server's lr, or keep the tensor in a wider type",
+    )
