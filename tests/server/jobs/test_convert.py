@@ -1,4 +1,7 @@
-from atoll.server.jobs import parse_job, to_run_policy
+import pytest
+
+from atoll.server.aggregation.optimisers import FedAvgM, FedYogi
+from atoll.server.jobs import optimiser_of, parse_job, to_run_policy
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
 from atoll.server.rounds import LateMode, Weighting
 
@@ -20,3 +23,15 @@ def test_poisson_waits_for_all() -> None:
 def test_dropped_reports_are_carried_for_no_round() -> None:
     late = to_run_policy(parse_job(MINIMAL)).straggler.late
     assert (late.mode, late.max_staleness) == (LateMode.DROP, 0)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"])
+def test_every_optimiser_of_the_reference_exists(name: str) -> None:
+    assert optimiser_of(parse_job(f'{MINIMAL}[optimiser]\nname = "{name}"\n')).name == name
+
+
+def test_optimisers_get_their_parameters() -> None:
+    momentum = 'name = "fedavgm"\nlr = 0.7\nmomentum = 0.8\nnesterov = true\n'
+    assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{momentum}")) == FedAvgM(0.7, 0.8, nesterov=True)
+    yogi = 'name = "fedyogi"\nlr = 0.1\nbeta1 = 0.5\nbeta2 = 0.6\ntau = 0.01\n'
+    assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{yogi}")) == FedYogi(0.1, 0.5, 0.6, 0.01)

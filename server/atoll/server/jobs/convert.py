@@ -1,9 +1,10 @@
-"""What the round engine makes of a job."""
+"""What engine and aggregation make of a job."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.server.aggregation.optimisers import ServerOptimiser, optimiser_named
 from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
 
 if TYPE_CHECKING:
@@ -30,3 +31,8 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         max_weight=spec.aggregation.max_weight,
         max_abs=spec.aggregation.max_abs,
     )
+
+
+def optimiser_of(spec: JobSpec) -> ServerOptimiser:
+    """The job's server optimiser."""
+    return optimiser_named(spec.optimiser.name, spec.optimiser.settings)

@@ -276,6 +276,11 @@ class OptimiserSection(Section):
     beta2: Annotated[float, Field(ge=0, lt=1, description="`fedadam`, `fedyogi`: decay of the second moment.")] = 0.99
     tau: Annotated[float, Field(gt=0, le=1, description="Adaptive optimisers: degree of adaptivity.")] = 1e-3
 
+    @property
+    def settings(self) -> dict[str, float]:
+        """The parameters of this optimiser, without those of the others."""
+        return {"lr": self.lr} | {key: getattr(self, key) for key, names in _USED_BY.items() if self.name in names}
+
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """No parameter of another optimiser."""
         for key, optimisers in _USED_BY.items():
