@@ -1,8 +1,8 @@
-"""The next model, made block by block: merge the partial sums, apply the server optimiser, write, hash.
+"""The next model, made block by block: merge the partial sums, apply the server optimiser, write.
 
-Old model and state are read from maps, new ones written to open files; each byte is hashed as it is written, so there
-is no second pass. Held in memory: a few blocks, whatever the size of the model. Nothing becomes visible here: the
-caller charges, renames and publishes once ``release_model`` has returned, and throws the files away if it raises.
+Old model and state are read from maps, new ones go to sinks that hash and store each byte as it comes, so there is no
+second pass. Held in memory: a few blocks, whatever the size of the model. Nothing becomes visible here: the caller
+commits the sinks once ``release_model`` has returned, and drops them if it raises.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.server.aggregation import kernel
-from atoll.server.aggregation.blob_writer import BlobWriter
+from atoll.server.aggregation.background import BackgroundWriter, Sink
 from atoll.server.aggregation.errors import ReleaseError
 from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
 from atoll.server.aggregation.partial import PartialSum, mean_block
-from atoll.wire.digest import BlobManifest
 from atoll.wire.encoding import Encoding, decode, encode
 from atoll.wire.layout import Layout
 
@@ -52,10 +51,10 @@ class OldModel:
 
 @dataclass(frozen=True, slots=True)
 class NewModel:
-    """Where the result goes: binary files opened for writing, empty; they are fsynced, not closed."""
+    """Where the result goes: empty sinks, which the caller commits."""
 
-    model: BinaryIO
-    state: Mapping[str, BinaryIO] = field(default_factory=dict)
+    model: Sink
+    state: Mapping[str, Sink] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,11 @@ class Released:
     """What was written.
 
     Attributes:
-        model: manifest of the model's blob.
-        state: manifests of the optimiser's tensors, by name.
         updates: how many updates are in the mean.
         total_weight: their integer weights together.
         mean_update_norm: L2 norm of the mean update.
     """
 
-    model: BlobManifest
-    state: Mapping[str, BlobManifest]
     updates: int
     total_weight: int
     mean_update_norm: float
@@ -100,7 +95,7 @@ def release_model(
     new: NewModel,
     averaged: Set[str] = frozenset(),
 ) -> Released:
-    """Write the next model and optimiser state; on return both are on disk (fsynced).
+    """Write the next model and optimiser state to their sinks.
 
     Args:
         layout: of the model.
@@ -115,20 +110,18 @@ def release_model(
         ReleaseError: if the inputs do not fit the layout or the optimiser, or a result is not finite (the message
             names the tensor).
         AggregationError: if the sum holds no update.
-        OSError: if a file cannot be written.
+        Exception: what a sink raised.
     """
     _check_inputs(layout, partial, optimiser, old, new)
     _check_averaged(layout, averaged)
     squares = []
-    with BlobWriter({_MODEL: new.model, **new.state}) as writer:
+    with BackgroundWriter({_MODEL: new.model, **new.state}) as writer:
         for block in _blocks(layout, averaged):
             mean = mean_block(partial, block.start, block.stop)
             squares.append(kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares)
             writer.append(_next(layout, block, optimiser, old, mean))
-        manifests = writer.finish()
+        writer.finish()
     return Released(
-        model=manifests.pop(_MODEL),
-        state=manifests,
         updates=len(partial.updates),
         total_weight=partial.total_weight,
         mean_update_norm=math.sqrt(math.fsum(squares)),

@@ -64,6 +64,7 @@ from atoll.server.rounds.effects import (
     Stop,
     Verdict,
 )
+from atoll.server.rounds.ending import aggregate as aggregate_of
 from atoll.server.rounds.engine import initial, replay, resume, situation, step, wants
 from atoll.server.rounds.errors import IllegalTransition, MismatchedSum, PolicyError, RoundError
 from atoll.server.rounds.events import (
@@ -171,6 +172,7 @@ __all__ = [
     "Verdict",
     "Weighting",
     "WentSilent",
+    "aggregate_of",
     "initial",
     "replay",
     "resume",

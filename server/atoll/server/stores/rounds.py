@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import upsert
@@ -65,6 +65,19 @@ def put(connection: Connection, record: Round) -> None:
 def put_members(connection: Connection, records: Iterable[Member]) -> None:
     """Write members whole, new or again; their attempt and the participants must exist."""
     upsert(connection, members, [to_row(record) for record in records])
+
+
+def amend_member(
+    connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, status: str, detail: str
+) -> None:
+    """Change what became of a member of an ended attempt, ``key`` = (round, attempt); nothing happens if it is unknown."""
+    this = (
+        (members.c.run_id == run_id)
+        & (members.c.round == key[0])
+        & (members.c.attempt == key[1])
+        & (members.c.participant == participant)
+    )
+    connection.execute(update(members).where(this).values(status=status, detail=detail))
 
 
 def get(connection: Connection, run_id: str, round_number: int, attempt: int) -> Round | None:

@@ -1,0 +1,191 @@
+"""Certificates in force: who holds one, issuing, renewing, revoking."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.identity import (
+    Authority,
+    CertificateRequest,
+    IssuedCertificate,
+    ParticipantKind,
+    Peer,
+    Role,
+    mint,
+    new_participant_id,
+    verify,
+)
+from atoll.server.ingest.desk import Caller
+from atoll.server.stores import Reader, Writer, certificates, participants, tokens
+from atoll.wire.join_token import JoinToken
+
+_CACHED = 16_384
+_RE_ENROL = "enrol again with a new join token"
+
+
+class CertificateBook:
+    """Answers who holds a certificate, from memory where it can.
+
+    This process is the only one that revokes, so what it remembers is what holds.
+
+    Args:
+        authority: issues certificates.
+        writer: the database's writer.
+        reader: the database's readers.
+        clock: epoch seconds, UTC.
+        lifetime_s: how long a participant's certificate is good for.
+    """
+
+    def __init__(
+        self, authority: Authority, writer: Writer, reader: Reader, clock: Callable[[], float], lifetime_s: float
+    ) -> None:
+        self._authority = authority
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._lifetime_s = lifetime_s
+        self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
+        self._newest: dict[str, float] = {}
+
+    @property
+    def ca_certificate_pem(self) -> bytes:
+        """The authority's certificate, which everyone trusts."""
+        return self._authority.certificate_pem
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """Who holds this certificate.
+
+        Raises:
+            PeerError, UnauthenticatedError: if it is none of ours, expired or revoked.
+        """
+        found = self._known.get(certificate_pem)
+        if found is None:
+            found = await self._look_up(certificate_pem)
+        else:
+            self._known.move_to_end(certificate_pem)
+        if found.revoked_at is not None:
+            raise UnauthenticatedError(
+                "certificate.revoked",
+                f"the certificate of {found.subject} was revoked: {found.revoked_reason}",
+                _RE_ENROL,
+            )
+        if found.not_after <= self._clock():
+            raise UnauthenticatedError("certificate.expired", f"the certificate of {found.subject} expired", _RE_ENROL)
+        if found.role is Role.PARTICIPANT:
+            self._newest[found.subject] = max(found.not_after, self._newest.get(found.subject, 0.0))
+        return Caller(found.role, found.subject)
+
+    def remaining_s(self, participant: str) -> float:
+        """Seconds until the participant's newest certificate seen here ends; negative if unknown."""
+        not_after = self._newest.get(participant)
+        return -1.0 if not_after is None else max(0.0, not_after - self._clock())
+
+    async def enrol(self, token_id: str, secret: str, csr_pem: bytes) -> tuple[participants.Participant, bytes]:
+        """Spend a join token for a certificate; the same key may ask again while the token lives.
+
+        Raises:
+            TokenError: if the token does not admit.
+            CertificateRequestError: if the request is not acceptable.
+        """
+        request = CertificateRequest.parse(csr_pem)
+        now = self._clock()
+
+        def work(connection: Connection) -> tuple[participants.Participant, IssuedCertificate]:
+            record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
+            fresh = participants.Participant(
+                new_participant_id(), record.organisation, record.kind, enrolled_at=now, token_id=token_id
+            )
+            admitted = tokens.spend(connection, token_id, participant=fresh.id, key=request.key, now=now)
+            if admitted == fresh.id:
+                participants.add(connection, fresh)
+            participant = participants.get(connection, admitted) or fresh
+            return participant, self._issue(connection, request, participant, now)
+
+        participant, issued = await self._writer.run(work)
+        return participant, issued.pem
+
+    async def renew(self, participant_id: str, csr_pem: bytes) -> bytes:
+        """A new certificate for a participant that has proved its old one.
+
+        Raises:
+            CertificateRequestError: if the request is not acceptable.
+            UnauthenticatedError: if the participant is revoked.
+        """
+        request = CertificateRequest.parse(csr_pem)
+
+        def work(connection: Connection) -> IssuedCertificate:
+            participant = participants.get(connection, participant_id)
+            if participant is None:
+                raise UnauthenticatedError("participant.unknown", f"no participant {participant_id!r}", _RE_ENROL)
+            return self._issue(connection, request, participant, self._clock())
+
+        return (await self._writer.run(work)).pem
+
+    async def revoke(self, participant: str, reason: str) -> participants.Participant:
+        """Shut a participant out, at once and for good.
+
+        Raises:
+            RecordMissingError: if there is no such participant.
+        """
+        now = self._clock()
+        revoked = await self._writer.run(
+            lambda connection: participants.revoke(connection, participant, at=now, reason=reason)
+        )
+        self._known.clear()
+        return revoked
+
+    async def create_tokens(
+        self, organisation: str, kind: ParticipantKind, *, lifetime_s: float, count: int, operator: str, address: str
+    ) -> list[JoinToken]:
+        """Mint one-time join tokens; only their hashes are kept.
+
+        Raises:
+            InvalidRequestError: for an impossible organisation or lifetime.
+        """
+        now = self._clock()
+        minted = [mint(organisation, kind, created_by=operator, now=now, lifetime_s=lifetime_s) for _ in range(count)]
+
+        def work(connection: Connection) -> None:
+            for token in minted:
+                tokens.add(connection, token.record)
+
+        await self._writer.run(work)
+        ca = self._authority.certificate_pem
+        return [JoinToken(address, ca, token.record.id, token.secret) for token in minted]
+
+    async def adopt_insecure(self, participant: str) -> None:
+        """Make a row for a participant that was believed on its word (``--insecure``)."""
+        now = self._clock()
+
+        def work(connection: Connection) -> None:
+            if participants.get(connection, participant) is None:
+                participants.add(
+                    connection, participants.Participant(participant, "insecure", ParticipantKind.EDGE, enrolled_at=now)
+                )
+
+        await self._writer.run(work)
+
+    def _issue(
+        self, connection: Connection, request: CertificateRequest, participant: participants.Participant, now: float
+    ) -> IssuedCertificate:
+        if participant.revoked_at is not None:
+            raise ForbiddenError("participant.revoked", f"participant {participant.id} was revoked", _RE_ENROL)
+        issued = self._authority.issue_participant(request, participant.id, now=now, lifetime_s=self._lifetime_s)
+        certificates.add(connection, issued.peer, issued_at=now)
+        return issued
+
+    async def _look_up(self, pem: bytes) -> certificates.Certificate:
+        peer = Peer.from_pem(pem)
+        found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
+        if found is None:
+            raise UnauthenticatedError(
+                "certificate.unknown", f"the certificate of {peer.name} was not issued by this server", _RE_ENROL
+            )
+        self._known[pem] = found
+        while len(self._known) > _CACHED:
+            self._known.popitem(last=False)
+        return found

@@ -1,0 +1,76 @@
+"""The server's configuration: parsed once, validated whole, then frozen."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_LOOPBACK_NAMES = frozenset({"localhost"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine and nothing else."""
+    if host in _LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class ServerConfig(BaseModel):
+    """Everything ``atoll server start`` can be told.
+
+    Raises:
+        ValueError: for values that do not go together; the message names them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: Path = Field(description="Directory of the database, models, spool and certificate authority.")
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=7400, ge=0, le=65535, description="Main port; 0 picks a free one.")
+    enrol_port: int | None = Field(default=None, ge=0, le=65535, description="Enrolment port; default: main port + 1.")
+    transfer_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of the ingest workers; default: main port + 2."
+    )
+    advertise: str | None = Field(default=None, min_length=1, description="Host name that participants connect to.")
+    workers: int = Field(default=1, ge=1, le=64, description="Processes that receive and fold updates.")
+    insecure: bool = Field(default=False, description="No TLS and no certificates; loopback only.")
+    certificate_lifetime_s: float = Field(
+        default=86_400.0, ge=30.0, le=90 * 86_400.0, description="Seconds that a participant's certificate is good for."
+    )
+    silence_s: float = Field(
+        default=5.0,
+        ge=0.0,
+        le=3600.0,
+        description="Seconds a participant may be disconnected before it counts as gone.",
+    )
+    evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION, may come several times.")
+    drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
+    keep_models: int = Field(
+        default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
+    )
+
+    @model_validator(mode="after")
+    def _insecure_only_on_loopback(self) -> ServerConfig:
+        if self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"--insecure with host {self.host!r}: plaintext is for loopback only; use 127.0.0.1, or leave it out"
+            )
+        return self
+
+    @property
+    def advertised_host(self) -> str:
+        """The host name that tokens and certificates carry."""
+        if self.advertise:
+            return self.advertise
+        return "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
+
+    def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
+        """A secondary port: as asked, or ``offset`` after the main one, or free if the main one was free."""
+        if wanted is not None:
+            return wanted
+        return 0 if self.port == 0 else main_port + offset

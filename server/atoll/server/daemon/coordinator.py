@@ -1,0 +1,301 @@
+"""All runs of a server, and the desk that ingest nodes ask."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from blake3 import blake3
+from sqlalchemy import Connection
+
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.daemon.drawing import CohortPool
+from atoll.server.daemon.driver import RunDriver
+from atoll.server.daemon.invitations import max_weight
+from atoll.server.daemon.journal import SqlJournal, event_from_json
+from atoll.server.daemon.performer import RunPerformer
+from atoll.server.daemon.reporting import (
+    answer_to,
+    may_report,
+    member_of,
+    no_longer_wanted,
+    report_recorder,
+    reported_event,
+)
+from atoll.server.daemon.services import Services
+from atoll.server.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
+from atoll.server.identity import new_run_id
+from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.jobs import JobSpec, parse_job, to_run_policy
+from atoll.server.rounds import (
+    Accepted,
+    CancelRequested,
+    Declined,
+    Event,
+    MemberFailed,
+    MemberStatus,
+    PauseRequested,
+    Rejected,
+    ResumeRequested,
+    RoundKey,
+    RunState,
+    RunStatus,
+    Started,
+    initial,
+    replay,
+)
+from atoll.server.stores import event_log, models, participants, reports, runs
+from atoll.wire.layout import Layout
+from atoll.wire.messages import layout_from_proto, layout_to_proto
+from atoll.wire.v1 import participation_pb2, tensors_pb2
+
+log = logging.getLogger(__name__)
+
+_ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
+_BYTES_PER_ELEMENT = 8
+
+
+@dataclass(eq=False)
+class ActiveRun:
+    """A run in work."""
+
+    driver: RunDriver
+    performer: RunPerformer
+    spec: JobSpec
+    layout: Layout
+
+
+class Coordinator:
+    """Starts, resumes and finds runs; routes what participants send to them."""
+
+    def __init__(self, services: Services, certificates: CertificateBook) -> None:
+        self._services = services
+        self._certificates = certificates
+        self._pool = CohortPool(services, self.busy)
+        self._journal = SqlJournal(services.writer)
+        self._active: dict[str, ActiveRun] = {}
+        services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
+
+    async def start(self) -> None:
+        """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left."""
+        found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
+        for run in found:
+            await self._resume(run)
+        for run_id in await self._services.call(self._services.spool.runs):
+            if run_id not in self._active:
+                await self._services.call(self._services.spool.drop_run, run_id)
+
+    async def stop(self) -> None:
+        """Stop taking events; every run stands as its log says."""
+        for active in self._active.values():
+            await active.driver.stop()
+
+    def active(self, run_id: str) -> ActiveRun | None:
+        """A run that has not ended; None for others."""
+        return self._active.get(run_id)
+
+    async def submit(self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str) -> str:
+        """Begin a run; returns its id when it is durable.
+
+        Raises:
+            JobFileError: listing every problem of the job.
+            InvalidRequestError: if the model or evaluator is not there or does not fit.
+        """
+        spec = parse_job(job_toml, file_name or "job.toml")
+        await self._check_model(layout, initial_blob)
+        name = spec.evaluation.server
+        if name is not None and name not in self._services.evaluators:
+            installed = ", ".join(sorted(self._services.evaluators)) or "none"
+            raise InvalidRequestError(
+                "job.evaluator",
+                f"evaluation.server = {name!r}: no such evaluator on this server; installed: {installed}",
+                "start the server with --evaluator NAME=MODULE:FUNCTION",
+            )
+        now, run_id = self._services.clock(), new_run_id()
+        run = runs.Run(
+            id=run_id,
+            name=spec.job.name,
+            job_toml=job_toml.decode(),
+            job_digest=blake3(job_toml).hexdigest(),
+            layout=layout_to_proto(layout).SerializeToString(deterministic=True),
+            initial_model=initial_blob,
+            current_model=initial_blob,
+            rounds_total=spec.job.rounds,
+            status=RunStatus.SUBMITTED.value,
+            submitted_by=operator,
+            created_at=now,
+        )
+        first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
+
+        def work(connection: Connection) -> None:
+            runs.add(connection, run)
+            models.add(connection, first)
+
+        await self._services.writer.run(work)
+        driver = self._activate(run, spec, layout, initial(run_id, to_run_policy(spec), initial_blob), 0)
+        await driver.post(Started())
+        return run_id
+
+    async def pause(self, run_id: str) -> None:
+        """No further round begins after the one in work.
+
+        Raises:
+            NotFoundError, ConflictError: if the run is unknown or has ended.
+        """
+        await self._order(run_id, PauseRequested())
+
+    async def resume(self, run_id: str) -> None:
+        """Rounds go on. Raises as ``pause``."""
+        await self._order(run_id, ResumeRequested())
+
+    async def cancel(self, run_id: str, reason: str) -> None:
+        """End the run now. Raises as ``pause``."""
+        await self._order(run_id, CancelRequested(reason or "cancelled by the operator"))
+
+    async def revoke(self, participant: str, reason: str) -> participants.Participant:
+        """Shut a participant out at once, also from streams that are open.
+
+        Raises:
+            RecordMissingError: if there is no such participant.
+        """
+        row = await self._certificates.revoke(participant, reason)
+        session = self._services.sessions.get(participant)
+        if session is not None:
+            session.close()
+        return row
+
+    # What ingest nodes ask (``ingest.desk.Desk``).
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """See ``Desk``."""
+        return await self._certificates.identify(certificate_pem)
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``Desk``."""
+        active = self._require_active(run)
+        key, state = RoundKey(round_number, attempt), active.driver.state
+        standing = await self._standing_receipt(participant, run, key)
+        member = member_of(state, key, participant)
+        if standing is None and not may_report(state, key, participant):
+            raise no_longer_wanted(key, participant, member)
+        size = active.layout.size
+        return UploadGrant(
+            elements=size,
+            max_abs=state.policy.max_abs,
+            max_bytes=2 * _BYTES_PER_ELEMENT * size,
+            max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
+            receipt=standing,
+        )
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """See ``Desk``."""
+        at = commit.report.round
+        active = self._require_active(at.run)
+        key = RoundKey(at.round, at.attempt)
+        if commit.rejection:
+            await active.driver.post(Rejected(key, commit.participant, commit.rejection))
+            return ReportReceipt(Disposition.DROPPED, "")
+        event = reported_event(commit, key)
+        if commit.late and may_report(active.driver.state, key, commit.participant):
+            raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)
+        row = report_recorder(active.driver.run, commit, self._services.clock())
+        effects = await active.driver.post(event, also=row)
+        return answer_to(effects, commit.participant, commit.report.digest)
+
+    # What participants say (``rpc.participation.Replies``).
+
+    async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
+        """A participant accepted, declined or failed; answers for rounds that are gone are ignored."""
+        active = self._active.get(reply.key.run)
+        if active is None:
+            return
+        key, verdicts = RoundKey(reply.key.round, reply.key.attempt), participation_pb2.TaskReply
+        event: Event
+        match reply.verdict:
+            case verdicts.VERDICT_ACCEPTED:
+                event = Accepted(key, participant)
+            case verdicts.VERDICT_DECLINED:
+                event = Declined(key, participant, reply.reason or "no reason given")
+            case verdicts.VERDICT_FAILED:
+                event = MemberFailed(key, participant, reply.reason or "no reason given")
+            case _:
+                raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
+        try:
+            await active.driver.post(event)
+        except ConflictError as error:
+            log.debug("reply of %s not taken: %s", participant, error)
+        self._services.sessions.touch()
+
+    def certificate_remaining_s(self, participant: str) -> float:
+        """See ``Replies``."""
+        return self._certificates.remaining_s(participant)
+
+    def busy(self, apart_from: str) -> set[str]:
+        """Participants that other runs expect a report from."""
+        return {
+            participant
+            for run_id, active in self._active.items()
+            if run_id != apart_from and active.driver.state.round is not None
+            for participant in active.driver.state.round.roster.with_status(MemberStatus.INVITED, MemberStatus.TRAINING)
+        }
+
+    def _activate(self, run: runs.Run, spec: JobSpec, layout: Layout, state: RunState, next_seq: int) -> RunDriver:
+        driver = RunDriver(state, next_seq, self._journal, self._services.clock, self._moved)
+        performer = RunPerformer(driver, spec, layout, self._services, self._pool)
+        self._active[run.id] = ActiveRun(driver, performer, spec, layout)
+        driver.start(performer)
+        return driver
+
+    async def _resume(self, run: runs.Run) -> None:
+        spec = parse_job(run.job_toml, f"the job of run {run.id}")
+        layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
+
+        def work(connection: Connection) -> tuple[RunState, int]:
+            logged = [(event_from_json(event.body), event.at) for event in event_log.replay(connection, run.id)]
+            state = initial(run.id, to_run_policy(spec), run.initial_model)
+            return replay(state, logged), len(logged)
+
+        state, next_seq = await self._services.reader.run(work)
+        log.info("run %s resumes: %s", run.id, state.status, extra={"run": run.id})
+        driver = self._activate(run, spec, layout, state, next_seq)
+        if state.status is RunStatus.SUBMITTED:
+            driver.post(Started())
+
+    def _moved(self, driver: RunDriver) -> None:
+        self._services.sessions.touch()
+        if driver.state.status.ended:
+            self._active.pop(driver.run, None)
+
+    async def _order(self, run_id: str, event: Event) -> None:
+        active = self._active.get(run_id)
+        if active is None:
+            run = await self._services.reader.run(lambda connection: runs.get(connection, run_id))
+            raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "submit a new run")
+        await active.driver.post(event)
+
+    async def _check_model(self, layout: Layout, blob: str) -> None:
+        manifest = await self._services.call(self._services.blobs.manifest, blob)
+        if manifest.size_bytes != layout.size_bytes:
+            raise InvalidRequestError(
+                "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
+            )
+
+    def _require_active(self, run_id: str) -> ActiveRun:
+        active = self._active.get(run_id)
+        if active is None:
+            raise NotFoundError("run.unknown", f"no run {run_id[:40]!r} is in work here", "wait for an invitation")
+        return active
+
+    async def _standing_receipt(self, participant: str, run: str, key: RoundKey) -> ReportReceipt | None:
+        found = await self._services.reader.run(
+            lambda connection: reports.get(connection, run, key.round, key.attempt, participant)
+        )
+        return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
+
+    def _connected(self, participant: str) -> None:
+        for active in list(self._active.values()):
+            active.performer.invite(participant)
+
+    def _disconnected(self, participant: str) -> None:
+        for active in list(self._active.values()):
+            active.performer.lost(participant)

@@ -1,0 +1,67 @@
+"""What a member of a round is told, built once for all members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atoll.server.jobs import JobSpec
+from atoll.server.rounds import RoundKey, RoundKind, RoundState, RunState, Weighting
+from atoll.wire.layout import Layout
+from atoll.wire.messages import layout_to_proto, settings_to_proto
+from atoll.wire.v1 import participation_pb2, tensors_pb2
+
+ANY_WEIGHT = 2**40
+
+_KINDS = {
+    RoundKind.TRAIN: participation_pb2.Participate.KIND_TRAIN,
+    RoundKind.EVALUATE: participation_pb2.Participate.KIND_EVALUATE,
+}
+
+
+@dataclass(frozen=True)
+class Invitations:
+    """Makes the instructions of one run."""
+
+    run: str
+    spec: JobSpec
+    layout: Layout
+
+    def key(self, key: RoundKey) -> participation_pb2.RoundKey:
+        """A round's key as its protobuf message."""
+        return participation_pb2.RoundKey(run=self.run, round=key.round, attempt=key.attempt)
+
+    def participate(self, state: RunState, live: RoundState, remaining_s: float) -> participation_pb2.Participate:
+        """The task of an open round, but for the member's own ``max_weight``."""
+        spec = self.spec
+        return participation_pb2.Participate(
+            key=self.key(live.key),
+            run_name=spec.job.name,
+            kind=_KINDS[live.kind],
+            rounds_total=spec.job.rounds,
+            inputs=[tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=state.model)],
+            settings=settings_to_proto(spec.training),
+            remaining_s=max(0.0, remaining_s),
+            cohort_size=len(live.roster),
+            encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
+            max_abs=state.policy.max_abs,
+            evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
+        )
+
+    def for_member(
+        self, task: participation_pb2.Participate, state: RunState, declared_weight: int
+    ) -> participation_pb2.CheckInResponse:
+        """The task with what this member may report at most."""
+        message = participation_pb2.CheckInResponse(participate=task)
+        message.participate.max_weight = max_weight(state, declared_weight)
+        return message
+
+    def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
+        """The round no longer wants this participant's work."""
+        return participation_pb2.CheckInResponse(
+            stop=participation_pb2.Stop(key=self.key(key), reason=reason, late_report_welcome=late_welcome)
+        )
+
+
+def max_weight(state: RunState, declared_weight: int) -> int:
+    """The largest weight that a member may report: what it declared, where weights count; else any."""
+    return declared_weight if state.policy.weighting is Weighting.EXAMPLES else ANY_WEIGHT

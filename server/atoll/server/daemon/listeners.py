@@ -1,0 +1,94 @@
+"""gRPC servers: options, credentials, ports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1._async import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+
+from atoll.server.errors import StorageError
+from atoll.server.identity import Authority
+from atoll.server.rpc.errors import ErrorInterceptor
+from atoll.wire.digest import MAX_CHUNK_BYTES
+
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + (64 << 10)),
+    ("grpc.max_send_message_length", MAX_CHUNK_BYTES + (1 << 20)),
+    ("grpc.max_metadata_size", 16 << 10),
+    ("grpc.absolute_max_metadata_size", 32 << 10),
+    ("grpc.max_concurrent_streams", 128),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.lookahead_bytes", 8 << 20),
+)
+_CERTIFICATE_CHECK_S = 3600.0
+
+
+def make_server(*, shared_port: bool = False) -> grpc.aio.Server:
+    """A server without ports; with ``shared_port`` several processes may listen on the same one."""
+    options = [*_OPTIONS, ("grpc.so_reuseport", int(shared_port))]
+    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options)
+
+
+def server_credentials(
+    authority: Authority, names: Sequence[str], *, mutual: bool, clock: Callable[[], float]
+) -> grpc.ServerCredentials:
+    """TLS with the authority's server certificate, looked after while the server runs; ``mutual`` asks for the peer's."""
+    ca = authority.certificate_pem if mutual else None
+    last = time.monotonic()
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair = authority.server_key_pair(names, now=clock())
+        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
+
+    def refreshed() -> grpc.ServerCertificateConfiguration:
+        """Called at each handshake; the same object again keeps what is in use."""
+        nonlocal last, current
+        if time.monotonic() - last >= _CERTIFICATE_CHECK_S:
+            last = time.monotonic()
+            current = configuration()
+        return current
+
+    current = configuration()
+    return grpc.dynamic_ssl_server_credentials(current, refreshed, require_client_authentication=mutual)
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
+    """Listen on a port (0: any free one) and return it; without credentials in plaintext.
+
+    Raises:
+        StorageError: if the port cannot be had.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise StorageError(
+            "server.port",
+            f"cannot listen on {address}: the port is taken, or the address is not of this machine",
+            "choose another with --port, --enrol-port, --transfer-port or --host",
+        )
+    return bound
+
+
+async def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:
+    """The standard health and reflection services for these service names; all serve."""
+    health = HealthServicer()
+    add_HealthServicer_to_server(health, server)
+    for name in ("", *services):
+        await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*services, reflection.SERVICE_NAME, "grpc.health.v1.Health"], server)
+    return health

@@ -1,0 +1,41 @@
+"""Logging: one line per event, for people or as JSON, with run, round and participant where they are known."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+FIELDS = ("run", "round", "participant")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and what is known of ``FIELDS``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        entry: dict[str, object] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update({name: getattr(record, name) for name in FIELDS if hasattr(record, name)})
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(level: str, *, as_json: bool) -> None:
+    """Log to standard error from ``level`` (debug, info, warning, error) on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Alembic tells of every schema check, numba of its compiler's passes: both drown the rest.
+    for noisy in ("alembic", "numba"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,0 +1,167 @@
+"""The ingest nodes that the coordinator can ask to fold: the one in this process, or the workers'."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Protocol
+
+from atoll.server.aggregation import PartialFile, PartialSum
+from atoll.server.errors import UnavailableError
+from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+
+
+class Node(Protocol):
+    """One node, as the coordinator sees it."""
+
+    name: str
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """Add those updates that are not in the node's sum yet."""
+        ...
+
+    def partial(self, key: SumKey, items: Sequence[FoldItem]) -> contextlib.AbstractAsyncContextManager[PartialSum]:
+        """The node's sum of exactly these updates."""
+        ...
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """Forget the sums of one attempt of a round."""
+        ...
+
+    async def drop_run(self, run: str) -> None:
+        """Forget every sum of a run."""
+        ...
+
+
+class LocalNode:
+    """The node in the coordinator's own process."""
+
+    def __init__(self, node: IngestNode, executor: Executor) -> None:
+        self.name = node.name
+        self._node = node
+        self._executor = executor
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """See ``Node``."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._node.fold, key, items)
+
+    @contextlib.asynccontextmanager
+    async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
+        """See ``Node``; the accumulator itself, not a copy."""
+        loop = asyncio.get_running_loop()
+        yield await loop.run_in_executor(self._executor, self._node.partial, key, items)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """See ``Node``."""
+        self._node.drop(run, round_number, attempt)
+
+    async def drop_run(self, run: str) -> None:
+        """See ``Node``."""
+        self._node.drop_run(run)
+
+
+class FileNode:
+    """A node in another process: its partial sums come as files. ``calls`` does the remote calls."""
+
+    def __init__(self, name: str, calls: RemoteCalls, folder: Path, executor: Executor) -> None:
+        self.name = name
+        self._calls = calls
+        self._folder = folder
+        self._executor = executor
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """See ``Node``."""
+        await self._calls.fold(key, items)
+
+    @contextlib.asynccontextmanager
+    async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
+        """See ``Node``; a memory-mapped file that is removed afterwards."""
+        path = self._folder / f"{self.name}-{secrets.token_hex(8)}.partial"
+        try:
+            await self._calls.write_partial(key, items, path)
+            yield await asyncio.get_running_loop().run_in_executor(self._executor, PartialFile, path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """See ``Node``."""
+        await self._calls.drop(run, round_number, attempt)
+
+    async def drop_run(self, run: str) -> None:
+        """See ``Node``."""
+        await self._calls.drop_run(run)
+
+
+class RemoteCalls(Protocol):
+    """What a worker process answers to."""
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """Fold in the worker."""
+        ...
+
+    async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
+        """Have the worker write a partial sum."""
+        ...
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """Forget one attempt of a round."""
+        ...
+
+    async def drop_run(self, run: str) -> None:
+        """Forget a run."""
+        ...
+
+
+class NodePool:
+    """The nodes by name; work for one that is gone goes to another, for any node can read any spool."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+
+    def add(self, node: Node) -> None:
+        """A node is ready (again)."""
+        self._nodes[node.name] = node
+
+    def remove(self, name: str) -> None:
+        """A node is gone; its sums are folded anew elsewhere."""
+        self._nodes.pop(name, None)
+
+    async def fold(self, key: SumKey, node: str, item: FoldItem) -> None:
+        """Fold an update where it was received, if that node is still there."""
+        await self._choose(node).fold(key, [item])
+
+    @contextlib.asynccontextmanager
+    async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:
+        """The partial sums that make up exactly these updates, given with the node that received each.
+
+        Raises:
+            UnavailableError: if no node is there.
+            ServerError: if an update can no longer be read.
+        """
+        shares: dict[str, list[FoldItem]] = defaultdict(list)
+        for node, item in items:
+            shares[self._choose(node).name].append(item)
+        async with contextlib.AsyncExitStack() as stack:
+            nodes = [(self._nodes[name], share) for name, share in sorted(shares.items())]
+            entered = [stack.enter_async_context(node.partial(key, share)) for node, share in nodes]
+            yield list(await asyncio.gather(*entered))
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """Forget the sums of one attempt of a round everywhere."""
+        for node in list(self._nodes.values()):
+            await node.drop(run, round_number, attempt)
+
+    async def drop_run(self, run: str) -> None:
+        """Forget every sum of a run everywhere."""
+        for node in list(self._nodes.values()):
+            await node.drop_run(run)
+
+    def _choose(self, name: str) -> Node:
+        if not self._nodes:
+            raise UnavailableError("node.none", "no ingest node is running", "try again", retry_after_s=1.0)
+        return self._nodes.get(name) or self._nodes[min(self._nodes)]

@@ -1,0 +1,243 @@
+"""What each effect does. One performer per run; every method may be asked for again and then changes nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, assert_never
+
+from atoll.server.daemon.drawing import CohortPool
+from atoll.server.daemon.driver import Also, RunDriver
+from atoll.server.daemon.invitations import Invitations
+from atoll.server.daemon.journal import add_metrics
+from atoll.server.daemon.releasing import Releaser
+from atoll.server.daemon.services import Services
+from atoll.server.errors import ConflictError, ServerError
+from atoll.server.jobs import JobSpec
+from atoll.server.rounds import (
+    Aggregate,
+    ChargeAndStore,
+    Charged,
+    DeadlinePassed,
+    DrawCohort,
+    DropSpools,
+    Effect,
+    EffectFailed,
+    Event,
+    Finish,
+    Fold,
+    Invite,
+    LateMode,
+    MemberStatus,
+    Phase,
+    PrepareRound,
+    Publish,
+    Published,
+    Receipt,
+    RecordMember,
+    RecordRound,
+    Rejected,
+    RetryDue,
+    RoundKey,
+    RoundPrepared,
+    RoundState,
+    StartDeadline,
+    StartRetry,
+    Stop,
+    WentSilent,
+)
+from atoll.wire.layout import Layout
+
+log = logging.getLogger(__name__)
+
+_EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
+_FIRST_RETRY_S = 0.2
+_LONGEST_RETRY_S = 10.0
+
+
+class RunPerformer:
+    """Does the effects of one run."""
+
+    def __init__(self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, pool: CohortPool) -> None:
+        self._driver = driver
+        self._spec = spec
+        self._services = services
+        self._pool = pool
+        self._invitations = Invitations(driver.run, spec, layout)
+        self._releaser = Releaser(driver, spec, layout, services)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def perform(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
+        """See ``driver.Performer``."""
+        match effect:
+            case DrawCohort():
+                self._start("draw", self._draw(effect), replaces=True)
+            case PrepareRound():
+                self._start(f"prepare {effect.key}", self._prepare(effect))
+            case Invite():
+                for participant in effect.participants:
+                    self.invite(participant)
+            case Stop():
+                self._stop(effect)
+            case StartDeadline():
+                self._timer("deadline", effect.remaining_s, DeadlinePassed(effect.key))
+            case Fold():
+                self._start(f"fold {effect.key} {effect.update.participant}", self._fold(effect))
+            case Aggregate():
+                self._start(f"aggregate {effect.key}", self._aggregate(effect))
+            case ChargeAndStore():
+                self._start(f"charge {effect.key}", self._charge(effect))
+            case Publish():
+                self._start(f"publish {effect.key}", self._publish(effect))
+            case StartRetry():
+                self._timer("retry", effect.delay_s, RetryDue(effect.key))
+            case DropSpools():
+                self._start(f"drop {effect.through}", self._drop(effect))
+            case Finish():
+                self._start("finish", self._finish(effect))
+            case Receipt() | RecordRound() | RecordMember():
+                pass  # answered by the poster, recorded by the journal
+            case _:
+                assert_never(effect)
+
+    def close(self) -> None:
+        """See ``driver.Performer``."""
+        for timer in self._timers.values():
+            timer.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+
+    def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
+        """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
+        return self._releaser.server_metrics(key)
+
+    def invite(self, participant: str) -> None:
+        """Push the open round's task to a connected member that is still expected and not at work on it already."""
+        state, live = self._driver.state, self._driver.state.round
+        session = self._services.sessions.get(participant)
+        member = live.roster.get(participant) if live is not None else None
+        if live is None or session is None or member is None or not _expects(live, member.status):
+            return
+        if (self._driver.run, live.key.round, live.key.attempt) in session.introduction.resuming:
+            return
+        remaining_s = live.deadline_at - self._services.clock()
+        task = self._invitations.participate(state, live, remaining_s)
+        session.send(self._invitations.for_member(task, state, member.declared_weight))
+
+    def lost(self, participant: str) -> None:
+        """A participant's connection broke: unless it returns in time, it counts as gone."""
+        live = self._driver.state.round
+        member = live.roster.get(participant) if live is not None else None
+        if live is None or member is None or not _expects(live, member.status):
+            return
+        key = live.key
+        self._call_later(
+            f"silence {participant}", self._services.silence_s, lambda: self._fell_silent(key, participant)
+        )
+
+    def _fell_silent(self, key: RoundKey, participant: str) -> None:
+        if self._services.sessions.get(participant) is None:
+            reason = f"the connection was lost for {self._services.silence_s:g} s"
+            self._start(f"silent {key} {participant}", self._answer(WentSilent(key, participant, reason)))
+
+    async def _draw(self, effect: DrawCohort) -> None:
+        await self._answer(await self._pool.draw(effect, self._driver.run, self._spec))
+
+    async def _prepare(self, effect: PrepareRound) -> None:
+        window_s = await self._pool.report_window_s(effect, self._spec)
+        grid = self._releaser.grid(effect)
+        await self._answer(RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid))
+
+    def _stop(self, effect: Stop) -> None:
+        late_welcome = self._driver.state.policy.straggler.late.mode is LateMode.CARRY
+        message = self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome)
+        for participant in effect.participants:
+            session = self._services.sessions.get(participant)
+            if session is not None:
+                session.send(message)
+
+    async def _fold(self, effect: Fold) -> None:
+        live = self._driver.state.round
+        if live is None or live.key != effect.key or live.grid is None:
+            return
+        try:
+            await self._releaser.fold(effect, live.grid)
+        except ServerError as error:
+            await self._answer(Rejected(effect.update.key, effect.update.participant, str(error.detail)))
+
+    async def _aggregate(self, effect: Aggregate) -> None:
+        try:
+            await self._answer(await self._releaser.aggregate(effect))
+        except ServerError as error:
+            log.exception("run %s round %s: aggregation failed", self._driver.run, effect.key)
+            await self._answer(EffectFailed(effect.key, "aggregate", str(error.detail)))
+
+    async def _charge(self, effect: ChargeAndStore) -> None:
+        try:
+            also = await self._releaser.charge(effect)
+        except ServerError as error:
+            log.exception("run %s round %s: the release could not be charged", self._driver.run, effect.key)
+            await self._answer(EffectFailed(effect.key, "charge", str(error.detail)))
+            return
+        await self._answer(Charged(effect.key), also)
+
+    async def _publish(self, effect: Publish) -> None:
+        metrics = await self._releaser.evaluate(effect)
+        await self._answer(Published(effect.key), add_metrics(self._driver.run, effect.key, metrics))
+
+    async def _drop(self, effect: DropSpools) -> None:
+        await self._releaser.drop(effect)
+
+    async def _finish(self, effect: Finish) -> None:
+        log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})
+        await self._services.nodes.drop_run(self._driver.run)
+
+    async def _answer(self, event: Event, also: Also | None = None) -> None:
+        """Post an event until it is stored: without it the run would stand still."""
+        delay_s = _FIRST_RETRY_S
+        while True:
+            try:
+                await self._driver.post(event, also)
+            except ConflictError as error:
+                log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
+                return
+            except ServerError as error:
+                log.warning("run %s: %s not stored, trying again: %s", self._driver.run, event.kind, error.detail)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+            else:
+                return
+
+    def _start(self, name: str, work: Coroutine[Any, Any, None], *, replaces: bool = False) -> None:
+        current = self._tasks.get(name)
+        if current is not None and not current.done():
+            if not replaces:
+                work.close()
+                return
+            current.cancel()
+        task = asyncio.create_task(work, name=f"{self._driver.run} {name}")
+        self._tasks[name] = task
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("run %s: %s failed unexpectedly", self._driver.run, name, exc_info=error)
+            live = self._driver.state.round
+            if live is not None:
+                self._driver.post(EffectFailed(live.key, name, f"unexpected {type(error).__name__}: {error}"))
+
+    def _timer(self, name: str, delay_s: float, event: Event) -> None:
+        self._call_later(name, delay_s, lambda: self._start(f"{name} due", self._answer(event)))
+
+    def _call_later(self, name: str, delay_s: float, call: Any) -> None:
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = asyncio.get_running_loop().call_later(max(0.0, delay_s), call)
+
+
+def _expects(live: RoundState, status: MemberStatus) -> bool:
+    return live.phase is Phase.OPEN and status in _EXPECTED

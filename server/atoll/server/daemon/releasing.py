@@ -1,0 +1,217 @@
+"""From reports to the next model: grid, folding, the sum, the candidate, its charge."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from blake3 import blake3
+from sqlalchemy import Connection
+
+from atoll.server.aggregation import Grid, MergedSum, NewModel, OldModel, grid_for, release_model
+from atoll.server.daemon.driver import Also, RunDriver
+from atoll.server.daemon.evaluators import run_evaluator
+from atoll.server.daemon.records import metrics_of, round_record
+from atoll.server.daemon.services import Services
+from atoll.server.errors import CorruptDataError
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.server.jobs import JobSpec, optimiser_of
+from atoll.server.rounds import (
+    Aggregate,
+    Aggregated,
+    ChargeAndStore,
+    DropSpools,
+    Effect,
+    Fold,
+    PrepareRound,
+    Publish,
+    RoundGrid,
+    RoundKey,
+    RoundKind,
+    RoundState,
+    UpdateRef,
+    aggregate_of,
+)
+from atoll.server.stores import Blob, charges, models, runs
+from atoll.server.stores import release as releases
+from atoll.wire.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that is durable but not released.
+
+    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors.
+    """
+
+    key: RoundKey
+    blob: str
+    size_bytes: int
+    optimiser_blobs: tuple[tuple[str, str], ...]
+    norm: float
+
+
+class Releaser:
+    """Makes the releases of one run."""
+
+    def __init__(self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services) -> None:
+        self._driver = driver
+        self._spec = spec
+        self._layout = layout
+        self._services = services
+        self._optimiser = optimiser_of(spec)
+        self._candidate: Candidate | None = None
+        self._server_metrics: dict[RoundKey, dict[str, float]] = {}
+
+    def grid(self, effect: PrepareRound) -> RoundGrid | None:
+        """The grid of a train round with anyone to count."""
+        if effect.kind is not RoundKind.TRAIN or not effect.total_weight:
+            return None
+        return RoundGrid(**asdict(grid_for(effect.total_weight, self._spec.aggregation.max_abs)))
+
+    async def fold(self, effect: Fold, grid: RoundGrid) -> None:
+        """Fold one update where it was received."""
+        item = self._item(effect.update, effect.weight)
+        await self._services.nodes.fold(self._sum_key(effect.key, grid), effect.update.node, item)
+
+    async def aggregate(self, effect: Aggregate) -> Aggregated:
+        """Make what the round results in, durable: a candidate model, or the record of an evaluation.
+
+        Raises:
+            ServerError: if an update can no longer be read, or the result would not be finite.
+        """
+        if effect.kind is RoundKind.EVALUATE:
+            digest = _evaluation_digest(self._live())
+        else:
+            self._candidate = await self._make_candidate(effect)
+            digest = self._candidate.blob
+        return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
+
+    async def charge(self, effect: ChargeAndStore) -> Also:
+        """What is stored in the transaction that makes the round ``Charged``.
+
+        After a restart the candidate is made again: the same sum gives the same bytes.
+
+        Raises:
+            CorruptDataError: if it does not.
+        """
+        live = self._live()
+        candidate = None
+        if effect.kind is RoundKind.TRAIN:
+            candidate = self._candidate
+            if candidate is None or candidate.key != effect.key:
+                candidate = self._candidate = await self._make_candidate(aggregate_of(self._driver.state))
+            if candidate.blob != effect.digest:
+                raise CorruptDataError(
+                    "release.digest", f"round {effect.key} gives {candidate.blob[:16]} now, {effect.digest[:16]} before"
+                )
+        return self._release_record(effect, live, candidate)
+
+    async def evaluate(self, effect: Publish) -> Mapping[str, float]:
+        """Have the operator's evaluator judge the released model; nothing if the job names none."""
+        name = self._spec.evaluation.server
+        evaluator = self._services.evaluators.get(name) if name else None
+        if evaluator is None or effect.kind is not RoundKind.TRAIN:
+            return {}
+        with self._services.blobs.open(effect.digest) as blob:
+            view = blob.read(0, blob.manifest.size_bytes)
+            found = await self._services.call(run_evaluator, evaluator, self._layout, view)
+        self._server_metrics = {effect.key: found}
+        return found
+
+    def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
+        """What the evaluator said of the round's model; empty if there is none."""
+        return self._server_metrics.get(key, {})
+
+    async def drop(self, effect: DropSpools) -> None:
+        """Remove uploads that no sum can need, and forget the sums."""
+        run = self._driver.run
+        keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
+        through = (effect.through.round, effect.through.attempt)
+        dropped = await self._services.call(self._services.spool.drop_through, run, through, keep)
+        for number, attempt in dropped:
+            await self._services.nodes.drop(run, number, attempt)
+
+    async def _make_candidate(self, effect: Aggregate) -> Candidate:
+        grid = self._live().grid
+        if grid is None:
+            raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
+        items = [
+            (term.update.node, self._item(term.update, term.weight))
+            for term in effect.contributions
+            if term.update is not None
+        ]
+        latest = await self._services.reader.run(lambda connection: models.latest(connection, self._driver.run))
+        states = dict(latest.optimiser_blobs) if latest is not None else {}
+        async with self._services.nodes.partials(self._sum_key(effect.key, grid), items) as parts:
+            return await self._services.call(self._write_candidate, effect.key, MergedSum(parts), states)
+
+    def _write_candidate(self, key: RoundKey, total: MergedSum, states: Mapping[str, str]) -> Candidate:
+        blobs = self._services.blobs
+        with contextlib.ExitStack() as stack:
+            old = {name: stack.enter_context(blobs.open(blob)) for name, blob in states.items()}
+            model = stack.enter_context(blobs.open(self._driver.state.model))
+            sinks = {name: stack.enter_context(blobs.create()) for name in self._optimiser.state_names}
+            sink = stack.enter_context(blobs.create())
+            released = release_model(
+                self._layout,
+                total,
+                self._optimiser,
+                OldModel(_whole(model), {name: _whole(blob) for name, blob in old.items()}),
+                NewModel(sink, sinks),
+            )
+            manifest = sink.commit()
+            state_blobs = tuple(sorted((name, writer.commit().name) for name, writer in sinks.items()))
+        return Candidate(key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm)
+
+    def _release_record(self, effect: ChargeAndStore, live: RoundState, candidate: Candidate | None) -> Also:
+        run, now, version = self._driver.run, self._services.clock(), self._driver.state.version
+        model = None
+        if candidate is not None:
+            model = models.Model(
+                run_id=run,
+                version=version + 1,
+                round=effect.key.round,
+                blob=candidate.blob,
+                size_bytes=candidate.size_bytes,
+                created_at=now,
+                optimiser_blobs=candidate.optimiser_blobs,
+            )
+        charge = charges.Charge(run, effect.key.round, effect.key.attempt, charges.NO_MECHANISM, json.dumps({}), now)
+        counted = [
+            (term.update.key.round, term.update.key.attempt, term.participant)
+            for term in aggregate_of(self._driver.state).contributions
+            if term.update is not None
+        ]
+        record = releases.Release(charge, round_record(run, live, metrics_of(live.roster)), (), model, counted)
+
+        def also(connection: Connection, _: tuple[Effect, ...]) -> None:
+            releases.record(connection, record)
+            if model is not None:
+                runs.set_model(connection, run, model.blob, rounds_released=version + 1)
+
+        return also
+
+    def _live(self) -> RoundState:
+        live = self._driver.state.round
+        if live is None:
+            raise CorruptDataError("run.round", f"run {self._driver.run} has no round in work")
+        return live
+
+    def _item(self, update: UpdateRef, weight: int) -> FoldItem:
+        key = update.key
+        return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
+
+    def _sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
+        return SumKey(self._driver.run, key.round, key.attempt, self._layout.size, Grid(**asdict(grid)))
+
+
+def _evaluation_digest(live: RoundState) -> str:
+    """Names the record of an evaluation: BLAKE3 of its metrics as canonical JSON."""
+    return blake3(json.dumps(metrics_of(live.roster), sort_keys=True).encode()).hexdigest()
+
+
+def _whole(blob: Blob) -> memoryview:
+    return blob.read(0, blob.manifest.size_bytes)

@@ -1,0 +1,141 @@
+"""Between a report as it came and the engine's event, its row, and the answer to the participant."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from atoll.server.daemon.driver import Also
+from atoll.server.daemon.records import report_metrics
+from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
+from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
+from atoll.server.rounds import (
+    Effect,
+    LateMode,
+    Member,
+    MemberStatus,
+    Phase,
+    Receipt,
+    Reported,
+    RoundKey,
+    RunState,
+    UpdateRef,
+    Verdict,
+)
+from atoll.server.stores import reports
+
+MAX_METRICS = 256
+MAX_METRIC_NAME_CHARS = 128
+
+_DISPOSITIONS = {
+    Verdict.COUNTED: Disposition.COUNTED,
+    Verdict.CARRIED: Disposition.CARRIED,
+    Verdict.LATE: Disposition.DROPPED,
+}
+_EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
+_MAY_BE_LATE = frozenset(
+    {MemberStatus.TIMED_OUT, MemberStatus.OVER_SELECTED, MemberStatus.SILENT, MemberStatus.STOPPED}
+)
+
+
+def reported_event(commit: Commit, key: RoundKey) -> Reported:
+    """The engine's event for a report.
+
+    Raises:
+        InvalidRequestError: for too many or impossible metrics.
+    """
+    report = commit.report
+    names = [*report.metrics, *report.evaluation]
+    if len(names) > MAX_METRICS or any(len(name) > MAX_METRIC_NAME_CHARS for name in names):
+        raise InvalidRequestError(
+            "report.metrics",
+            f"{len(names)} metrics: at most {MAX_METRICS}, with names of at most {MAX_METRIC_NAME_CHARS} characters",
+        )
+    metrics = report_metrics(report.metrics, report.evaluation, report.evaluation_weight)
+    weight = report.weight if report.upload_id else report.evaluation_weight
+    update = None
+    if report.upload_id:
+        update = UpdateRef(key, commit.participant, report.digest, weight, commit.node)
+    try:
+        return Reported(key, commit.participant, update, weight, metrics)
+    except ValueError as error:
+        raise InvalidRequestError("report.metrics", str(error)) from None
+
+
+def report_recorder(run: str, commit: Commit, now: float) -> Also:
+    """Stores the report's row if the engine acknowledges it."""
+    report = commit.report
+
+    def also(connection: Connection, effects: tuple[Effect, ...]) -> None:
+        receipt = _receipt(effects, commit.participant)
+        if receipt is None or receipt.verdict not in (Verdict.COUNTED, Verdict.CARRIED):
+            return
+        row = reports.Report(
+            run_id=run,
+            round=report.round.round,
+            attempt=report.round.attempt,
+            participant=commit.participant,
+            digest=report.digest,
+            upload_id=report.upload_id,
+            weight=report.weight if report.upload_id else report.evaluation_weight,
+            node=commit.node,
+            received_at=now,
+            disposition=_DISPOSITIONS[receipt.verdict].value,
+            payload_bytes=commit.payload_bytes,
+            norm=commit.norm,
+            metrics=report_metrics(report.metrics, report.evaluation, report.evaluation_weight),
+        )
+        reports.record(connection, row)
+
+    return also
+
+
+def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> ReportReceipt:
+    """What the participant is told.
+
+    Raises:
+        ConflictError: if the report is refused.
+    """
+    receipt = _receipt(effects, participant)
+    if receipt is None:
+        raise ConflictError("report.refused", "the round does not take this report", "wait for the next invitation")
+    if receipt.verdict is Verdict.REJECTED:
+        raise ConflictError("report.refused", receipt.detail, "the first report stands; report once per round")
+    return ReportReceipt(_DISPOSITIONS[receipt.verdict], digest)
+
+
+def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None:
+    """The participant's part in a round that is in work or remembered; None for a stranger."""
+    if state.round is not None and state.round.key == key:
+        return state.round.roster.get(participant)
+    for past in state.past:
+        if past.key == key:
+            return past.roster.get(participant)
+    return None
+
+
+def may_report(state: RunState, key: RoundKey, participant: str) -> bool:
+    """Whether a first report of this participant for this round could still count, now or in a later round."""
+    member = member_of(state, key, participant)
+    if member is None:
+        return False
+    live = state.round
+    if live is not None and live.key == key and live.phase is Phase.OPEN:
+        return member.status in _EXPECTED
+    carried = state.policy.straggler.late.mode is LateMode.CARRY
+    return carried and member.status in _MAY_BE_LATE and member.update is None
+
+
+def no_longer_wanted(key: RoundKey, participant: str, member: Member | None) -> ServerError:
+    """Why a report is not wanted."""
+    if member is None:
+        return ForbiddenError("round.stranger", f"participant {participant} is not a member of round {key}")
+    return TooLateError(
+        "round.over", f"round {key}: {member.status} {member.detail}".rstrip(), "wait for the next invitation"
+    )
+
+
+def _receipt(effects: tuple[Effect, ...], participant: str) -> Receipt | None:
+    for effect in effects:
+        if isinstance(effect, Receipt) and effect.participant == participant:
+            return effect
+    return None

@@ -1,0 +1,220 @@
+"""The daemon as a whole: opens the state, listens, resumes the runs, and stops in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+from grpc_health.v1._async import HealthServicer
+from sqlalchemy import Connection
+
+from atoll.server.aggregation import warm
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.daemon.config import ServerConfig
+from atoll.server.daemon.coordinator import Coordinator
+from atoll.server.daemon.evaluators import load_evaluators
+from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.daemon.nodes import LocalNode, NodePool
+from atoll.server.daemon.services import Services
+from atoll.server.daemon.sessions import Sessions, come_back
+from atoll.server.daemon.workers import WorkerPool
+from atoll.server.identity import Authority, CredentialError, OperatorCredential, Peer
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.spool import Spool
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.control import ControlService, ServerFacts
+from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
+from atoll.server.rpc.participation import ParticipationService
+from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
+from atoll.server.rpc.transfer import TransferService
+from atoll.server.stores import Store, certificates
+from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
+from atoll.wire.v1.enrolment_pb2_grpc import (
+    add_EnrolmentServiceServicer_to_server,
+    add_RenewalServiceServicer_to_server,
+)
+from atoll.wire.v1.participation_pb2_grpc import add_ParticipationServiceServicer_to_server
+
+log = logging.getLogger(__name__)
+
+OPERATOR_FILE = "operator.json"
+OPERATOR_NAME = "admin"
+LOCAL_NODE = "main"
+THREADS = 8
+COME_BACK_S = 2.0
+_RENEW_OPERATOR_S = 30 * 86_400.0
+
+_MAIN_SERVICES = (
+    "atoll.wire.v1.ParticipationService",
+    "atoll.wire.v1.RenewalService",
+    "atoll.wire.v1.ControlService",
+)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the daemon can be reached, host:port; ``transfer`` is empty where transfers use the main port."""
+
+    main: str
+    enrolment: str
+    transfer: str
+    operator: Path | None
+
+
+class Daemon:
+    """One server process (and its workers). ``start``, then ``stop``; both once."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._clock = time.time
+        self._started_at = time.time()
+        self._sessions = Sessions()
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="atoll")
+        self._closing = contextlib.AsyncExitStack()
+        self._listeners: list[grpc.aio.Server] = []
+        self._health: list[HealthServicer] = []
+
+    async def start(self) -> Addresses:
+        """Open the state, listen, and go on with every run.
+
+        Raises:
+            ServerError: if state, ports or evaluators cannot be used; nothing is left running.
+        """
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Tell participants to come back, let open calls end for a moment, and close the state."""
+        for health in self._health:
+            await health.enter_graceful_shutdown()
+        for session in self._sessions.all():
+            session.close(come_back(COME_BACK_S, "the server is stopping"))
+        await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
+        await self._closing.aclose()
+        self._executor.shutdown(wait=True)
+
+    async def _start(self) -> Addresses:
+        config, loop = self._config, asyncio.get_running_loop()
+        evaluators = load_evaluators(config.evaluators)
+        store = await loop.run_in_executor(self._executor, Store.open, config.data)
+        self._closing.callback(store.close)
+        await loop.run_in_executor(self._executor, warm)
+        authority = Authority.open(config.data / "ca", now=self._clock())
+        book = CertificateBook(
+            authority, store.writer, store.reader, self._clock, lifetime_s=config.certificate_lifetime_s
+        )
+        services = Services(
+            writer=store.writer,
+            reader=store.reader,
+            blobs=store.blobs,
+            spool=Spool(config.data / "spool"),
+            sessions=self._sessions,
+            nodes=NodePool(),
+            executor=self._executor,
+            evaluators=evaluators,
+            clock=self._clock,
+            silence_s=config.silence_s,
+            keep_models=config.keep_models,
+        )
+        coordinator = Coordinator(services, book)
+        addresses = await self._listen(services, coordinator, book, authority)
+        self._closing.push_async_callback(coordinator.stop)
+        await coordinator.start()
+        for listener in self._listeners:
+            await listener.start()
+        return addresses
+
+    async def _listen(
+        self, services: Services, coordinator: Coordinator, book: CertificateBook, authority: Authority
+    ) -> Addresses:
+        config = self._config
+        names = sorted({config.advertised_host, config.host, "localhost", "127.0.0.1"} - {"0.0.0.0", "::"})  # noqa: S104
+        mutual = plain = None
+        if not config.insecure:
+            mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
+            plain = server_credentials(authority, names, mutual=False, clock=self._clock)
+        main, enrolment = make_server(), make_server()
+        self._listeners += [main, enrolment]
+        main_port = bind(main, config.host, config.port, mutual)
+        enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)
+        main_address = f"{config.advertised_host}:{main_port}"
+        enrol_address = f"{config.advertised_host}:{enrol_port}"
+        transfer_address = await self._add_transfer(main, services, coordinator, main_port)
+        authenticator = Authenticator(coordinator, insecure=config.insecure)
+        participation = ParticipationService(
+            sessions=self._sessions,
+            replies=coordinator,
+            authenticator=authenticator,
+            transfer_address=transfer_address,
+        )
+        control = ControlService(
+            coordinator=coordinator,
+            certificates=book,
+            services=services,
+            authenticator=authenticator,
+            facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
+        )
+        add_ParticipationServiceServicer_to_server(participation, main)
+        add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
+        add_ControlServiceServicer_to_server(control, main)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address), enrolment)
+        self._health = [
+            await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
+            await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
+        ]
+        operator = None if config.insecure else await self._operator_file(services, authority, main_address)
+        return Addresses(main_address, enrol_address, transfer_address, operator)
+
+    async def _add_transfer(
+        self, main: grpc.aio.Server, services: Services, coordinator: Coordinator, main_port: int
+    ) -> str:
+        """Transfers in this process on the main port, and with several workers on a port that they share."""
+        node = IngestNode(LOCAL_NODE, services.spool)
+        services.nodes.add(LocalNode(node, self._executor))
+        transfer = TransferService(
+            node=LOCAL_NODE,
+            desk=coordinator,
+            authenticator=Authenticator(coordinator, insecure=self._config.insecure),
+            blobs=services.blobs,
+            spool=services.spool,
+            executor=self._executor,
+        )
+        main.add_generic_rpc_handlers((transfer.handler(),))
+        if self._config.workers == 1:
+            return ""
+        workers = WorkerPool(self._config, services, coordinator, main_port)
+        self._closing.push_async_callback(workers.stop)
+        return await workers.start()
+
+    async def _operator_file(self, services: Services, authority: Authority, address: str) -> Path:
+        """The operator's credential in the data directory: made on first start, renewed a month before it ends."""
+        path = self._config.data / OPERATOR_FILE
+        now = self._clock()
+        with contextlib.suppress(CredentialError):
+            kept = OperatorCredential.read(path)
+            peer = Peer.from_pem(kept.certificate.encode())
+            if kept.address == address and peer.not_after - now > _RENEW_OPERATOR_S:
+                return path
+        identity = authority.issue_operator(OPERATOR_NAME, now=now)
+
+        def work(connection: Connection) -> None:
+            certificates.add(connection, identity.issued.peer, issued_at=now)
+
+        await services.writer.run(work)
+        OperatorCredential(
+            name=OPERATOR_NAME,
+            address=address,
+            ca_certificate=authority.certificate_pem.decode(),
+            certificate=identity.issued.pem.decode(),
+            key=identity.key_pem.decode(),
+        ).write(path)
+        return path

@@ -1,0 +1,54 @@
+"""What all runs of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from atoll.server.daemon.evaluators import Evaluator
+from atoll.server.daemon.nodes import NodePool
+from atoll.server.daemon.sessions import Sessions
+from atoll.server.ingest.spool import Spool
+from atoll.server.stores import BlobStore, Reader, Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Services:
+    """Stores, sessions, ingest nodes, threads and the clock.
+
+    Attributes:
+        writer: the database's writer.
+        reader: the database's readers.
+        blobs: where models lie.
+        spool: where uploads lie.
+        sessions: who is connected.
+        nodes: who folds.
+        executor: threads for disk and arithmetic.
+        evaluators: the operator's plug-ins, by name.
+        clock: epoch seconds, UTC.
+        silence_s: seconds that a member may be disconnected before it counts as gone.
+        keep_models: released models kept per running run, besides the first.
+    """
+
+    writer: Writer
+    reader: Reader
+    blobs: BlobStore
+    spool: Spool
+    sessions: Sessions
+    nodes: NodePool
+    executor: Executor
+    evaluators: Mapping[str, Evaluator]
+    clock: Callable[[], float]
+    silence_s: float
+    keep_models: int
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, lambda: function(*args, **kwargs))

@@ -1,0 +1,122 @@
+"""Who is connected: one session per participant, and the instructions queued for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from atoll.wire.encoding import Encoding
+from atoll.wire.v1 import participation_pb2
+
+log = logging.getLogger(__name__)
+
+OUTBOX_MESSAGES = 64
+"""Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What a participant said of itself when it checked in."""
+
+    examples: int
+    encodings: frozenset[Encoding]
+    can_evaluate: bool
+    client_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    resuming: frozenset[tuple[str, int, int]] = frozenset()
+
+
+@dataclass(eq=False, slots=True)
+class Session:
+    """One open check-in stream. Instructions leave through ``outbox``; None ends the stream."""
+
+    participant: str
+    introduction: Introduction
+    outbox: asyncio.Queue[participation_pb2.CheckInResponse | None]
+    connected_at: float
+    busy_with: str = ""
+
+    def send(self, message: participation_pb2.CheckInResponse) -> bool:
+        """Queue an instruction; False if the participant does not keep up and its stream is to be closed."""
+        try:
+            self.outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            log.warning("participant does not read its instructions", extra={"participant": self.participant})
+            self.close()
+            return False
+        return True
+
+    def close(self, message: participation_pb2.CheckInResponse | None = None) -> None:
+        """End the stream after what is queued, or at once if the queue is full; ``message`` is a last word."""
+        for last in (message, None) if message is not None else (None,):
+            if self.outbox.full():
+                self.outbox.get_nowait()
+            self.outbox.put_nowait(last)
+
+
+Listener = Callable[[str], None]
+
+
+class Sessions:
+    """All sessions of this process. Single-threaded: only the event loop touches it."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self._changed = asyncio.Event()
+        self._connected: list[Listener] = []
+        self._disconnected: list[Listener] = []
+
+    def listen(self, *, connected: Listener, disconnected: Listener) -> None:
+        """Be told of participants that come and go."""
+        self._connected.append(connected)
+        self._disconnected.append(disconnected)
+
+    def connect(self, participant: str, introduction: Introduction) -> Session:
+        """Open a session; an older one of the same participant is closed."""
+        queue: asyncio.Queue[participation_pb2.CheckInResponse | None] = asyncio.Queue(OUTBOX_MESSAGES)
+        session = Session(participant, introduction, queue, time.time())
+        older = self._sessions.get(participant)
+        if older is not None:
+            older.close(come_back(0.0, "another connection of this participant took over"))
+        self._sessions[participant] = session
+        for listener in self._connected:
+            listener(participant)
+        self.touch()
+        return session
+
+    def disconnect(self, session: Session) -> None:
+        """Forget a session whose stream has ended, unless a newer one has taken its place."""
+        if self._sessions.get(session.participant) is session:
+            del self._sessions[session.participant]
+            for listener in self._disconnected:
+                listener(session.participant)
+            self.touch()
+
+    def get(self, participant: str) -> Session | None:
+        """The participant's session, None while it is not connected."""
+        return self._sessions.get(participant)
+
+    def all(self) -> list[Session]:
+        """Every open session."""
+        return list(self._sessions.values())
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def touch(self) -> None:
+        """Wake those who wait for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait until a participant comes, goes, or becomes free."""
+        await self._changed.wait()
+
+
+def come_back(after_s: float, reason: str) -> participation_pb2.CheckInResponse:
+    """The instruction to leave and come back later."""
+    return participation_pb2.CheckInResponse(come_back=participation_pb2.ComeBack(after_s=after_s, reason=reason))

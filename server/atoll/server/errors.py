@@ -1,0 +1,90 @@
+"""Errors of the server, each with a stable code, whose fault it was, and what to do next.
+
+::
+
+    ServerError
+    ├── CallerError            the caller sent something that it should not send again unchanged
+    │   ├── InvalidRequestError     a value is out of bounds or does not fit
+    │   ├── NotFoundError           a run, round, blob or participant that does not exist
+    │   ├── ConflictError           something else is already recorded under the same key
+    │   ├── UnauthenticatedError    no certificate, or one that is not in force
+    │   ├── ForbiddenError          the certificate is good, but not for this
+    │   └── LimitExceededError      more bytes, streams or messages than allowed
+    ├── TooLateError                nobody's fault: the round moved on
+    ├── UnavailableError            the server is starting, stopping or overloaded; try again
+    ├── StorageError          disk or database failed; nothing was acknowledged
+    └── CorruptDataError            bytes on disk do not match their digest
+
+The RPC shell turns each into a gRPC status with an ``ErrorDetail`` (``rpc/errors.py``).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from atoll.wire.status import ErrorDetail, Fault
+
+
+class ServerError(Exception):
+    """Something the server refuses or cannot do.
+
+    Args:
+        code: stable, machine readable, ``area.what``; listed in docs/protocol.md.
+        message: what happened, with the values.
+        remedy: what to do next.
+        retry_after_s: seconds after which the same call may work; None if it will not.
+    """
+
+    fault: ClassVar[Fault] = Fault.SERVER
+
+    def __init__(self, code: str, message: str, remedy: str = "", retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.detail = ErrorDetail(code, self.fault, message, remedy, retry_after_s)
+
+
+class CallerError(ServerError):
+    """The caller sent something that it should not send again unchanged."""
+
+    fault = Fault.CALLER
+
+
+class InvalidRequestError(CallerError):
+    """A value is out of bounds or does not fit."""
+
+
+class NotFoundError(CallerError):
+    """A run, round, blob or participant that does not exist."""
+
+
+class ConflictError(CallerError):
+    """Something else is already recorded under the same key, or the state does not allow it."""
+
+
+class UnauthenticatedError(CallerError):
+    """No certificate, or one that is not in force."""
+
+
+class ForbiddenError(CallerError):
+    """The certificate is good, but not for this."""
+
+
+class LimitExceededError(CallerError):
+    """More bytes, streams or messages than allowed."""
+
+
+class TooLateError(ServerError):
+    """Nobody's fault: the round moved on."""
+
+    fault = Fault.TIMING
+
+
+class UnavailableError(ServerError):
+    """The server is starting, stopping or overloaded; try again."""
+
+
+class StorageError(ServerError):
+    """Disk or database failed; nothing was acknowledged."""
+
+
+class CorruptDataError(ServerError):
+    """Bytes on disk do not match their digest."""

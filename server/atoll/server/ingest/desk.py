@@ -1,0 +1,108 @@
+"""What an ingest node asks of the coordinator. The node may live in the coordinator's process or in a worker's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from atoll.server.identity import Role
+from atoll.wire.v1 import transfer_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is calling: its role and its name (participant id or operator name)."""
+
+    role: Role
+    name: str
+
+
+class Disposition(StrEnum):
+    """What becomes of a report."""
+
+    COUNTED = "counted"
+    CARRIED = "carried"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReceipt:
+    """The answer to a report: durable when it is given, and the same whenever the same report comes again."""
+
+    disposition: Disposition
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class UploadGrant:
+    """Leave to upload for one attempt of a round.
+
+    Attributes:
+        elements: N of the layout; ranges beyond it are refused.
+        max_abs: magnitude beyond which the update is rejected.
+        max_bytes: payload bytes that one upload may hold.
+        max_weight: the largest weight that may be reported.
+        receipt: set if the participant has reported already: nothing more needs to be sent.
+    """
+
+    elements: int
+    max_abs: float
+    max_bytes: int
+    max_weight: int
+    receipt: ReportReceipt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An upload that is whole, admissible and fsynced, or the reason why it is refused.
+
+    Attributes:
+        participant: who reports.
+        report: what it reported.
+        node: the ingest node that received it.
+        payload_bytes: bytes of all chosen payloads.
+        norm: Euclidean norm of the update.
+        rejection: not empty: refused for this reason, nothing is counted.
+        late: the round no longer takes reports; only the fact is recorded, and no upload stands behind it.
+    """
+
+    participant: str
+    report: transfer_pb2.ReportRequest
+    node: str
+    payload_bytes: int = 0
+    norm: float = 0.0
+    rejection: str = ""
+    late: bool = False
+
+
+class Desk(Protocol):
+    """The coordinator's side of the counter."""
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """Who holds this certificate.
+
+        Raises:
+            UnauthenticatedError: if it is unknown, expired or revoked.
+        """
+        ...
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """Leave to upload.
+
+        Raises:
+            NotFoundError: no such run.
+            ForbiddenError: the participant is not in the cohort.
+            TooLateError: the round is over and late reports are not wanted.
+        """
+        ...
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """Record a report; answers when the record is durable.
+
+        Raises:
+            ConflictError: if another update is recorded under the same key.
+            InvalidRequestError: if the weight is out of bounds.
+            TooLateError: the round is over.
+        """
+        ...

@@ -1,0 +1,91 @@
+"""The index of a segment: one fixed-size record per chunk payload, appended after the payload was written."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from blake3 import blake3
+
+from atoll.server.errors import CorruptDataError
+from atoll.wire.chunks import ChunkHeader, ElementRange
+from atoll.wire.encoding import encoding_of
+from atoll.wire.errors import ChunkError
+
+# offset, block, stride, count | encoding, - | position in the data file | max |x|, sum of squares | digest | checksum
+_RECORD = struct.Struct("<QQQQ II Q dd 32s 8s")
+RECORD_BYTES = _RECORD.size
+_CHECKSUM_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One chunk of a segment.
+
+    Attributes:
+        header: the chunk's range, encoding and payload digest.
+        segment: name of the segment that holds the payload.
+        position: byte offset of the payload in the segment's data file.
+        max_abs: largest magnitude in the payload.
+        sum_squares: sum of the squares of its elements, in float64.
+    """
+
+    header: ChunkHeader
+    segment: str
+    position: int
+    max_abs: float
+    sum_squares: float
+
+    def pack(self) -> bytes:
+        """The record as it lies on disk, ``RECORD_BYTES`` long."""
+        span = self.header.range
+        body = _RECORD.pack(
+            span.offset,
+            span.block,
+            span.stride,
+            span.count,
+            int(self.header.encoding),
+            0,
+            self.position,
+            self.max_abs,
+            self.sum_squares,
+            self.header.digest,
+            bytes(_CHECKSUM_BYTES),
+        )[:-_CHECKSUM_BYTES]
+        return body + blake3(body).digest(_CHECKSUM_BYTES)
+
+
+def read_index(path: Path) -> list[Record]:
+    """The records of a segment's index; a torn last record (the writer was killed) is left out.
+
+    Raises:
+        CorruptDataError: for a record that was changed on disk.
+    """
+    raw = path.read_bytes()
+    whole = len(raw) - len(raw) % RECORD_BYTES
+    return [unpack_record(raw[at : at + RECORD_BYTES], path, path.stem) for at in range(0, whole, RECORD_BYTES)]
+
+
+def unpack_record(raw: bytes, path: Path, segment: str) -> Record:
+    """One record of ``RECORD_BYTES`` bytes, read from ``path``.
+
+    Raises:
+        CorruptDataError: if it does not match its checksum or cannot be a chunk.
+    """
+    offset, block, stride, count, encoding, _, position, max_abs, sum_squares, digest, checksum = _RECORD.unpack(raw)
+    if blake3(raw[:-_CHECKSUM_BYTES]).digest(_CHECKSUM_BYTES) != checksum:
+        raise CorruptDataError(
+            "spool.corrupt", f"{path}: a record does not match its checksum", "the upload must be re-sent"
+        )
+    try:
+        header = ChunkHeader(ElementRange(offset, block, stride, count), encoding_of(encoding), digest)
+    except ChunkError as error:
+        raise CorruptDataError("spool.corrupt", f"{path}: {error}", "the upload must be re-sent") from None
+    return Record(header, segment, position, max_abs, sum_squares)
+
+
+def norm_of(records: list[Record]) -> float:
+    """Euclidean norm of the update that the records make up: independent of the order in which they arrived."""
+    return math.sqrt(math.fsum(record.sum_squares for record in records))

@@ -1,0 +1,296 @@
+"""ControlService: what operators do."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+import atoll.server
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.daemon.coordinator import ActiveRun, Coordinator
+from atoll.server.daemon.services import Services
+from atoll.server.errors import InvalidRequestError, NotFoundError
+from atoll.server.rpc import views
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.enrolment import KINDS
+from atoll.server.stores import history, models, participants, rounds, runs, tokens
+from atoll.wire.digest import BlobManifest
+from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
+from atoll.wire.v1 import control_pb2, tensors_pb2
+from atoll.wire.v1.control_pb2_grpc import ControlServiceServicer
+
+MAX_LISTED = 1000
+MAX_TOKENS = 1000
+WATCH_INTERVAL_S = 0.05
+"""Changes that come faster than this are sent together."""
+
+_KINDS = {number: kind for kind, number in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """What ``GetServerInfo`` tells; addresses are host:port."""
+
+    started_at: float
+    workers: int
+    data: Path
+    enrolment_address: str
+
+
+class ControlService(ControlServiceServicer):
+    """The handlers; every one needs an operator's certificate."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        certificates: CertificateBook,
+        services: Services,
+        authenticator: Authenticator,
+        facts: ServerFacts,
+    ) -> None:
+        self._coordinator = coordinator
+        self._certificates = certificates
+        self._services = services
+        self._authenticator = authenticator
+        self._facts = facts
+
+    async def UploadModel(  # noqa: N802 - the names are the contract's
+        self, request_iterator: AsyncIterator[control_pb2.UploadModelRequest], context: Context
+    ) -> control_pb2.UploadModelResponse:
+        """Take the initial model, chunk by chunk in order."""
+        await self._authenticator.operator(context)
+        manifest: BlobManifest | None = None
+        with self._services.blobs.create() as writer:
+            expected = 0
+            async for request in request_iterator:
+                if manifest is None:
+                    manifest = manifest_from_proto(request.manifest)
+                if request.index != expected:
+                    raise InvalidRequestError("model.order", f"chunk {request.index} came, {expected} was expected")
+                manifest.verify_chunk(request.index, request.payload)
+                await self._services.call(writer.write, request.payload)
+                expected += 1
+            if manifest is None or expected != manifest.chunk_count:
+                raise InvalidRequestError("model.incomplete", f"the model ended after {expected} chunks")
+            stored = await self._services.call(writer.commit)
+        return control_pb2.UploadModelResponse(blob=stored.name)
+
+    async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:  # noqa: N802
+        """Begin a run."""
+        operator = await self._authenticator.operator(context)
+        run = await self._coordinator.submit(
+            job_toml=request.job_toml,
+            file_name=request.file_name,
+            layout=layout_from_proto(request.layout),
+            initial_blob=request.initial_blob,
+            operator=operator,
+        )
+        return control_pb2.SubmitRunResponse(run=run)
+
+    async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:  # noqa: N802
+        """The newest runs first."""
+        await self._authenticator.operator(context)
+        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
+        found = await self._services.reader.run(lambda connection: runs.listed(connection, limit=limit))
+        return control_pb2.ListRunsResponse(runs=[views.run_summary(run) for run in found])
+
+    async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:  # noqa: N802
+        """A run with its rounds."""
+        await self._authenticator.operator(context)
+
+        def work(connection: Connection) -> control_pb2.GetRunResponse:
+            run = runs.get(connection, request.run)
+            everyone = rounds.members_of_run(connection, run.id) if request.members else ()
+            organisations = _organisations(connection, {member.participant for member in everyone})
+            shown = [
+                views.past_round(
+                    row,
+                    [m for m in everyone if (m.round, m.attempt) == (row.round, row.attempt)],
+                    organisations,
+                )
+                for row in rounds.listed(connection, run.id)
+            ]
+            return control_pb2.GetRunResponse(summary=views.run_summary(run), rounds=shown, job_toml=run.job_toml)
+
+        response = await self._services.reader.run(work)
+        response.connected = len(self._services.sessions)
+        active = self._coordinator.active(request.run)
+        if active is not None and (live := self._live(active)) is not None:
+            ended = [row for row in response.rounds if (row.round, row.attempt) != (live.round, live.attempt)]
+            del response.rounds[:]
+            response.rounds.extend([*ended, live])
+        return response
+
+    async def WatchRun(  # noqa: N802
+        self, request: control_pb2.WatchRunRequest, context: Context
+    ) -> AsyncIterator[control_pb2.WatchRunResponse]:
+        """The run now, then at every change, until it has ended."""
+        await self._authenticator.operator(context)
+        while True:
+            active = self._coordinator.active(request.run)
+            changed = active.driver.changed if active is not None else None
+            run = await self._services.reader.run(lambda connection: runs.get(connection, request.run))
+            message = control_pb2.WatchRunResponse(
+                summary=views.run_summary(run), connected=len(self._services.sessions)
+            )
+            live = self._live(active) if active is not None else await self._last_round(run.id)
+            if live is not None:
+                message.round.CopyFrom(live)
+            yield message
+            if active is None or changed is None:
+                return
+            await changed.wait()
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:  # noqa: N802
+        """No further round begins."""
+        await self._authenticator.operator(context)
+        await self._coordinator.pause(request.run)
+        return control_pb2.PauseRunResponse(summary=await self._summary(request.run))
+
+    async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:  # noqa: N802
+        """Rounds go on."""
+        await self._authenticator.operator(context)
+        await self._coordinator.resume(request.run)
+        return control_pb2.ResumeRunResponse(summary=await self._summary(request.run))
+
+    async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:  # noqa: N802
+        """End the run now."""
+        await self._authenticator.operator(context)
+        await self._coordinator.cancel(request.run, request.reason)
+        return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
+
+    async def GetRunModel(  # noqa: N802
+        self, request: control_pb2.GetRunModelRequest, context: Context
+    ) -> control_pb2.GetRunModelResponse:
+        """Layout and blob of a released model."""
+        await self._authenticator.operator(context)
+        version = request.round if request.HasField("round") else None
+
+        def work(connection: Connection) -> tuple[runs.Run, models.Model | None]:
+            run = runs.get(connection, request.run)
+            if version is None:
+                return run, models.latest(connection, run.id)
+            return run, models.of_version(connection, run.id, version)
+
+        run, model = await self._services.reader.run(work)
+        if model is None:
+            raise NotFoundError(
+                "model.missing", f"run {run.id} has released {run.rounds_released} models; there is no model {version}"
+            )
+        layout = tensors_pb2.Layout.FromString(run.layout)
+        return control_pb2.GetRunModelResponse(
+            model=tensors_pb2.TensorSet(name="model", layout=layout, blob=model.blob), round=model.version
+        )
+
+    async def CreateToken(  # noqa: N802
+        self, request: control_pb2.CreateTokenRequest, context: Context
+    ) -> control_pb2.CreateTokenResponse:
+        """Mint one-time join tokens."""
+        operator = await self._authenticator.operator(context)
+        kind = _KINDS.get(request.kind)
+        if kind is None or not 1 <= request.count <= MAX_TOKENS:
+            raise InvalidRequestError(
+                "token.request", f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})"
+            )
+        made = await self._certificates.create_tokens(
+            request.organisation,
+            kind,
+            lifetime_s=request.lifetime_s,
+            count=request.count,
+            operator=operator,
+            address=self._facts.enrolment_address,
+        )
+        return control_pb2.CreateTokenResponse(
+            tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
+        )
+
+    async def ListTokens(
+        self, request: control_pb2.ListTokensRequest, context: Context
+    ) -> control_pb2.ListTokensResponse:
+        """Join tokens, without their secrets."""
+        await self._authenticator.operator(context)
+        found = await self._services.reader.run(lambda connection: tokens.listed(connection))
+        return control_pb2.ListTokensResponse(tokens=[views.token_summary(record) for record in found])
+
+    async def ListParticipants(  # noqa: N802
+        self, request: control_pb2.ListParticipantsRequest, context: Context
+    ) -> control_pb2.ListParticipantsResponse:
+        """Enrolled participants."""
+        await self._authenticator.operator(context)
+        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
+
+        def work(
+            connection: Connection,
+        ) -> tuple[tuple[participants.Participant, ...], dict[str, history.ParticipantHistory]]:
+            found = participants.listed(connection, limit=limit)
+            return found, history.of(connection, [row.id for row in found])
+
+        found, histories = await self._services.reader.run(work)
+        sessions = self._services.sessions
+        return control_pb2.ListParticipantsResponse(
+            participants=[
+                views.participant_summary(row, histories.get(row.id), connected=sessions.get(row.id) is not None)
+                for row in found
+            ]
+        )
+
+    async def RevokeParticipant(  # noqa: N802
+        self, request: control_pb2.RevokeParticipantRequest, context: Context
+    ) -> control_pb2.RevokeParticipantResponse:
+        """Shut a participant out, at once."""
+        await self._authenticator.operator(context)
+        row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
+        return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
+
+    async def GetServerInfo(  # noqa: N802
+        self,
+        request: control_pb2.GetServerInfoRequest,
+        context: Context,
+    ) -> control_pb2.GetServerInfoResponse:
+        """Version, clock, disk."""
+        await self._authenticator.operator(context)
+        return control_pb2.GetServerInfoResponse(
+            version=atoll.server.__version__,
+            protocol=PROTOCOL,
+            now=self._services.clock(),
+            started_at=self._facts.started_at,
+            connected=len(self._services.sessions),
+            workers=self._facts.workers,
+            disk_free_bytes=shutil.disk_usage(self._facts.data).free,
+            evaluators=sorted(self._services.evaluators),
+        )
+
+    def _live(self, active: ActiveRun) -> control_pb2.RoundSummary | None:
+        state = active.driver.state
+        if state.round is None:
+            return None
+        return views.live_round(
+            state, state.round, active.performer.server_metrics(state.round.key), self._services.clock()
+        )
+
+    async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
+        def work(connection: Connection) -> control_pb2.RoundSummary | None:
+            listed = rounds.listed(connection, run_id)
+            if not listed:
+                return None
+            members = rounds.members_of(connection, run_id, listed[-1].round, listed[-1].attempt)
+            return views.past_round(
+                listed[-1], members, _organisations(connection, {member.participant for member in members})
+            )
+
+        return await self._services.reader.run(work)
+
+    async def _summary(self, run_id: str) -> control_pb2.RunSummary:
+        return views.run_summary(await self._services.reader.run(lambda connection: runs.get(connection, run_id)))
+
+
+def _organisations(connection: Connection, ids: set[str]) -> dict[str, str]:
+    found = (participants.get(connection, name) for name in sorted(ids))
+    return {row.id: row.organisation for row in found if row is not None}

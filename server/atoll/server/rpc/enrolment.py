@@ -1,0 +1,56 @@
+"""EnrolmentService and RenewalService: from a join token to a certificate, and from one certificate to the next."""
+
+from __future__ import annotations
+
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.identity import ParticipantKind
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.wire.v1 import enrolment_pb2
+from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, RenewalServiceServicer
+
+KINDS = {
+    ParticipantKind.EDGE: enrolment_pb2.PARTICIPANT_KIND_EDGE,
+    ParticipantKind.SILO: enrolment_pb2.PARTICIPANT_KIND_SILO,
+}
+
+
+class EnrolmentService(EnrolmentServiceServicer):
+    """Spends join tokens. ``server_address`` is the main port that participants go to."""
+
+    def __init__(self, certificates: CertificateBook, server_address: str) -> None:
+        self._certificates = certificates
+        self._server_address = server_address
+
+    async def Enrol(  # noqa: N802 - the name is the contract's
+        self,
+        request: enrolment_pb2.EnrolRequest,
+        context: Context,  # noqa: ARG002 - the signature is gRPC's
+    ) -> enrolment_pb2.EnrolResponse:
+        """A certificate for the key of the request."""
+        participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
+        return enrolment_pb2.EnrolResponse(
+            participant=participant.id,
+            organisation=participant.organisation,
+            kind=KINDS[participant.kind],
+            certificate_pem=pem,
+            ca_certificate_pem=self._certificates.ca_certificate_pem,
+            server_address=self._server_address,
+        )
+
+
+class RenewalService(RenewalServiceServicer):
+    """Renews the certificate that the connection was made with."""
+
+    def __init__(self, certificates: CertificateBook, authenticator: Authenticator) -> None:
+        self._certificates = certificates
+        self._authenticator = authenticator
+
+    async def Renew(  # noqa: N802 - the name is the contract's
+        self, request: enrolment_pb2.RenewRequest, context: Context
+    ) -> enrolment_pb2.RenewResponse:
+        """A new certificate for the same participant."""
+        participant = await self._authenticator.participant(context)
+        pem = await self._certificates.renew(participant, request.csr_pem)
+        return enrolment_pb2.RenewResponse(
+            certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
+        )

@@ -1,0 +1,115 @@
+"""ParticipationService: one check-in stream per participant, instructions pushed over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import MappingProxyType
+from typing import Protocol
+
+import atoll.server
+from atoll.server.daemon.sessions import Introduction, Session, Sessions
+from atoll.server.errors import InvalidRequestError
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+from atoll.wire.encoding import Encoding
+from atoll.wire.messages import PROTOCOL
+from atoll.wire.v1 import participation_pb2
+from atoll.wire.v1.participation_pb2_grpc import ParticipationServiceServicer
+
+MAX_LABELS = 32
+MAX_LABEL_CHARS = 256
+MAX_REASON_CHARS = 1024
+MAX_EXAMPLES = 2**40
+
+
+class Replies(Protocol):
+    """What becomes of a participant's answers."""
+
+    async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
+        """The participant accepted, declined or failed."""
+        ...
+
+    def certificate_remaining_s(self, participant: str) -> float:
+        """Seconds until the participant's certificate ends; negative if unknown."""
+        ...
+
+
+class ParticipationService(ParticipationServiceServicer):
+    """The handler of the check-in stream."""
+
+    def __init__(
+        self, *, sessions: Sessions, replies: Replies, authenticator: Authenticator, transfer_address: str
+    ) -> None:
+        self._sessions = sessions
+        self._replies = replies
+        self._authenticator = authenticator
+        self._transfer_address = transfer_address
+
+    async def CheckIn(  # noqa: N802 - the name is the contract's
+        self, request_iterator: AsyncIterator[participation_pb2.CheckInRequest], context: Context
+    ) -> AsyncIterator[participation_pb2.CheckInResponse]:
+        """Push instructions until the participant leaves or its session is closed."""
+        participant = await self._authenticator.participant(context)
+        introduction = await _introduction(request_iterator)
+        session = self._sessions.connect(participant, introduction)
+        reader = asyncio.create_task(self._read(request_iterator, session))
+        try:
+            yield self._welcome(participant)
+            while (message := await session.outbox.get()) is not None:
+                yield message
+            if reader.done():
+                reader.result()
+        finally:
+            self._sessions.disconnect(session)
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError, InvalidRequestError):
+                await reader
+
+    def _welcome(self, participant: str) -> participation_pb2.CheckInResponse:
+        return participation_pb2.CheckInResponse(
+            welcome=participation_pb2.Welcome(
+                participant=participant,
+                protocol=PROTOCOL,
+                server_version=atoll.server.__version__,
+                transfer_address=self._transfer_address,
+                certificate_remaining_s=self._replies.certificate_remaining_s(participant),
+                chunk_bytes=DEFAULT_CHUNK_BYTES,
+            )
+        )
+
+    async def _read(self, requests: AsyncIterator[participation_pb2.CheckInRequest], session: Session) -> None:
+        try:
+            async for request in requests:
+                if request.WhichOneof("message") != "reply":
+                    raise InvalidRequestError("checkin.order", "after hello only replies are expected on this stream")
+                request.reply.reason = request.reply.reason[:MAX_REASON_CHARS]
+                await self._replies.replied(session.participant, request.reply)
+        finally:
+            session.close()
+
+
+async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest]) -> Introduction:
+    first = await anext(aiter(requests), None)
+    if first is None or first.WhichOneof("message") != "hello":
+        raise InvalidRequestError("checkin.order", "the first message of a check-in stream must be hello")
+    hello = first.hello
+    if hello.protocol < 1:
+        raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
+    if hello.examples > MAX_EXAMPLES:
+        raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
+    too_long = [name for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
+    if len(hello.labels) > MAX_LABELS or too_long:
+        raise InvalidRequestError(
+            "checkin.labels",
+            f"at most {MAX_LABELS} labels of at most {MAX_LABEL_CHARS} characters; over: {too_long[:3]}",
+        )
+    return Introduction(
+        examples=hello.examples,
+        encodings=frozenset(item for item in Encoding if int(item) in {int(number) for number in hello.encodings}),
+        can_evaluate=hello.can_evaluate,
+        client_version=hello.client_version[:64],
+        labels=MappingProxyType(dict(hello.labels)),
+        resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
+    )

@@ -1,0 +1,199 @@
+"""TransferService: models down, updates up. Payload messages are framed by ``atoll.wire.chunks``, not by protobuf."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar
+
+import grpc
+import grpc.aio
+
+from atoll.server.errors import InvalidRequestError, TooLateError
+from atoll.server.ingest.commit import commit_upload
+from atoll.server.ingest.desk import Commit, Desk, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
+from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.stores import BlobStore
+from atoll.wire.chunks import Chunk, UploadKey, frame_download, header_to_proto, key_from_proto, parse_upload
+from atoll.wire.messages import manifest_to_proto
+from atoll.wire.v1 import participation_pb2, transfer_pb2
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+SERVICE = "atoll.wire.v1.TransferService"
+
+_DISPOSITIONS = {
+    Disposition.COUNTED: transfer_pb2.ReportResponse.DISPOSITION_COUNTED,
+    Disposition.CARRIED: transfer_pb2.ReportResponse.DISPOSITION_CARRIED,
+    Disposition.DROPPED: transfer_pb2.ReportResponse.DISPOSITION_DROPPED,
+}
+
+
+class TransferService:
+    """The handlers; one instance per ingest node.
+
+    Args:
+        node: name of the ingest node, recorded with each update.
+        desk: the coordinator's counter.
+        authenticator: tells who is calling.
+        blobs: where models lie.
+        spool: where uploads lie.
+        executor: threads for disk, hashing and inspection.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        desk: Desk,
+        authenticator: Authenticator,
+        blobs: BlobStore,
+        spool: Spool,
+        executor: Executor,
+    ) -> None:
+        self._node = node
+        self._desk = desk
+        self._authenticator = authenticator
+        self._blobs = blobs
+        self._spool = spool
+        self._executor = executor
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
+        reads: dict[str, Callable[[bytes], Any]] = {
+            "GetManifest": transfer_pb2.GetManifestRequest.FromString,
+            "GetUploadStatus": transfer_pb2.GetUploadStatusRequest.FromString,
+            "Report": transfer_pb2.ReportRequest.FromString,
+        }
+        unary: dict[str, Callable[..., Any]] = {
+            "GetManifest": self.get_manifest,
+            "GetUploadStatus": self.get_upload_status,
+            "Report": self.report,
+        }
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                behaviour, request_deserializer=reads[name], response_serializer=_serialise
+            )
+            for name, behaviour in unary.items()
+        }
+        handlers["Download"] = grpc.unary_stream_rpc_method_handler(
+            self.download, request_deserializer=transfer_pb2.DownloadRequest.FromString
+        )
+        handlers["Upload"] = grpc.stream_unary_rpc_method_handler(self.upload, response_serializer=_serialise)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def get_manifest(
+        self, request: transfer_pb2.GetManifestRequest, context: Context
+    ) -> transfer_pb2.GetManifestResponse:
+        """The manifest of a blob."""
+        await self._authenticator.caller(context)
+        manifest = await self._call(self._blobs.manifest, request.blob)
+        return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(manifest))
+
+    async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
+        """Chunks of a blob, straight from its memory map."""
+        await self._authenticator.caller(context)
+        with self._blobs.open(request.blob) as blob:
+            total = blob.manifest.chunk_count
+            if request.first_chunk > total:
+                raise InvalidRequestError(
+                    "download.range", f"first_chunk {request.first_chunk}: the blob has {total} chunks"
+                )
+            last = min(total, request.first_chunk + (request.chunk_count or total))
+            for index in range(request.first_chunk, last):
+                yield frame_download(index, blob.chunk(index))
+
+    async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
+        """One stream of chunks into a segment of the spool."""
+        participant = await self._authenticator.participant(context)
+        receiver: Receiver | None = None
+        key: UploadKey | None = None
+        try:
+            async for message in requests:
+                chunk = parse_upload(message)
+                if receiver is None:
+                    key = _key_of(chunk)
+                    receiver = await self._receiver(participant, key)
+                await receiver.add(chunk)
+            if receiver is None:
+                return transfer_pb2.UploadResponse()
+            await receiver.close()
+        except RejectedUpdateError as error:
+            if key is not None:
+                await self._desk.commit(_rejection(participant, key, self._node, str(error)))
+            raise
+        finally:
+            if receiver is not None:
+                await receiver.close()
+        return transfer_pb2.UploadResponse(chunks=receiver.chunks, payload_bytes=receiver.payload_bytes)
+
+    async def get_upload_status(
+        self, request: transfer_pb2.GetUploadStatusRequest, context: Context
+    ) -> transfer_pb2.GetUploadStatusResponse:
+        """What the spool holds of an upload."""
+        participant = await self._authenticator.participant(context)
+        key = key_from_proto(request.key)
+        await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+        records = await self._call(self._spool.received, UploadRef.of(key, participant))
+        return transfer_pb2.GetUploadStatusResponse(chunks=[header_to_proto(record.header) for record in records])
+
+    async def report(self, request: transfer_pb2.ReportRequest, context: Context) -> transfer_pb2.ReportResponse:
+        """Commit an upload: durable and counted once when this answers; the same report gets the same answer."""
+        participant = await self._authenticator.participant(context)
+        at = request.round
+        try:
+            grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
+        except TooLateError:
+            return _response(await self._desk.commit(Commit(participant, request, self._node, late=True)))
+        if grant.receipt is not None and grant.receipt.digest == request.digest:
+            return _response(grant.receipt)
+        commit = Commit(participant, request, self._node)
+        if request.upload_id:
+            commit = await self._make_durable(participant, request, grant)
+        return _response(await self._desk.commit(commit))
+
+    async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
+        at = request.round
+        upload = UploadRef.of(UploadKey(at.run, at.round, at.attempt, request.upload_id), participant)
+        done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
+        return Commit(participant, request, self._node, done.payload_bytes, done.norm)
+
+    async def _receiver(self, participant: str, key: UploadKey) -> Receiver:
+        grant = await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+        upload = UploadRef.of(key, participant)
+        return await self._call(Receiver, self._spool, upload, grant, self._executor)
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _key_of(chunk: Chunk) -> UploadKey:
+    if chunk.key is None:
+        raise InvalidRequestError("upload.key", "the first message of an upload stream has no key")
+    if chunk.key.tensor_set != "model":
+        raise InvalidRequestError(
+            "upload.tensor_set", f"tensor set {chunk.key.tensor_set[:80]!r}: this round asks for 'model' only"
+        )
+    return chunk.key
+
+
+def _rejection(participant: str, key: UploadKey, node: str, reason: str) -> Commit:
+    at = participation_pb2.RoundKey(run=key.run, round=key.round, attempt=key.attempt)
+    report = transfer_pb2.ReportRequest(round=at, upload_id=key.upload_id)
+    return Commit(participant, report, node, rejection=reason)
+
+
+def _response(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
+    return transfer_pb2.ReportResponse(disposition=_DISPOSITIONS[receipt.disposition], digest=receipt.digest)
+
+
+def _serialise(message: Any) -> bytes:
+    serialised: bytes = message.SerializeToString()
+    return serialised

@@ -1,0 +1,140 @@
+"""What operators see: rows and live state as the control service's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from atoll.server.daemon.records import metrics_of
+from atoll.server.identity import TokenRecord
+from atoll.server.rounds import Member, MemberStatus, RoundState, RunState, RunStatus
+from atoll.server.rpc.enrolment import KINDS
+from atoll.server.stores import ParticipantHistory, rounds, runs
+from atoll.server.stores.participants import Participant
+from atoll.wire.v1 import control_pb2
+
+_STATUSES = {
+    RunStatus.SUBMITTED: control_pb2.RUN_STATUS_RUNNING,
+    RunStatus.RUNNING: control_pb2.RUN_STATUS_RUNNING,
+    RunStatus.PAUSED: control_pb2.RUN_STATUS_PAUSED,
+    RunStatus.FINISHED: control_pb2.RUN_STATUS_FINISHED,
+    RunStatus.FAILED: control_pb2.RUN_STATUS_FAILED,
+    RunStatus.CANCELLED: control_pb2.RUN_STATUS_CANCELLED,
+}
+
+
+def run_summary(run: runs.Run) -> control_pb2.RunSummary:
+    """A run as its row says."""
+    return control_pb2.RunSummary(
+        run=run.id,
+        name=run.name,
+        status=_STATUSES[RunStatus(run.status)],
+        reason=run.reason,
+        rounds_total=run.rounds_total,
+        rounds_released=run.rounds_released,
+        created_at=run.created_at,
+        finished_at=run.finished_at or 0.0,
+        model_blob=run.current_model,
+    )
+
+
+def past_round(
+    row: rounds.Round, members: Iterable[rounds.Member], organisations: Mapping[str, str]
+) -> control_pb2.RoundSummary:
+    """An attempt that has ended, as its rows say."""
+    return control_pb2.RoundSummary(
+        round=row.round,
+        attempt=row.attempt,
+        kind=row.kind,
+        phase=row.phase,
+        reason=row.reason,
+        cohort=row.cohort,
+        reported=row.reported,
+        total_weight=row.total_weight,
+        opened_at=row.opened_at or 0.0,
+        closed_at=row.closed_at or 0.0,
+        remaining_s=-1.0,
+        metrics=dict(row.metrics),
+        members=[_past_member(member, organisations) for member in members],
+    )
+
+
+def live_round(
+    state: RunState, live: RoundState, server_metrics: Mapping[str, float], now: float
+) -> control_pb2.RoundSummary:
+    """The attempt in work, with its members."""
+    straggler = state.policy.straggler
+    return control_pb2.RoundSummary(
+        round=live.key.round,
+        attempt=live.key.attempt,
+        kind=live.kind.value,
+        phase=live.phase.value,
+        reason=live.reason,
+        cohort=len(live.roster),
+        reported=live.roster.reported,
+        total_weight=sum(m.reported_weight for m in live.roster if m.status is MemberStatus.REPORTED),
+        opened_at=live.opened_at,
+        closed_at=live.ended_at,
+        remaining_s=max(0.0, live.deadline_at - now) if live.phase.value == "open" else -1.0,
+        metrics={**metrics_of(live.roster), **server_metrics},
+        members=[_live_member(member, live) for member in live.roster],
+        quorum=straggler.quorum,
+        wanted_reports=straggler.cohort_size,
+    )
+
+
+def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
+    """A join token, without its secret."""
+    return control_pb2.TokenSummary(
+        token_id=record.id,
+        organisation=record.organisation,
+        kind=KINDS[record.kind],
+        created_at=record.created_at,
+        expires_at=record.expires_at,
+        used_by=record.used_by or "",
+    )
+
+
+def participant_summary(
+    row: Participant, history: ParticipantHistory | None, *, connected: bool
+) -> control_pb2.ParticipantSummary:
+    """A participant."""
+    return control_pb2.ParticipantSummary(
+        participant=row.id,
+        organisation=row.organisation,
+        kind=KINDS[row.kind],
+        enrolled_at=row.enrolled_at,
+        last_seen_at=row.last_seen_at or 0.0,
+        revoked_at=row.revoked_at or 0.0,
+        connected=connected,
+        examples=row.examples,
+        times_selected=history.times_selected if history else 0,
+        times_reported=history.times_reported if history else 0,
+        labels=dict(row.labels),
+    )
+
+
+def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> control_pb2.MemberSummary:
+    seconds = -1.0
+    if member.reported_at is not None and member.invited_at is not None:
+        seconds = max(0.0, member.reported_at - member.invited_at)
+    return control_pb2.MemberSummary(
+        participant=member.participant,
+        organisation=organisations.get(member.participant, ""),
+        status=member.status,
+        detail=member.detail,
+        weight=member.weight,
+        report_seconds=seconds,
+        metrics=dict(member.metrics),
+    )
+
+
+def _live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
+    reported = member.status is MemberStatus.REPORTED
+    return control_pb2.MemberSummary(
+        participant=member.participant,
+        status=member.status.value,
+        detail=member.detail,
+        weight=member.reported_weight,
+        report_seconds=max(0.0, member.at - live.opened_at) if reported else -1.0,
+        metrics=dict(member.metrics),
+    )
