@@ -1,0 +1,115 @@
+"""``atoll client``: take part in a federation."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atoll.client.cli.output import HumanLines, json_lines
+from atoll.client.errors import UsageError
+from atoll.client.locate import make_participant
+from atoll.client.policy_file import read_policy
+from atoll.client.run import Access, default_state, run
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Pair(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Split at the first equals sign."""
+        key, equals, text = str(value).partition("=")
+        if not key.strip() or not equals:
+            self.fail(f"{value!r}: expected NAME=VALUE", param, ctx)
+        return key.strip(), text
+
+
+@click.group()
+def client() -> None:
+    """Take part in a federation with your own data."""
+
+
+@client.command()
+@click.argument("trainer", metavar="MODULE:CLASS")
+@click.option(
+    "--join",
+    envvar="ATOLL_JOIN_TOKEN",
+    default="",
+    metavar="TOKEN|@FILE",
+    help="Join token, for the first start; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_state,
+    show_default="~/.local/state/atoll/client",
+    help="The participant's own directory: identity, cached models, usage.",
+)
+@click.option("--server", default="", metavar="HOST:PORT", help="Another address than the identity's.")
+@click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant.")
+@click.option("--participant", default="", metavar="NAME", help="Who to be without TLS.")
+@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="The participant's own rules, TOML.")
+@click.option("--arg", "arguments", type=Pair(), multiple=True, help="Argument of CLASS; may be repeated.")
+@click.option("--label", "labels", type=Pair(), multiple=True, help="Label that the operator sees; may be repeated.")
+@click.option("--max-rounds", type=click.IntRange(min=1), help="End after so many tasks.")
+@click.option("--once", is_flag=True, help="The same as --max-rounds 1.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option(
+    "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="Log lines on stderr."
+)
+def start(
+    trainer: str,
+    join: str,
+    state: Path,
+    policy: Path | None,
+    arguments: tuple[tuple[str, str], ...],
+    labels: tuple[tuple[str, str], ...],
+    **options: Any,
+) -> None:
+    """Start a participant: CLASS of MODULE (a file in this directory or an installed package), until Ctrl-C.
+
+    The first start spends the join token on an identity that stays in --state.
+    """
+    logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    access = Access(_token(join), state, options["server"], options["insecure"], options["participant"])
+    run(
+        make_participant(trainer, dict(arguments)),
+        access,
+        policy=read_policy(policy) if policy else None,
+        observer=json_lines if options["as_json"] else HumanLines(),
+        labels=dict(labels),
+        max_rounds=1 if options["once"] else options["max_rounds"] or 0,
+    )
+
+
+@client.command()
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_state,
+    show_default="~/.local/state/atoll/client",
+    help="The participant's directory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(state: Path, *, as_json: bool) -> None:
+    """Show identity, certificate, cached models and what was given in the last 24 hours."""
+    from atoll.client.cli.status import describe, status_of  # noqa: PLC0415  # loads gRPC and cryptography
+
+    found = status_of(state)
+    click.echo(json.dumps(found.as_dict()) if as_json else describe(found))
+
+
+def _token(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the join token from {text[1:]}: {error}") from None

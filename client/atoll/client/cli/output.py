@@ -1,0 +1,108 @@
+"""How ``atoll client`` shows what happens: a JSON line per event, or lines for people and a bar for long transfers."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+import click
+
+from atoll.client import events
+from atoll.client.clock import now_s
+
+BAR_AFTER_S = 1.0
+_BAR_WIDTH = 30
+_BAR_EVERY_S = 0.1
+
+
+def json_lines(event: events.Event) -> None:
+    """One JSON object per line on stdout, with the wall-clock time in ``at`` (seconds since the epoch)."""
+    click.echo(json.dumps({"at": round(time.time(), 3), **event.as_dict()}))
+
+
+class HumanLines:
+    """Lines on stdout; on a terminal also a bar, on stderr, for transfers that take over a second."""
+
+    def __init__(self, bar_to: TextIO | None = None) -> None:
+        self._bar_to = sys.stderr if bar_to is None else bar_to
+        self._bars = self._bar_to.isatty()
+        self._lock = threading.Lock()
+        self._transfer: tuple[str, float] = ("", 0.0)
+        self._drawn_at = 0.0
+
+    def __call__(self, event: events.Event) -> None:
+        """Show one event."""
+        with self._lock:
+            if isinstance(event, events.Transferred):
+                self._show_transfer(event)
+                return
+            self._clear_bar()
+            text = describe(event)
+            if text:
+                click.echo(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def _show_transfer(self, event: events.Transferred) -> None:
+        if not self._bars:
+            return
+        now = now_s()
+        name = f"{event.key} {event.direction}"
+        if self._transfer[0] != name:
+            self._transfer = (name, now)
+        if event.done_bytes >= event.total_bytes:
+            self._clear_bar()
+            self._transfer = ("", 0.0)
+        elif now - self._transfer[1] > BAR_AFTER_S and now - self._drawn_at > _BAR_EVERY_S:
+            self._drawn_at = now
+            self._bar_to.write(f"\r{bar(event)}")
+            self._bar_to.flush()
+
+    def _clear_bar(self) -> None:
+        if self._drawn_at:
+            self._bar_to.write("\r\033[K")
+            self._bar_to.flush()
+            self._drawn_at = 0.0
+
+
+def bar(event: events.Transferred) -> str:
+    """A transfer as one line: direction, bar, share, sizes."""
+    share = event.done_bytes / max(1, event.total_bytes)
+    filled = int(share * _BAR_WIDTH)
+    sizes = f"{event.done_bytes / 1e6:.0f} of {event.total_bytes / 1e6:.0f} MB"
+    return f"{event.direction:<8} [{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%} {sizes}"
+
+
+def describe(event: events.Event) -> str:
+    """One line for people."""
+    writer = _WRITERS.get(type(event))
+    line = writer(event) if writer is not None else event.name
+    if isinstance(event, events.RoundEvent):
+        again = f" (attempt {event.key.attempt + 1})" if event.key.attempt else ""
+        return f"round {event.key.round + 1}{again}: {line}"
+    return line
+
+
+def _invited(event: events.Invited) -> str:
+    return f"{event.run_name} asks to {event.kind}, cohort {event.cohort_size}, {event.remaining_s:.0f} s left"
+
+
+def _trained(event: events.Trained) -> str:
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
+    return f"worked on {event.weight} examples for {event.seconds:.1f} s{': ' + metrics if metrics else ''}"
+
+
+_WRITERS: dict[type[events.Event], Callable[..., str]] = {
+    events.Connected: lambda e: f"connected to {e.server} as {e.participant}",
+    events.Disconnected: lambda e: f"not connected: {e.reason}; next try in {e.retry_in_s:.1f} s",
+    events.Invited: _invited,
+    events.Declined: lambda e: f"declined: {e.reason}",
+    events.Trained: _trained,
+    events.Reported: lambda e: f"reported weight {e.weight}: {e.disposition}",
+    events.Stopped: lambda e: f"stopped: {e.reason}",
+    events.Failed: lambda e: f"failed: {e.reason}",
+    events.Renewed: lambda e: f"certificate renewed for {e.lifetime_s / 3600:.1f} h",
+    events.Finished: lambda e: f"finished after {e.reported} reports: {e.reason}",
+}
