@@ -89,8 +89,8 @@ A job for a real population:
 _TRAINING = f"""\
 Free settings for the participants' trainers, such as `epochs`, `batch_size`, `lr`, `proximal_mu` (FedProx: weight of
 the proximal term). Each is a number, a whole number, true or false, or text of up to {MAX_TEXT_CHARS} characters;
-at most {MAX_SETTINGS} of them. A trainer reads them as `task.settings`; a participant's own policy may refuse any of them.
-Nothing in them is ever executed.
+at most {MAX_SETTINGS} of them. A trainer reads them as `task.settings`; a participant's own policy may refuse any of
+them. Nothing in them is ever executed.
 """
 
 
