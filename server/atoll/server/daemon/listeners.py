@@ -42,23 +42,24 @@ def make_server(*, shared_port: bool = False) -> grpc.aio.Server:
 def server_credentials(
     authority: Authority, names: Sequence[str], *, mutual: bool, clock: Callable[[], float]
 ) -> grpc.ServerCredentials:
-    """TLS with the authority's server certificate, looked after while the server runs; ``mutual`` asks for the peer's."""
+    """TLS with the authority's server certificate, renewed while it serves; ``mutual`` asks for the peer's."""
     ca = authority.certificate_pem if mutual else None
-    last = time.monotonic()
+    checked = time.monotonic()
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         pair = authority.server_key_pair(names, now=clock())
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
 
+    current = configuration()
+
     def refreshed() -> grpc.ServerCertificateConfiguration:
         """Called at each handshake; the same object again keeps what is in use."""
-        nonlocal last, current
-        if time.monotonic() - last >= _CERTIFICATE_CHECK_S:
-            last = time.monotonic()
+        nonlocal checked, current
+        if time.monotonic() - checked >= _CERTIFICATE_CHECK_S:
+            checked = time.monotonic()
             current = configuration()
         return current
 
-    current = configuration()
     return grpc.dynamic_ssl_server_credentials(current, refreshed, require_client_authentication=mutual)
 
 

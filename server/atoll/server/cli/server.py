@@ -1,0 +1,104 @@
+"""``atoll server``: run the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.daemon.config import ServerConfig
+from atoll.server.daemon.logs import configure_logging
+from atoll.server.daemon.server import Addresses, Daemon
+from atoll.server.errors import ServerError
+
+DEFAULT_DATA = Path("atoll-data")
+
+
+@click.group()
+def server() -> None:
+    """Run the federation's server."""
+
+
+@server.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DATA,
+    envvar="ATOLL_DATA",
+    show_default=True,
+    help="Directory of database, models, spool and certificate authority; made on first start, resumed later.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=int, default=7400, show_default=True, help="Main port; 0 picks a free one.")
+@click.option("--enrol-port", type=int, help="Enrolment port.  [default: main port + 1]")
+@click.option("--transfer-port", type=int, help="Port that several workers share.  [default: main port + 2]")
+@click.option("--advertise", help="Host name that participants connect to.  [default: --host]")
+@click.option("--workers", type=int, default=1, show_default=True, help="Processes that receive and fold updates.")
+@click.option("--insecure", is_flag=True, help="No TLS and no certificates; on loopback only.")
+@click.option("--evaluator", "evaluators", multiple=True, metavar="NAME=MODULE:FUNCTION", help="Install an evaluator.")
+@click.option(
+    "--certificate-lifetime-s", type=float, default=86_400.0, show_default=True, help="Life of client certificates."
+)
+@click.option("--silence-s", type=float, default=5.0, show_default=True, help="Disconnected for longer counts as gone.")
+@click.option("--drain-s", type=float, default=5.0, show_default=True, help="Patience with open calls when stopping.")
+@click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+@click.option("--json-log", is_flag=True, help="Log one JSON object per line.")
+@click.option("--ready-fd", type=int, help="Write one JSON line with the addresses to this descriptor when serving.")
+def start(*, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
+    """Serve until interrupted; on an existing directory, resume every run where it stood."""
+    try:
+        config = ServerConfig(**settings)
+    except ValidationError as error:
+        raise BadInputError("\n".join(_problem(item) for item in error.errors())) from None
+    configure_logging(log_level, as_json=json_log)
+    try:
+        asyncio.run(_serve(config, ready_fd))
+    except ServerError as error:
+        raise CommandError(error.detail.message, error.detail.remedy) from error
+
+
+def _problem(item: Any) -> str:
+    option = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + " " if item["loc"] else ""
+    given = f"{item['input']!r}: " if item["loc"] else ""
+    return f"{option}{given}{item['msg'].removeprefix('Value error, ')}"
+
+
+async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    daemon = Daemon(config)
+    addresses = await daemon.start()
+    _announce(config, addresses, ready_fd)
+    await stopping.wait()
+    logging.getLogger(__name__).info("stopping")
+    await daemon.stop()
+
+
+def _announce(config: ServerConfig, addresses: Addresses, ready_fd: int | None) -> None:
+    facts = {
+        "address": addresses.main,
+        "enrolment": addresses.enrolment,
+        "transfer": addresses.transfer or addresses.main,
+        "operator": str(addresses.operator) if addresses.operator else None,
+        "data": str(config.data),
+    }
+    if ready_fd is not None:
+        with os.fdopen(ready_fd, "w") as file:
+            file.write(json.dumps(facts) + "\n")
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"serving on {addresses.main} (enrolment on {addresses.enrolment}); Ctrl-C stops", file=sys.stderr)
