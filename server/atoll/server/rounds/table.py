@@ -97,10 +97,10 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (NEW, ResumeRequested): RESUME_EARLY,
     (NEW, CancelRequested): CANCEL,
     # waiting for a cohort
-    (CREATED, CohortDrawn): Move(opening.on_cohort_drawn, (SAMPLED, *GIVEN_UP)),
+    (CREATED, CohortDrawn): Move(opening.on_cohort_drawn, (SAMPLED, ABANDONED, CREATED, ENDED)),
     (CREATED, Started): STAY,
     (CREATED, PauseRequested): PAUSE_NOW,
-    (CREATED, ResumeRequested): RESUME_EARLY,
+    (CREATED, ResumeRequested): STAY,
     (CREATED, CancelRequested): CANCEL,
     (CREATED, EffectFailed): FAIL,
     # waiting for the grid and the window

@@ -1,0 +1,56 @@
+"""Random policies and runs, each reproducible from its seed."""
+
+from random import Random
+
+from atoll.server.rounds import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+from tests.server.rounds.invariants import Invariants, check_end
+from tests.server.rounds.simulation import Check, Faults, World
+
+
+def random_policy(rng: Random) -> RunPolicy:
+    cohort = rng.randint(1, 4)
+    everyone = rng.random() < 0.3
+    late = LatePolicy(rng.choice((*LateMode, LateMode.CARRY)), rng.randint(0, 2), rng.choice((0.0, 0.5, 1.0)))
+    straggler = StragglerPolicy(
+        cohort_size=cohort,
+        over_selection=rng.choice((1.0, 1.3, 2.0)),
+        wait_for_all=everyone,
+        quorum=rng.randint(0 if everyone else 1, cohort),
+        late=late,
+        max_attempts=rng.randint(1, 3),
+        retry_delay_s=1.0,
+    )
+    return RunPolicy(
+        rounds=rng.randint(1, 4),
+        straggler=straggler,
+        evaluate_every=rng.randint(0, 2),
+        final_evaluation=rng.random() < 0.5,
+        weighting=rng.choice(list(Weighting)),
+        max_weight=rng.choice((5, 1000)),
+    )
+
+
+def play(seed: int, extra: Check | None = None) -> World:
+    """One random schedule, checked after every step and at its end."""
+    rng = Random(seed)
+    policy = random_policy(rng)
+    population = 2 * policy.straggler.cohort_size + rng.randint(0, 2)
+    return play_policy(seed, policy, population, Faults(), rng.randint(20, 250), extra=extra)
+
+
+def play_policy(
+    seed: int,
+    policy: RunPolicy,
+    population: int,
+    faults: Faults,
+    fault_ticks: int = 0,
+    crash_at: int | None = None,
+    extra: Check | None = None,
+) -> World:
+    """One schedule of a given policy: faults for so many ticks, then calm until the end."""
+    checked = Invariants()
+    checks = [checked.check, *([extra] if extra else [])]
+    world = World(seed, policy, population, faults, checks, crash_at)
+    world.run(fault_ticks, limit=2000)
+    check_end(world, checked)
+    return world
