@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.server.aggregation.optimisers import ServerOptimiser, optimiser_named
 from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
 
 if TYPE_CHECKING:
+    from atoll.server.aggregation.optimisers import ServerOptimiser
     from atoll.server.jobs.models import JobSpec
 
 
@@ -35,4 +35,6 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
 
 def optimiser_of(spec: JobSpec) -> ServerOptimiser:
     """The job's server optimiser."""
+    from atoll.server.aggregation.optimisers import optimiser_named  # noqa: PLC0415  # the command line parses jobs too
+
     return optimiser_named(spec.optimiser.name, spec.optimiser.settings)
