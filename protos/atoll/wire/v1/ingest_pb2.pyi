@@ -83,10 +83,15 @@ class GrantUploadResponse(google.protobuf.message.Message):
     MAX_ABS_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
     MAX_WEIGHT_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
     elements: builtins.int
     max_abs: builtins.float
     max_bytes: builtins.int
     max_weight: builtins.int
+    @property
+    def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
+        """Set if the participant has reported already."""
+
     def __init__(
         self,
         *,
@@ -94,8 +99,10 @@ class GrantUploadResponse(google.protobuf.message.Message):
         max_abs: builtins.float = ...,
         max_bytes: builtins.int = ...,
         max_weight: builtins.int = ...,
+        receipt: atoll.wire.v1.transfer_pb2.ReportResponse | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_weight", b"max_weight"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["receipt", b"receipt"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
 
 Global___GrantUploadResponse: typing_extensions.TypeAlias = GrantUploadResponse
 
@@ -109,12 +116,15 @@ class CommitRequest(google.protobuf.message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: builtins.int
     NORM_FIELD_NUMBER: builtins.int
     REJECTION_FIELD_NUMBER: builtins.int
+    LATE_FIELD_NUMBER: builtins.int
     participant: builtins.str
     node: builtins.str
     payload_bytes: builtins.int
     norm: builtins.float
     rejection: builtins.str
     """Not empty: the upload is refused for this reason; nothing is stored."""
+    late: builtins.bool
+    """The round no longer takes reports; no upload stands behind this."""
     @property
     def report(self) -> atoll.wire.v1.transfer_pb2.ReportRequest: ...
     def __init__(
@@ -126,9 +136,10 @@ class CommitRequest(google.protobuf.message.Message):
         payload_bytes: builtins.int = ...,
         norm: builtins.float = ...,
         rejection: builtins.str = ...,
+        late: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["report", b"report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["node", b"node", "norm", b"norm", "participant", b"participant", "payload_bytes", b"payload_bytes", "rejection", b"rejection", "report", b"report"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late", b"late", "node", b"node", "norm", b"norm", "participant", b"participant", "payload_bytes", b"payload_bytes", "rejection", b"rejection", "report", b"report"]) -> None: ...
 
 Global___CommitRequest: typing_extensions.TypeAlias = CommitRequest
 
@@ -179,26 +190,25 @@ class FoldItem(google.protobuf.message.Message):
 
     ORIGIN_FIELD_NUMBER: builtins.int
     PARTICIPANT_FIELD_NUMBER: builtins.int
-    UPLOAD_ID_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
     INTEGER_WEIGHT_FIELD_NUMBER: builtins.int
     participant: builtins.str
-    upload_id: builtins.str
     digest: builtins.str
     integer_weight: builtins.int
     @property
-    def origin(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
+    def origin(self) -> atoll.wire.v1.participation_pb2.RoundKey:
+        """The round that the update was made for; an earlier one if it is carried."""
+
     def __init__(
         self,
         *,
         origin: atoll.wire.v1.participation_pb2.RoundKey | None = ...,
         participant: builtins.str = ...,
-        upload_id: builtins.str = ...,
         digest: builtins.str = ...,
         integer_weight: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["origin", b"origin"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "integer_weight", b"integer_weight", "origin", b"origin", "participant", b"participant", "upload_id", b"upload_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "integer_weight", b"integer_weight", "origin", b"origin", "participant", b"participant"]) -> None: ...
 
 Global___FoldItem: typing_extensions.TypeAlias = FoldItem
 
@@ -234,14 +244,9 @@ Global___FoldRequest: typing_extensions.TypeAlias = FoldRequest
 class FoldResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    FOLDED_FIELD_NUMBER: builtins.int
-    folded: builtins.int
     def __init__(
         self,
-        *,
-        folded: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["folded", b"folded"]) -> None: ...
 
 Global___FoldResponse: typing_extensions.TypeAlias = FoldResponse
 
@@ -317,3 +322,28 @@ class DropRoundResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___DropRoundResponse: typing_extensions.TypeAlias = DropRoundResponse
+
+@typing.final
+class DropRunRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+
+Global___DropRunRequest: typing_extensions.TypeAlias = DropRunRequest
+
+@typing.final
+class DropRunResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___DropRunResponse: typing_extensions.TypeAlias = DropRunResponse

@@ -214,6 +214,11 @@ class WorkerServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundResponse.FromString,
                 _registered_method=True)
+        self.DropRun = channel.unary_unary(
+                '/atoll.wire.v1.WorkerService/DropRun',
+                request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
@@ -240,6 +245,12 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropRun(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -257,6 +268,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.DropRound,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundResponse.SerializeToString,
+            ),
+            'DropRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropRun,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -341,6 +357,33 @@ class WorkerService(object):
             '/atoll.wire.v1.WorkerService/DropRound',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRoundResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.WorkerService/DropRun',
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

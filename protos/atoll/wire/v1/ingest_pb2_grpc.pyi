@@ -211,7 +211,23 @@ _WorkerServiceDropRoundType = typing_extensions.TypeVar(
     ],
 )
 
-class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType]):
+_WorkerServiceDropRunType = typing_extensions.TypeVar(
+    '_WorkerServiceDropRunType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.DropRunRequest,
+        atoll.wire.v1.ingest_pb2.DropRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.DropRunRequest,
+        atoll.wire.v1.ingest_pb2.DropRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.DropRunRequest,
+        atoll.wire.v1.ingest_pb2.DropRunResponse,
+    ],
+)
+
+class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType, _WorkerServiceDropRunType]):
     """Served by each worker."""
 
     @typing.overload
@@ -227,6 +243,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.DropRoundRequest,
             atoll.wire.v1.ingest_pb2.DropRoundResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.DropRunRequest,
+            atoll.wire.v1.ingest_pb2.DropRunResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -244,6 +264,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
             atoll.wire.v1.ingest_pb2.DropRoundRequest,
             atoll.wire.v1.ingest_pb2.DropRoundResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.DropRunRequest,
+            atoll.wire.v1.ingest_pb2.DropRunResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Fold: _WorkerServiceFoldType
@@ -253,6 +277,8 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
     """Write the partial sum of exactly these updates to a file."""
 
     DropRound: _WorkerServiceDropRoundType
+
+    DropRun: _WorkerServiceDropRunType
 
 WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -266,6 +292,10 @@ WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.DropRoundRequest,
         atoll.wire.v1.ingest_pb2.DropRoundResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.DropRunRequest,
+        atoll.wire.v1.ingest_pb2.DropRunResponse,
     ],
 ]
 
@@ -294,5 +324,12 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.DropRoundRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.DropRoundResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.DropRoundResponse]]: ...
+
+    @abc.abstractmethod
+    def DropRun(
+        self,
+        request: atoll.wire.v1.ingest_pb2.DropRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.ingest_pb2.DropRunResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.DropRunResponse]]: ...
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

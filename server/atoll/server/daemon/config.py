@@ -69,6 +69,12 @@ class ServerConfig(BaseModel):
             return self.advertise
         return "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
 
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """Host names and addresses that the server's certificate carries."""
+        names = {self.advertised_host, self.host, "localhost", "127.0.0.1"}
+        return tuple(sorted(names - {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
+
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
         """A secondary port: as asked, or ``offset`` after the main one, or free if the main one was free."""
         if wanted is not None:

@@ -23,6 +23,7 @@ from atoll.server.daemon.reporting import (
     reported_event,
 )
 from atoll.server.daemon.services import Services
+from atoll.server.daemon.sessions import Introduction
 from atoll.server.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.identity import new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
@@ -68,7 +69,8 @@ class ActiveRun:
 class Coordinator:
     """Starts, resumes and finds runs; routes what participants send to them."""
 
-    def __init__(self, services: Services, certificates: CertificateBook) -> None:
+    def __init__(self, services: Services, certificates: CertificateBook, *, insecure: bool) -> None:
+        self._insecure = insecure
         self._services = services
         self._certificates = certificates
         self._pool = CohortPool(services, self.busy)
@@ -202,7 +204,18 @@ class Coordinator:
         effects = await active.driver.post(event, also=row)
         return answer_to(effects, commit.participant, commit.report.digest)
 
-    # What participants say (``rpc.participation.Replies``).
+    # What participants say (``rpc.participation.FrontDesk``).
+
+    async def introduced(self, participant: str, introduction: Introduction) -> None:
+        """See ``FrontDesk``: keep what the participant says of itself."""
+        if self._insecure:
+            await self._certificates.adopt_insecure(participant)
+        now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
+
+        def work(connection: Connection) -> None:
+            participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
+
+        await self._services.writer.run(work)
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; answers for rounds that are gone are ignored."""
@@ -227,7 +240,7 @@ class Coordinator:
         self._services.sessions.touch()
 
     def certificate_remaining_s(self, participant: str) -> float:
-        """See ``Replies``."""
+        """See ``FrontDesk``."""
         return self._certificates.remaining_s(participant)
 
     def busy(self, apart_from: str) -> set[str]:

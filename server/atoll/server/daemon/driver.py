@@ -2,7 +2,7 @@
 
 Everything that happens to a run passes through ``RunDriver.post``. A single task takes all events that wait, steps the
 pure engine over them, and stores the events with what they record in one transaction; only then are the effects done
-and the posters told. So what was acknowledged is durable, and a restart that replays the log stands where the run stood.
+and the posters told. So what was acknowledged is durable, and a restart that replays the log stands where it stood.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class RunDriver:
     def post(self, event: Event, also: Also | None = None) -> asyncio.Future[tuple[Effect, ...]]:
         """Hand in an event; the future gives its effects once it is durable and they are begun.
 
-        The future fails with ``ConflictError`` if the run's state does not allow the event, and with the journal's error if
-        it could not be stored.
+        The future fails with ``ConflictError`` if the run's state does not allow the event, and with the journal's
+        error if it could not be stored.
         """
         done: asyncio.Future[tuple[Effect, ...]] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieved)
@@ -146,7 +146,7 @@ class RunDriver:
             try:
                 await self._play_batch(batch)
             except ServerError as error:
-                log.error("run %s: events not stored: %s", self.run, error.detail, extra={"run": self.run})
+                log.exception("run %s: events not stored", self.run, extra={"run": self.run})
                 for posted in batch:
                     if not posted.done.done():
                         posted.done.set_exception(error)

@@ -1,7 +1,7 @@
 """Evaluators: the operator's own code that judges released models on the server.
 
-An evaluator is installed by name on the server's command line (``--evaluator NAME=MODULE:FUNCTION``); a job can only name
-it. Nothing that comes over the network is ever imported.
+An evaluator is installed by name on the server's command line (``--evaluator NAME=MODULE:FUNCTION``); a job can only
+name it. Nothing that comes over the network is ever imported.
 """
 
 from __future__ import annotations

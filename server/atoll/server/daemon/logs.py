@@ -27,8 +27,18 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry)
 
 
+_settings = ("info", False)
+
+
+def logging_settings() -> tuple[str, bool]:
+    """Level and form in force here, for processes started from this one."""
+    return _settings
+
+
 def configure_logging(level: str, *, as_json: bool) -> None:
     """Log to standard error from ``level`` (debug, info, warning, error) on."""
+    global _settings  # noqa: PLW0603 - logging is a matter of the process as a whole
+    _settings = (level, as_json)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
-from typing import Any, assert_never
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import Also, RunDriver
@@ -34,9 +34,6 @@ from atoll.server.rounds import (
     PrepareRound,
     Publish,
     Published,
-    Receipt,
-    RecordMember,
-    RecordRound,
     Rejected,
     RetryDue,
     RoundKey,
@@ -68,39 +65,27 @@ class RunPerformer:
         self._releaser = Releaser(driver, spec, layout, services)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        # Receipts are answered by the poster; RecordRound and RecordMember are the journal's.
+        self._begin: dict[type[Effect], Callable[[Any], None]] = {
+            DrawCohort: lambda effect: self._start("draw", self._draw(effect), replaces=True),
+            PrepareRound: lambda effect: self._start(f"prepare {effect.key}", self._prepare(effect)),
+            Invite: self._invite_all,
+            Stop: self._stop,
+            StartDeadline: lambda effect: self._timer("deadline", effect.remaining_s, DeadlinePassed(effect.key)),
+            Fold: lambda effect: self._start(f"fold {effect.key} {effect.update}", self._fold(effect)),
+            Aggregate: lambda effect: self._start(f"aggregate {effect.key}", self._aggregate(effect)),
+            ChargeAndStore: lambda effect: self._start(f"charge {effect.key}", self._charge(effect)),
+            Publish: lambda effect: self._start(f"publish {effect.key}", self._publish(effect)),
+            StartRetry: lambda effect: self._timer("retry", effect.delay_s, RetryDue(effect.key)),
+            DropSpools: lambda effect: self._start(f"drop {effect.through}", self._releaser.drop(effect)),
+            Finish: lambda effect: self._start("finish", self._finish(effect)),
+        }
 
-    def perform(self, effect: Effect) -> None:  # noqa: C901 - one case per effect
+    def perform(self, effect: Effect) -> None:
         """See ``driver.Performer``."""
-        match effect:
-            case DrawCohort():
-                self._start("draw", self._draw(effect), replaces=True)
-            case PrepareRound():
-                self._start(f"prepare {effect.key}", self._prepare(effect))
-            case Invite():
-                for participant in effect.participants:
-                    self.invite(participant)
-            case Stop():
-                self._stop(effect)
-            case StartDeadline():
-                self._timer("deadline", effect.remaining_s, DeadlinePassed(effect.key))
-            case Fold():
-                self._start(f"fold {effect.key} {effect.update.participant}", self._fold(effect))
-            case Aggregate():
-                self._start(f"aggregate {effect.key}", self._aggregate(effect))
-            case ChargeAndStore():
-                self._start(f"charge {effect.key}", self._charge(effect))
-            case Publish():
-                self._start(f"publish {effect.key}", self._publish(effect))
-            case StartRetry():
-                self._timer("retry", effect.delay_s, RetryDue(effect.key))
-            case DropSpools():
-                self._start(f"drop {effect.through}", self._drop(effect))
-            case Finish():
-                self._start("finish", self._finish(effect))
-            case Receipt() | RecordRound() | RecordMember():
-                pass  # answered by the poster, recorded by the journal
-            case _:
-                assert_never(effect)
+        begin = self._begin.get(type(effect))
+        if begin is not None:
+            begin(effect)
 
     def close(self) -> None:
         """See ``driver.Performer``."""
@@ -136,6 +121,10 @@ class RunPerformer:
         self._call_later(
             f"silence {participant}", self._services.silence_s, lambda: self._fell_silent(key, participant)
         )
+
+    def _invite_all(self, effect: Invite) -> None:
+        for participant in effect.participants:
+            self.invite(participant)
 
     def _fell_silent(self, key: RoundKey, participant: str) -> None:
         if self._services.sessions.get(participant) is None:
@@ -186,9 +175,7 @@ class RunPerformer:
     async def _publish(self, effect: Publish) -> None:
         metrics = await self._releaser.evaluate(effect)
         await self._answer(Published(effect.key), add_metrics(self._driver.run, effect.key, metrics))
-
-    async def _drop(self, effect: DropSpools) -> None:
-        await self._releaser.drop(effect)
+        await self._releaser.retain()
 
     async def _finish(self, effect: Finish) -> None:
         log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})

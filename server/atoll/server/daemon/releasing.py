@@ -121,6 +121,23 @@ class Releaser:
         self._server_metrics = {effect.key: found}
         return found
 
+    async def retain(self) -> None:
+        """Remove models beyond ``keep_models``, but never the first, and the optimiser states of all but the newest."""
+        run, keep = self._driver.run, self._services.keep_models
+
+        def work(connection: Connection) -> list[str]:
+            newest = models.latest(connection, run)
+            if newest is None:
+                return []
+            old = models.of_version(connection, run, newest.version - 1)
+            spent = {blob for _, blob in old.optimiser_blobs} if old is not None else set()
+            models.forget_optimiser(connection, run, below_version=newest.version)
+            surplus = models.surplus_blobs(connection, run, through_version=newest.version - keep)
+            return sorted((spent - models.referenced_blobs(connection)) | surplus)
+
+        for blob in await self._services.writer.run(work):
+            await self._services.call(self._services.blobs.delete, blob)
+
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the evaluator said of the round's model; empty if there is none."""
         return self._server_metrics.get(key, {})

@@ -125,7 +125,7 @@ class Daemon:
             silence_s=config.silence_s,
             keep_models=config.keep_models,
         )
-        coordinator = Coordinator(services, book)
+        coordinator = Coordinator(services, book, insecure=config.insecure)
         addresses = await self._listen(services, coordinator, book, authority)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
@@ -137,7 +137,7 @@ class Daemon:
         self, services: Services, coordinator: Coordinator, book: CertificateBook, authority: Authority
     ) -> Addresses:
         config = self._config
-        names = sorted({config.advertised_host, config.host, "localhost", "127.0.0.1"} - {"0.0.0.0", "::"})  # noqa: S104
+        names = config.certificate_names
         mutual = plain = None
         if not config.insecure:
             mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
@@ -152,7 +152,7 @@ class Daemon:
         authenticator = Authenticator(coordinator, insecure=config.insecure)
         participation = ParticipationService(
             sessions=self._sessions,
-            replies=coordinator,
+            desk=coordinator,
             authenticator=authenticator,
             transfer_address=transfer_address,
         )
@@ -191,9 +191,10 @@ class Daemon:
         main.add_generic_rpc_handlers((transfer.handler(),))
         if self._config.workers == 1:
             return ""
-        workers = WorkerPool(self._config, services, coordinator, main_port)
+        workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
         self._closing.push_async_callback(workers.stop)
-        return await workers.start()
+        port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
+        return f"{self._config.advertised_host}:{port}"
 
     async def _operator_file(self, services: Services, authority: Authority, address: str) -> Path:
         """The operator's credential in the data directory: made on first start, renewed a month before it ends."""

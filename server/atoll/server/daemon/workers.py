@@ -1,18 +1,172 @@
-"""Ingest workers: processes that share a port to receive updates, each with a partial sum of its own."""
+"""Ingest workers: processes that share a port to receive updates, each with a partial sum of its own.
+
+A worker that dies is started again; its partial sums are folded anew from the spool, so nothing is lost and nothing
+counts twice.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+import grpc.aio
+
 from atoll.server.daemon.config import ServerConfig
-from atoll.server.daemon.services import Services
+from atoll.server.daemon.listeners import make_server
+from atoll.server.daemon.logs import logging_settings
+from atoll.server.daemon.nodes import FileNode, NodePool
+from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.ingest.desk import Desk
+from atoll.server.rpc.desk import DeskService
+from atoll.server.rpc.worker import WorkerCalls
+from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
+
+log = logging.getLogger(__name__)
+
+READY_S = 60.0
+_RESTART_S = 1.0
 
 
 class WorkerPool:
-    def __init__(self, config: ServerConfig, services: Services, desk: Desk, main_port: int) -> None:
-        self._config = config
+    """Starts ``config.workers`` workers, keeps them running, and stops them."""
 
-    async def start(self) -> str:
-        return ""
+    def __init__(self, config: ServerConfig, nodes: NodePool, desk: Desk, executor: Executor) -> None:
+        self._config = config
+        self._nodes = nodes
+        self._desk = desk
+        self._executor = executor
+        # Short and private: a Unix socket's path has at most 107 bytes, a data directory may be deeper.
+        self._sockets = Path(tempfile.mkdtemp(prefix="atoll-"))
+        self._partials = config.data / "partials"
+        self._server = make_server()
+        self._reserved: socket.socket | None = None
+        self._keepers: list[asyncio.Task[None]] = []
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, port: int) -> int:
+        """Start the workers on a port (0: any free one) and wait until they serve; returns the port.
+
+        Raises:
+            StorageError: if the port cannot be had.
+            UnavailableError: if a worker does not come up.
+        """
+        self._reserved = _reserve(self._config.host, port)
+        bound: int = self._reserved.getsockname()[1]
+        shutil.rmtree(self._partials, ignore_errors=True)
+        self._partials.mkdir(mode=0o700)
+        add_DeskServiceServicer_to_server(DeskService(self._desk), self._server)
+        self._server.add_insecure_port(self._socket("desk"))
+        await self._server.start()
+        ready = [asyncio.get_running_loop().create_future() for _ in range(self._config.workers)]
+        self._keepers = [
+            asyncio.create_task(self._keep(f"worker-{number}", bound, future)) for number, future in enumerate(ready)
+        ]
+        await asyncio.gather(*ready)
+        return bound
 
     async def stop(self) -> None:
-        pass
+        """Stop the workers and remove their sockets and files."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(self._end(process) for process in self._processes.values()))
+        await self._server.stop(None)
+        if self._reserved is not None:
+            self._reserved.close()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+        shutil.rmtree(self._partials, ignore_errors=True)
+
+    async def _keep(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
+        while True:
+            process = await self._spawn(name, port)
+            self._processes[name] = process
+            async with grpc.aio.insecure_channel(self._socket(name)) as channel:
+                try:
+                    await _until_ready(channel, process)
+                except UnavailableError as error:
+                    if not ready.done():
+                        ready.set_exception(error)
+                        return
+                else:
+                    self._nodes.add(FileNode(name, WorkerCalls(name, channel), self._partials, self._executor))
+                    if not ready.done():
+                        ready.set_result(None)
+                    await process.wait()
+                    self._nodes.remove(name)
+            log.error("%s ended with status %s; starting it again", name, process.returncode)
+            await asyncio.sleep(_RESTART_S)
+
+    async def _spawn(self, name: str, port: int) -> asyncio.subprocess.Process:
+        from atoll.server.daemon.worker import WorkerOrder  # noqa: PLC0415 - that module is the other process's main
+
+        level, as_json = logging_settings()
+        order = WorkerOrder(
+            name=name,
+            config=self._config,
+            port=port,
+            desk=self._socket("desk"),
+            socket=self._socket(name),
+            log_level=level,
+            json_log=as_json,
+        )
+        # The pipe of its standard input closes with this process, however it ends, and ends the worker.
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "atoll.server.daemon.worker", order.model_dump_json(), stdin=asyncio.subprocess.PIPE
+        )
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._config.drain_s + 5.0)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _socket(self, name: str) -> str:
+        return f"unix:{self._sockets / name}.sock"
+
+
+async def _until_ready(channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
+    """Wait until the worker answers.
+
+    Raises:
+        UnavailableError: if it ends or does not answer in time.
+    """
+    started = time.monotonic()
+    connected = asyncio.create_task(channel.channel_ready())
+    ended = asyncio.create_task(process.wait())
+    waiting: Sequence[asyncio.Task[object]] = (connected, ended)
+    await asyncio.wait(waiting, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+    answered = connected.done() and not ended.done()
+    for task in waiting:
+        task.cancel()
+    if not answered:
+        seconds = time.monotonic() - started
+        raise UnavailableError(
+            "worker.start", f"an ingest worker did not come up within {seconds:.0f} s", "see the log"
+        )
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """A bound socket that never listens: it holds the port for the workers, who bind it with SO_REUSEPORT."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        reserved.bind((host, port))
+    except OSError as error:
+        reserved.close()
+        raise StorageError(
+            "server.port", f"cannot listen on {host}:{port}: {error.strerror}", "choose another with --transfer-port"
+        ) from error
+    return reserved

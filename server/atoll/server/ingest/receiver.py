@@ -24,7 +24,8 @@ class Receiver:
         self._grant = grant
         self._executor = executor
         self._segment: Segment | None = None
-        self._open = lambda: spool.open_segment(upload)
+        self._spool = spool
+        self._upload = upload
         self._held = sum(record.header.payload_bytes for record in spool.received(upload))
         self._pending: asyncio.Future[None] | None = None
         self.chunks = 0
@@ -80,7 +81,7 @@ class Receiver:
         self._check(chunk, finite=seen.finite, max_abs=seen.max_abs)
         try:
             if self._segment is None:
-                self._segment = self._open()
+                self._segment = self._spool.open_segment(self._upload)
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
             raise StorageError(
@@ -101,6 +102,7 @@ class Receiver:
         if max_abs > self._grant.max_abs:
             raise RejectedUpdateError(
                 "update.out_of_range",
-                f"the update has magnitude {max_abs:g} in the chunk at element {first}; allowed is {self._grant.max_abs:g}",
+                f"the update has magnitude {max_abs:g} in the chunk at element {first}, "
+                f"allowed is {self._grant.max_abs:g}",
                 "lower the learning rate, or raise aggregation.max_abs in the job",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import grpc.aio
@@ -14,6 +15,9 @@ INSECURE_PARTICIPANT = "atoll-insecure-participant"
 INSECURE_OPERATOR = "atoll-insecure-operator"
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+REVOCATION_CHECK_S = 1.0
 
 
 class Authenticator:
@@ -66,7 +70,7 @@ class Authenticator:
         return caller
 
     def _from_metadata(self, context: Context) -> Caller:
-        metadata = {key: value for key, value in context.invocation_metadata() or ()}
+        metadata = dict(context.invocation_metadata() or ())
         if INSECURE_OPERATOR in metadata:
             return Caller(Role.OPERATOR, "insecure")
         name = str(metadata.get(INSECURE_PARTICIPANT, ""))
@@ -75,3 +79,23 @@ class Authenticator:
                 "insecure.participant", f"no {INSECURE_PARTICIPANT} metadata", "start the client with --insecure"
             )
         return Caller(Role.PARTICIPANT, check_participant_id(name))
+
+
+class Watch:
+    """Asks again now and then whether the caller of a long stream is still welcome."""
+
+    def __init__(self, authenticator: Authenticator, context: Context) -> None:
+        self._authenticator = authenticator
+        self._context = context
+        self._checked = time.monotonic()
+
+    async def check(self) -> None:
+        """Cheap unless ``REVOCATION_CHECK_S`` have passed since the last look.
+
+        Raises:
+            UnauthenticatedError: if the caller's certificate is no longer in force.
+        """
+        now = time.monotonic()
+        if now - self._checked >= REVOCATION_CHECK_S:
+            self._checked = now
+            await self._authenticator.caller(self._context)

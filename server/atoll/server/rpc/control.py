@@ -60,7 +60,7 @@ class ControlService(ControlServiceServicer):
         self._authenticator = authenticator
         self._facts = facts
 
-    async def UploadModel(  # noqa: N802 - the names are the contract's
+    async def UploadModel(
         self, request_iterator: AsyncIterator[control_pb2.UploadModelRequest], context: Context
     ) -> control_pb2.UploadModelResponse:
         """Take the initial model, chunk by chunk in order."""
@@ -81,7 +81,7 @@ class ControlService(ControlServiceServicer):
             stored = await self._services.call(writer.commit)
         return control_pb2.UploadModelResponse(blob=stored.name)
 
-    async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:  # noqa: N802
+    async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:
         """Begin a run."""
         operator = await self._authenticator.operator(context)
         run = await self._coordinator.submit(
@@ -93,14 +93,14 @@ class ControlService(ControlServiceServicer):
         )
         return control_pb2.SubmitRunResponse(run=run)
 
-    async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:  # noqa: N802
+    async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
         """The newest runs first."""
         await self._authenticator.operator(context)
         limit = min(request.limit or MAX_LISTED, MAX_LISTED)
         found = await self._services.reader.run(lambda connection: runs.listed(connection, limit=limit))
         return control_pb2.ListRunsResponse(runs=[views.run_summary(run) for run in found])
 
-    async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:  # noqa: N802
+    async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:
         """A run with its rounds."""
         await self._authenticator.operator(context)
 
@@ -127,7 +127,7 @@ class ControlService(ControlServiceServicer):
             response.rounds.extend([*ended, live])
         return response
 
-    async def WatchRun(  # noqa: N802
+    async def WatchRun(
         self, request: control_pb2.WatchRunRequest, context: Context
     ) -> AsyncIterator[control_pb2.WatchRunResponse]:
         """The run now, then at every change, until it has ended."""
@@ -148,25 +148,25 @@ class ControlService(ControlServiceServicer):
             await changed.wait()
             await asyncio.sleep(WATCH_INTERVAL_S)
 
-    async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:  # noqa: N802
+    async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
         """No further round begins."""
         await self._authenticator.operator(context)
         await self._coordinator.pause(request.run)
         return control_pb2.PauseRunResponse(summary=await self._summary(request.run))
 
-    async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:  # noqa: N802
+    async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:
         """Rounds go on."""
         await self._authenticator.operator(context)
         await self._coordinator.resume(request.run)
         return control_pb2.ResumeRunResponse(summary=await self._summary(request.run))
 
-    async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:  # noqa: N802
+    async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:
         """End the run now."""
         await self._authenticator.operator(context)
         await self._coordinator.cancel(request.run, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
-    async def GetRunModel(  # noqa: N802
+    async def GetRunModel(
         self, request: control_pb2.GetRunModelRequest, context: Context
     ) -> control_pb2.GetRunModelResponse:
         """Layout and blob of a released model."""
@@ -184,12 +184,18 @@ class ControlService(ControlServiceServicer):
             raise NotFoundError(
                 "model.missing", f"run {run.id} has released {run.rounds_released} models; there is no model {version}"
             )
+        if not await self._services.call(self._services.blobs.exists, model.blob):
+            raise NotFoundError(
+                "model.pruned",
+                f"model {model.version} of run {run.id} is no longer kept",
+                "ask for a newer one, or start the server with a larger --keep-models",
+            )
         layout = tensors_pb2.Layout.FromString(run.layout)
         return control_pb2.GetRunModelResponse(
             model=tensors_pb2.TensorSet(name="model", layout=layout, blob=model.blob), round=model.version
         )
 
-    async def CreateToken(  # noqa: N802
+    async def CreateToken(
         self, request: control_pb2.CreateTokenRequest, context: Context
     ) -> control_pb2.CreateTokenResponse:
         """Mint one-time join tokens."""
@@ -216,10 +222,10 @@ class ControlService(ControlServiceServicer):
     ) -> control_pb2.ListTokensResponse:
         """Join tokens, without their secrets."""
         await self._authenticator.operator(context)
-        found = await self._services.reader.run(lambda connection: tokens.listed(connection))
+        found = await self._services.reader.run(tokens.listed)
         return control_pb2.ListTokensResponse(tokens=[views.token_summary(record) for record in found])
 
-    async def ListParticipants(  # noqa: N802
+    async def ListParticipants(
         self, request: control_pb2.ListParticipantsRequest, context: Context
     ) -> control_pb2.ListParticipantsResponse:
         """Enrolled participants."""
@@ -241,7 +247,7 @@ class ControlService(ControlServiceServicer):
             ]
         )
 
-    async def RevokeParticipant(  # noqa: N802
+    async def RevokeParticipant(
         self, request: control_pb2.RevokeParticipantRequest, context: Context
     ) -> control_pb2.RevokeParticipantResponse:
         """Shut a participant out, at once."""
@@ -249,7 +255,7 @@ class ControlService(ControlServiceServicer):
         row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
         return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
 
-    async def GetServerInfo(  # noqa: N802
+    async def GetServerInfo(
         self,
         request: control_pb2.GetServerInfoRequest,
         context: Context,

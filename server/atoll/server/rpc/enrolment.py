@@ -21,10 +21,10 @@ class EnrolmentService(EnrolmentServiceServicer):
         self._certificates = certificates
         self._server_address = server_address
 
-    async def Enrol(  # noqa: N802 - the name is the contract's
+    async def Enrol(
         self,
         request: enrolment_pb2.EnrolRequest,
-        context: Context,  # noqa: ARG002 - the signature is gRPC's
+        context: Context,
     ) -> enrolment_pb2.EnrolResponse:
         """A certificate for the key of the request."""
         participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
@@ -45,9 +45,7 @@ class RenewalService(RenewalServiceServicer):
         self._certificates = certificates
         self._authenticator = authenticator
 
-    async def Renew(  # noqa: N802 - the name is the contract's
-        self, request: enrolment_pb2.RenewRequest, context: Context
-    ) -> enrolment_pb2.RenewResponse:
+    async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
         """A new certificate for the same participant."""
         participant = await self._authenticator.participant(context)
         pem = await self._certificates.renew(participant, request.csr_pem)

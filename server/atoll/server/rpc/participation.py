@@ -24,8 +24,12 @@ MAX_REASON_CHARS = 1024
 MAX_EXAMPLES = 2**40
 
 
-class Replies(Protocol):
-    """What becomes of a participant's answers."""
+class FrontDesk(Protocol):
+    """What becomes of what participants say on their check-in streams."""
+
+    async def introduced(self, participant: str, introduction: Introduction) -> None:
+        """The participant checks in."""
+        ...
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """The participant accepted, declined or failed."""
@@ -40,19 +44,20 @@ class ParticipationService(ParticipationServiceServicer):
     """The handler of the check-in stream."""
 
     def __init__(
-        self, *, sessions: Sessions, replies: Replies, authenticator: Authenticator, transfer_address: str
+        self, *, sessions: Sessions, desk: FrontDesk, authenticator: Authenticator, transfer_address: str
     ) -> None:
         self._sessions = sessions
-        self._replies = replies
+        self._desk = desk
         self._authenticator = authenticator
         self._transfer_address = transfer_address
 
-    async def CheckIn(  # noqa: N802 - the name is the contract's
+    async def CheckIn(
         self, request_iterator: AsyncIterator[participation_pb2.CheckInRequest], context: Context
     ) -> AsyncIterator[participation_pb2.CheckInResponse]:
         """Push instructions until the participant leaves or its session is closed."""
         participant = await self._authenticator.participant(context)
         introduction = await _introduction(request_iterator)
+        await self._desk.introduced(participant, introduction)
         session = self._sessions.connect(participant, introduction)
         reader = asyncio.create_task(self._read(request_iterator, session))
         try:
@@ -74,7 +79,7 @@ class ParticipationService(ParticipationServiceServicer):
                 protocol=PROTOCOL,
                 server_version=atoll.server.__version__,
                 transfer_address=self._transfer_address,
-                certificate_remaining_s=self._replies.certificate_remaining_s(participant),
+                certificate_remaining_s=self._desk.certificate_remaining_s(participant),
                 chunk_bytes=DEFAULT_CHUNK_BYTES,
             )
         )
@@ -85,7 +90,7 @@ class ParticipationService(ParticipationServiceServicer):
                 if request.WhichOneof("message") != "reply":
                     raise InvalidRequestError("checkin.order", "after hello only replies are expected on this stream")
                 request.reply.reason = request.reply.reason[:MAX_REASON_CHARS]
-                await self._replies.replied(session.participant, request.reply)
+                await self._desk.replied(session.participant, request.reply)
         finally:
             session.close()
 

@@ -13,10 +13,11 @@ import grpc.aio
 
 from atoll.server.errors import InvalidRequestError, TooLateError
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.desk import Commit, Desk, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.desk import Commit, Desk, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.authentication import Authenticator, Context, Watch
+from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.stores import BlobStore
 from atoll.wire.chunks import Chunk, UploadKey, frame_download, header_to_proto, key_from_proto, parse_upload
 from atoll.wire.messages import manifest_to_proto
@@ -27,12 +28,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
-
-_DISPOSITIONS = {
-    Disposition.COUNTED: transfer_pb2.ReportResponse.DISPOSITION_COUNTED,
-    Disposition.CARRIED: transfer_pb2.ReportResponse.DISPOSITION_CARRIED,
-    Disposition.DROPPED: transfer_pb2.ReportResponse.DISPOSITION_DROPPED,
-}
 
 
 class TransferService:
@@ -106,16 +101,20 @@ class TransferService:
                     "download.range", f"first_chunk {request.first_chunk}: the blob has {total} chunks"
                 )
             last = min(total, request.first_chunk + (request.chunk_count or total))
+            watch = Watch(self._authenticator, context)
             for index in range(request.first_chunk, last):
+                await watch.check()
                 yield frame_download(index, blob.chunk(index))
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
+        watch = Watch(self._authenticator, context)
         receiver: Receiver | None = None
         key: UploadKey | None = None
         try:
             async for message in requests:
+                await watch.check()
                 chunk = parse_upload(message)
                 if receiver is None:
                     key = _key_of(chunk)
@@ -150,13 +149,13 @@ class TransferService:
         try:
             grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
         except TooLateError:
-            return _response(await self._desk.commit(Commit(participant, request, self._node, late=True)))
+            return receipt_to_proto(await self._desk.commit(Commit(participant, request, self._node, late=True)))
         if grant.receipt is not None and grant.receipt.digest == request.digest:
-            return _response(grant.receipt)
+            return receipt_to_proto(grant.receipt)
         commit = Commit(participant, request, self._node)
         if request.upload_id:
             commit = await self._make_durable(participant, request, grant)
-        return _response(await self._desk.commit(commit))
+        return receipt_to_proto(await self._desk.commit(commit))
 
     async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
         at = request.round
@@ -188,10 +187,6 @@ def _rejection(participant: str, key: UploadKey, node: str, reason: str) -> Comm
     at = participation_pb2.RoundKey(run=key.run, round=key.round, attempt=key.attempt)
     report = transfer_pb2.ReportRequest(round=at, upload_id=key.upload_id)
     return Commit(participant, report, node, rejection=reason)
-
-
-def _response(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
-    return transfer_pb2.ReportResponse(disposition=_DISPOSITIONS[receipt.disposition], digest=receipt.digest)
 
 
 def _serialise(message: Any) -> bytes:

@@ -66,6 +66,22 @@ def forget_optimiser(connection: Connection, run_id: str, *, below_version: int)
     connection.execute(models.update().where(older).values(optimiser_blobs=()))
 
 
+def surplus_blobs(connection: Connection, run_id: str, *, through_version: int, look_back: int = 8) -> frozenset[str]:
+    """Blobs of a run's versions up to this one that nothing else names; never the initial model's.
+
+    Looks at the last ``look_back`` of them: the older ones were surplus before, and are gone.
+    """
+    old = (models.c.run_id == run_id) & models.c.version.between(
+        max(1, through_version - look_back + 1), through_version
+    )
+    candidates = set(connection.execute(select(models.c.blob).where(old)).scalars())
+    if not candidates:
+        return frozenset()
+    others = select(models.c.blob).where(~old, models.c.blob.in_(candidates))
+    first = select(runs.c.initial_model).where(runs.c.initial_model.in_(candidates))
+    return frozenset(candidates - set(connection.execute(others).scalars()) - set(connection.execute(first).scalars()))
+
+
 def referenced_blobs(connection: Connection) -> frozenset[str]:
     """Every blob that a run or model names: all others may be removed once no run is being submitted or released."""
     names = set(connection.execute(select(runs.c.initial_model)).scalars())

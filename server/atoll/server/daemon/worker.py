@@ -1,0 +1,98 @@
+"""One ingest worker process: receives and folds updates on a port that all workers share.
+
+Started by ``daemon.workers`` as ``python -m atoll.server.daemon.worker`` with one JSON argument (``WorkerOrder``). It
+ends when its coordinator does: it holds the reading end of a pipe that closes then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc.aio
+from pydantic import BaseModel, ConfigDict
+
+from atoll.server.aggregation import warm
+from atoll.server.daemon.config import ServerConfig
+from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.daemon.logs import configure_logging
+from atoll.server.identity import Authority
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.spool import Spool
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.desk import RemoteDesk
+from atoll.server.rpc.transfer import SERVICE, TransferService
+from atoll.server.rpc.worker import WorkerService
+from atoll.server.stores import DirectoryBlobStore
+from atoll.server.stores.store import BLOBS_FOLDER
+from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
+
+THREADS = 4
+
+
+class WorkerOrder(BaseModel):
+    """What a worker is started with; paths of Unix sockets are ``unix:`` addresses."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    config: ServerConfig
+    port: int
+    desk: str
+    socket: str
+    log_level: str
+    json_log: bool
+
+
+async def serve(order: WorkerOrder) -> None:
+    """Serve until told to stop (SIGTERM, or the end of standard input)."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole group; the coordinator decides
+    loop.add_reader(sys.stdin.fileno(), stopping.set)
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix=order.name)
+    await loop.run_in_executor(executor, warm)
+    config = order.config
+    async with grpc.aio.insecure_channel(order.desk) as channel:
+        desk, spool = RemoteDesk(channel), Spool(config.data / "spool")
+        transfer = TransferService(
+            node=order.name,
+            desk=desk,
+            authenticator=Authenticator(desk, insecure=config.insecure),
+            blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
+            spool=spool,
+            executor=executor,
+        )
+        public, private = make_server(shared_port=True), make_server()
+        public.add_generic_rpc_handlers((transfer.handler(),))
+        await add_health_and_reflection(public, [SERVICE])
+        add_WorkerServiceServicer_to_server(WorkerService(IngestNode(order.name, spool), executor), private)
+        private.add_insecure_port(order.socket)
+        bind(public, config.host, order.port, _credentials(config))
+        await public.start()
+        await private.start()
+        await stopping.wait()
+        await asyncio.gather(public.stop(config.drain_s), private.stop(config.drain_s))
+    executor.shutdown(wait=True)
+
+
+def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
+    if config.insecure:
+        return None
+    authority = Authority.open(config.data / "ca", now=time.time())
+    return server_credentials(authority, config.certificate_names, mutual=True, clock=time.time)
+
+
+def main() -> None:
+    """Run one worker."""
+    order = WorkerOrder.model_validate_json(sys.argv[1])
+    configure_logging(order.log_level, as_json=order.json_log)
+    asyncio.run(serve(order))
+
+
+if __name__ == "__main__":
+    main()

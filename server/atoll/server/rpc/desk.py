@@ -1,0 +1,129 @@
+"""The desk across processes: served by the coordinator on a Unix socket, asked by ingest workers."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import grpc.aio
+
+from atoll.server.identity import Role
+from atoll.server.ingest.desk import Caller, Commit, Desk, Disposition, ReportReceipt, UploadGrant
+from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.remote import as_server_errors
+from atoll.wire.v1 import ingest_pb2, participation_pb2, transfer_pb2
+from atoll.wire.v1.ingest_pb2_grpc import DeskServiceServicer, DeskServiceStub
+
+if TYPE_CHECKING:
+    from atoll.wire.v1.ingest_pb2_grpc import DeskServiceAsyncStub
+
+_RECEIPTS = {
+    Disposition.COUNTED: transfer_pb2.ReportResponse.DISPOSITION_COUNTED,
+    Disposition.CARRIED: transfer_pb2.ReportResponse.DISPOSITION_CARRIED,
+    Disposition.DROPPED: transfer_pb2.ReportResponse.DISPOSITION_DROPPED,
+}
+_DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items()}
+IDENTITY_CACHE_S = 1.0
+"""How long a worker remembers who holds a certificate: a revocation is in force there within this time."""
+_CACHED = 16_384
+
+
+def receipt_to_proto(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
+    """A receipt as its protobuf message."""
+    return transfer_pb2.ReportResponse(disposition=_RECEIPTS[receipt.disposition], digest=receipt.digest)
+
+
+def receipt_from_proto(message: transfer_pb2.ReportResponse) -> ReportReceipt:
+    """The receipt of a protobuf message."""
+    return ReportReceipt(_DISPOSITIONS[message.disposition], message.digest)
+
+
+class DeskService(DeskServiceServicer):
+    """Serves a desk to the workers."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def Identify(self, request: ingest_pb2.IdentifyRequest, context: Context) -> ingest_pb2.IdentifyResponse:
+        """See ``Desk.identify``."""
+        caller = await self._desk.identify(request.certificate_pem)
+        return ingest_pb2.IdentifyResponse(role=caller.role.value, name=caller.name)
+
+    async def GrantUpload(
+        self, request: ingest_pb2.GrantUploadRequest, context: Context
+    ) -> ingest_pb2.GrantUploadResponse:
+        """See ``Desk.grant_upload``."""
+        at = request.round
+        grant = await self._desk.grant_upload(request.participant, at.run, at.round, at.attempt)
+        return ingest_pb2.GrantUploadResponse(
+            elements=grant.elements,
+            max_abs=grant.max_abs,
+            max_bytes=grant.max_bytes,
+            max_weight=grant.max_weight,
+            receipt=receipt_to_proto(grant.receipt) if grant.receipt is not None else None,
+        )
+
+    async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
+        """See ``Desk.commit``."""
+        commit = Commit(
+            participant=request.participant,
+            report=request.report,
+            node=request.node,
+            payload_bytes=request.payload_bytes,
+            norm=request.norm,
+            rejection=request.rejection,
+            late=request.late,
+        )
+        return ingest_pb2.CommitResponse(response=receipt_to_proto(await self._desk.commit(commit)))
+
+
+class RemoteDesk:
+    """The coordinator's desk, as a worker sees it."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: DeskServiceAsyncStub = DeskServiceStub(channel)
+        self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """See ``Desk``; remembered for ``IDENTITY_CACHE_S`` seconds."""
+        now = time.monotonic()
+        at, caller = self._known.get(certificate_pem, (float("-inf"), None))
+        if caller is not None and now - at < IDENTITY_CACHE_S:
+            return caller
+        async with as_server_errors("coordinator"):
+            answer = await self._stub.Identify(ingest_pb2.IdentifyRequest(certificate_pem=certificate_pem))
+        caller = Caller(Role(answer.role), answer.name)
+        self._known[certificate_pem] = (now, caller)
+        self._known.move_to_end(certificate_pem)
+        if len(self._known) > _CACHED:
+            self._known.popitem(last=False)
+        return caller
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``Desk``."""
+        key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
+        async with as_server_errors("coordinator"):
+            answer = await self._stub.GrantUpload(ingest_pb2.GrantUploadRequest(participant=participant, round=key))
+        return UploadGrant(
+            elements=answer.elements,
+            max_abs=answer.max_abs,
+            max_bytes=answer.max_bytes,
+            max_weight=answer.max_weight,
+            receipt=receipt_from_proto(answer.receipt) if answer.HasField("receipt") else None,
+        )
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """See ``Desk``."""
+        request = ingest_pb2.CommitRequest(
+            participant=commit.participant,
+            report=commit.report,
+            node=commit.node,
+            payload_bytes=commit.payload_bytes,
+            norm=commit.norm,
+            rejection=commit.rejection,
+            late=commit.late,
+        )
+        async with as_server_errors("coordinator"):
+            answer = await self._stub.Commit(request)
+        return receipt_from_proto(answer.response)

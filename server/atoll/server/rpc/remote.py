@@ -1,0 +1,40 @@
+"""Calls between the processes of one server: errors come out as they went in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from atoll.server import errors
+from atoll.wire.status import detail_from_trailers
+
+_KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
+    grpc.StatusCode.FAILED_PRECONDITION: errors.ConflictError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+    grpc.StatusCode.ABORTED: errors.TooLateError,
+    grpc.StatusCode.DATA_LOSS: errors.CorruptDataError,
+}
+
+
+@asynccontextmanager
+async def as_server_errors(peer: str) -> AsyncIterator[None]:
+    """Turn a failed call to ``peer`` back into the ``ServerError`` that it raised there.
+
+    Raises:
+        ServerError: of the kind that the status names; ``UnavailableError`` if the process does not answer.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        detail = detail_from_trailers(list(error.trailing_metadata() or ()))
+        kind = _KINDS.get(error.code(), errors.UnavailableError)
+        if detail is None:
+            raise kind("server.process", f"the {peer} does not answer: {error.details()}", retry_after_s=1.0) from error
+        raise kind(detail.code, detail.message, detail.remedy, detail.retry_after_s) from error

@@ -1,0 +1,128 @@
+"""An ingest worker's sums, served on its Unix socket and asked by the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import grpc.aio
+
+from atoll.server.aggregation import Grid
+from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.remote import as_server_errors
+from atoll.wire.v1 import ingest_pb2, participation_pb2
+from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceServicer, WorkerServiceStub
+
+if TYPE_CHECKING:
+    from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceAsyncStub
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WorkerService(WorkerServiceServicer):
+    """Serves an ingest node to the coordinator."""
+
+    def __init__(self, node: IngestNode, executor: Executor) -> None:
+        self._node = node
+        self._executor = executor
+
+    async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
+        """See ``IngestNode.fold``."""
+        key = _key_of(request.round, request.elements, request.grid)
+        await self._call(self._node.fold, key, _items_of(request.items))
+        return ingest_pb2.FoldResponse()
+
+    async def WritePartial(
+        self, request: ingest_pb2.WritePartialRequest, context: Context
+    ) -> ingest_pb2.WritePartialResponse:
+        """See ``IngestNode.write_partial``."""
+        key = _key_of(request.round, request.elements, request.grid)
+        weight = await self._call(self._node.write_partial, key, _items_of(request.items), Path(request.path))
+        return ingest_pb2.WritePartialResponse(total_weight=weight)
+
+    async def DropRound(self, request: ingest_pb2.DropRoundRequest, context: Context) -> ingest_pb2.DropRoundResponse:
+        """See ``IngestNode.drop``."""
+        self._node.drop(request.round.run, request.round.round, request.round.attempt)
+        return ingest_pb2.DropRoundResponse()
+
+    async def DropRun(self, request: ingest_pb2.DropRunRequest, context: Context) -> ingest_pb2.DropRunResponse:
+        """See ``IngestNode.drop_run``."""
+        self._node.drop_run(request.run)
+        return ingest_pb2.DropRunResponse()
+
+    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+class WorkerCalls:
+    """A worker, as the coordinator sees it: ``daemon.nodes.RemoteCalls``."""
+
+    def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
+        self._name = name
+        self._stub: WorkerServiceAsyncStub = WorkerServiceStub(channel)
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        """Fold in the worker."""
+        request = ingest_pb2.FoldRequest(round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items))
+        async with as_server_errors(self._name):
+            await self._stub.Fold(request)
+
+    async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
+        """Have the worker write a partial sum."""
+        request = ingest_pb2.WritePartialRequest(
+            round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items), path=str(path)
+        )
+        async with as_server_errors(self._name):
+            await self._stub.WritePartial(request)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        """Forget one attempt of a round."""
+        key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
+        async with as_server_errors(self._name):
+            await self._stub.DropRound(ingest_pb2.DropRoundRequest(round=key))
+
+    async def drop_run(self, run: str) -> None:
+        """Forget a run."""
+        async with as_server_errors(self._name):
+            await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run))
+
+
+def _round(key: SumKey) -> participation_pb2.RoundKey:
+    return participation_pb2.RoundKey(run=key.run, round=key.round, attempt=key.attempt)
+
+
+def _grid(key: SumKey) -> ingest_pb2.GridSpec:
+    return ingest_pb2.GridSpec(**asdict(key.grid))
+
+
+def _items(items: Sequence[FoldItem]) -> list[ingest_pb2.FoldItem]:
+    return [
+        ingest_pb2.FoldItem(
+            origin=participation_pb2.RoundKey(run=item.run, round=item.round, attempt=item.attempt),
+            participant=item.participant,
+            digest=item.digest,
+            integer_weight=item.weight,
+        )
+        for item in items
+    ]
+
+
+def _key_of(at: participation_pb2.RoundKey, elements: int, grid: ingest_pb2.GridSpec) -> SumKey:
+    spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits)
+    return SumKey(at.run, at.round, at.attempt, elements, spec)
+
+
+def _items_of(items: Sequence[ingest_pb2.FoldItem]) -> list[FoldItem]:
+    return [
+        FoldItem(
+            item.origin.run, item.origin.round, item.origin.attempt, item.participant, item.digest, item.integer_weight
+        )
+        for item in items
+    ]
