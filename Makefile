@@ -1,0 +1,79 @@
+# Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint` and `make proto` also need npm (for buf).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TOOLS := .tools
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ROOMS := protos client server datacenter tests benchmarks examples
+
+# The generator is pinned to the oldest protobuf runtime that pyproject.toml admits (6.31).
+GRPC_TOOLS := grpcio-tools==1.76.0
+MYPY_PROTOBUF := mypy-protobuf==3.7.0
+BUF := @bufbuild/buf@1.75.0
+
+.PHONY: demo test test-fast lint types format proto proto-check bench bench-smoke docs-check clean
+
+demo: $(VENV)/.demo ## train a digit classifier over eight client processes
+	$(BIN)/atoll demo
+
+test: $(VENV)/.dev ## the whole test suite
+	$(BIN)/pytest
+
+test-fast: $(VENV)/.dev ## without the tests that start many processes
+	$(BIN)/pytest -m "not system"
+
+lint: $(VENV)/.dev $(TOOLS)/node_modules/.bin/buf
+	$(BIN)/ruff check $(ROOMS)
+	$(BIN)/ruff format --check $(ROOMS)
+	$(TOOLS)/node_modules/.bin/buf lint protos
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix $(ROOMS)
+	$(BIN)/ruff format $(ROOMS)
+
+proto: $(TOOLS)/protogen/.installed ## write the generated code anew
+	rm -f protos/atoll/wire/v1/*_pb2*
+	PATH="$(CURDIR)/$(TOOLS)/protogen/bin:$$PATH" python -m grpc_tools.protoc -I protos --python_out=protos \
+	  --grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos protos/atoll/wire/v1/*.proto
+	for file in protos/atoll/wire/v1/*_pb2_grpc.py; do grep -q Servicer $$file || rm $$file $${file}i; done
+
+proto-check: proto ## fail if the checked-in generated code is not what the protos give
+	git diff --exit-code -- protos
+	test -z "$$(git status --porcelain -- protos)"
+
+bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
+	$(BIN)/python -m benchmarks
+
+bench-smoke: $(VENV)/.dev
+	$(BIN)/python -m benchmarks --smoke
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) $(TOOLS)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Atoll needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) (about a minute)"
+	$(PIP) install -c constraints.txt -e ".[demo]"
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) with torch and the development tools (a few minutes)"
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/.demo
+
+$(TOOLS)/protogen/.installed: Makefile
+	$(PYTHON) -m venv $(TOOLS)/protogen
+	$(TOOLS)/protogen/bin/python -m pip --disable-pip-version-check --quiet install $(GRPC_TOOLS) $(MYPY_PROTOBUF)
+	@touch $@
+
+$(TOOLS)/node_modules/.bin/buf: Makefile
+	mkdir -p $(TOOLS)
+	npm install --silent --no-save --prefix $(TOOLS) $(BUF)
+	@touch $@
