@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.server.aggregation import (
+    Accumulator,
+    AggregationError,
+    DuplicateUpdateError,
+    MergedSum,
+    PartialSumError,
+    RejectedUpdateError,
+    grid_for,
+    mean_block,
+)
+from atoll.server.aggregation.partial import BLOCK
+from atoll.wire.encoding import Encoding
+from tests.server.aggregation.updates import (
+    Piece,
+    Update,
+    cohorts,
+    exact_fold,
+    run_cuts,
+    total_examples,
+    update_of,
+)
+
+CALM = settings(max_examples=60, deadline=None)
+
+
+def accumulator_of(updates: Sequence[Update], total: int) -> Accumulator:
+    made = Accumulator(updates[0].values.size, grid_for(total))
+    for update in updates:
+        update.fold_into(made)
+    return made
+
+
+def sums_of(accumulator: Accumulator) -> npt.NDArray[np.int64]:
+    return accumulator.sum_block(0, accumulator.size).copy()
+
+
+def ones(name: str, size: int = 1000, value: float = 1.0) -> Update:
+    return update_of(name, 1, np.full(size, value), run_cuts(size, 300, [Encoding.FLOAT32]))
+
+
+@CALM
+@given(cohorts())
+def test_the_mean_is_within_half_the_resolution_of_a_float64_mean(updates: list[Update]) -> None:
+    made = accumulator_of(updates, total_examples(updates))
+    expected = sum(update.values * update.examples for update in updates) / total_examples(updates)
+    assert np.abs(made.mean_block(0, made.size) - expected).max() <= made.grid.resolution * 0.5 + 1e-14
+
+
+@CALM
+@given(cohorts(max_updates=3))
+def test_the_sum_is_that_of_pythons_integers(updates: list[Update]) -> None:
+    made = accumulator_of(updates, total_examples(updates))
+    weights = [made.grid.weight_of(update.examples) for update in updates]
+    folds = [exact_fold(one.values.tolist(), weight, made.grid) for one, weight in zip(updates, weights, strict=True)]
+    assert sums_of(made).tolist() == [sum(column) for column in zip(*folds, strict=True)]
+    assert made.total_weight == sum(weights)
+
+
+@CALM
+@given(cohorts(), st.randoms(use_true_random=False), st.integers(1, 4))
+def test_any_order_and_any_split_give_the_same_bits(updates: list[Update], rng: random.Random, parts: int) -> None:
+    total = total_examples(updates)
+    reference = accumulator_of(updates, total)
+    shuffled = rng.sample(updates, len(updates))
+    accumulators = [Accumulator(reference.size, grid_for(total)) for _ in range(parts)]
+    for update in shuffled:
+        update.fold_into(rng.choice(accumulators))
+    merged = MergedSum(accumulators)
+    assert np.array_equal(merged.sum_block(0, merged.size), sums_of(reference))
+    assert (merged.total_weight, merged.updates) == (reference.total_weight, reference.updates)
+    means = mean_block(merged, 0, merged.size)
+    assert means.tobytes() == reference.mean_block(0, reference.size).tobytes()
+    for other in accumulators[1:]:
+        accumulators[0].merge(other)
+    assert np.array_equal(sums_of(accumulators[0]), sums_of(reference))
+
+
+def test_merging_walks_through_more_than_one_block() -> None:
+    size = 2 * BLOCK + 17
+    one, two = (accumulator_of([ones(name, size)], 2) for name in "ab")
+    one.merge(two)
+    assert (sums_of(one) == 2 * sums_of(two)).all()
+    assert one.mean_block(0, size).tolist() == [1.0] * size
+
+
+def _poisoned(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    yield from pieces[:2]
+    raise OSError("the spool's disk went away")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 32.0 + 2.0**-18, -100.0])
+@pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.FLOAT64])
+@pytest.mark.parametrize("at", [0, 299, 300, 999])
+def test_a_rejected_update_leaves_the_sum_untouched(bad: float, encoding: Encoding, at: int) -> None:
+    made = accumulator_of([ones("good")], 3)
+    before = (sums_of(made).tobytes(), made.total_weight, made.updates)
+    values = np.random.default_rng(1).standard_normal(1000)
+    values[at] = bad
+    with pytest.raises(RejectedUpdateError) as caught:
+        update_of("bad", 1, values, run_cuts(1000, 300, [encoding])).fold_into(made)
+    assert (sums_of(made).tobytes(), made.total_weight, made.updates) == before
+    assert f"from element {at // 300 * 300}" in str(caught.value)
+    assert "clip the update" in caught.value.detail.remedy
+    ones("good again").fold_into(made)
+    assert made.mean_block(0, 1).tolist() == [1.0]
+
+
+def test_the_bound_itself_is_admissible() -> None:
+    made = accumulator_of([ones("high", value=32.0), ones("low", value=-32.0)], 2)
+    assert not sums_of(made).any()
+
+
+def test_chunks_that_fail_to_come_are_taken_back() -> None:
+    made = accumulator_of([ones("good")], 3)
+    before = sums_of(made)
+    update = ones("late")
+    with pytest.raises(OSError, match="disk went away"):
+        made.fold("late", 1, _poisoned(update.pieces))
+    with pytest.raises(AggregationError, match="900 elements, the model has 1000"):
+        made.fold("late", 1, update.pieces[:3])
+    with pytest.raises(AggregationError, match="the model ends"):
+        made.fold("late", 1, ones("long", 1200).pieces)
+    assert np.array_equal(sums_of(made), before)
+    assert made.updates == {"good"}
+
+
+def test_an_update_counts_once() -> None:
+    made = accumulator_of([ones("a")], 4)
+    with pytest.raises(DuplicateUpdateError):
+        ones("a").fold_into(made)
+    other = accumulator_of([ones("a"), ones("b")], 4)
+    with pytest.raises(DuplicateUpdateError, match="'a'"):
+        made.merge(other)
+    with pytest.raises(DuplicateUpdateError, match="'a'"):
+        MergedSum([made, other])
+    assert made.mean_block(0, 1).tolist() == [1.0]
+
+
+def test_weights_beyond_the_grid_are_refused() -> None:
+    made = Accumulator(1000, grid_for(1))
+    for weight in (0, -1, made.grid.max_total_weight + 1):
+        with pytest.raises(AggregationError, match="admits 1 to"):
+            made.fold("a", weight, ones("a").pieces)
+    made.fold("a", made.grid.max_total_weight, ones("a").pieces)
+    with pytest.raises(AggregationError, match="admits 1 to 0 more"):
+        made.fold("b", 1, ones("b").pieces)
+    other = Accumulator(1000, grid_for(1))
+    other.fold("b", 1, ones("b").pieces)
+    with pytest.raises(PartialSumError, match="admits"):
+        made.merge(other)
+
+
+def test_partial_sums_of_another_round_do_not_merge() -> None:
+    made = accumulator_of([ones("a")], 4)
+    for other in (accumulator_of([ones("b", 999)], 4), accumulator_of([ones("b")], 2**30)):
+        with pytest.raises(PartialSumError, match="different rounds or models"):
+            made.merge(other)
+    with pytest.raises(PartialSumError, match="no partial sums"):
+        MergedSum([])
+
+
+def test_an_empty_sum_has_no_mean_and_a_model_has_elements() -> None:
+    with pytest.raises(AggregationError, match="no update"):
+        Accumulator(10, grid_for(1)).mean_block(0, 10)
+    with pytest.raises(AggregationError, match="at least 1 element"):
+        Accumulator(0, grid_for(1))
+    with pytest.raises(AggregationError, match="outside"):
+        accumulator_of([ones("a")], 1).mean_block(10, 1001)
+
+
+def test_reset_keeps_the_memory() -> None:
+    made = accumulator_of([ones("a")], 4)
+    address = made.sum_block(0, 1).ctypes.data
+    made.reset(grid_for(9))
+    assert made.sum_block(0, 1).ctypes.data == address
+    assert (made.total_weight, made.updates, made.grid) == (0, frozenset(), grid_for(9))
+    ones("a").fold_into(made)
+    assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
+
+
+def test_blocks_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Accumulator(10, grid_for(1)).sum_block(0, 10)[0] = 1
+
+
+def test_threads_take_turns() -> None:
+    names = [f"p{index}" for index in range(40)]
+    made = Accumulator(1000, grid_for(len(names)))
+    updates = [ones(name, value=index) for index, name in enumerate(names[:30])]
+    threads = [threading.Thread(target=update.fold_into, args=(made,)) for update in updates]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert made.mean_block(0, 1000).tolist() == [14.5] * 1000
+
+
+@CALM
+@given(cohorts(max_updates=3))
+def test_a_sum_survives_its_file(tmp_path_factory: pytest.TempPathFactory, updates: list[Update]) -> None:
+    path: Path = tmp_path_factory.mktemp("sums") / "part"
+    made = accumulator_of(updates, total_examples(updates))
+    made.write_to(path)
+    read = Accumulator.from_file(path)
+    assert np.array_equal(sums_of(read), sums_of(made))
+    assert (read.grid, read.total_weight, read.updates) == (made.grid, made.total_weight, made.updates)

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import atoll.server.aggregation as package
+from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, inspect, warm
+from atoll.server.aggregation._jit import array_type, compiled
+from atoll.server.aggregation.kernel import fold
+from atoll.wire.chunks import ElementRange
+from atoll.wire.encoding import Encoding, decode, encode
+from tests.server.aggregation.updates import exact_fold, indices
+
+GRID = grid_for(1797)
+SHALLOW = Grid(fraction_bits=16, max_abs=32.0, weight_shift=0, weight_total_bits=41)
+encodings = st.sampled_from(list(Encoding))
+
+
+def folded(payload: bytes, encoding: Encoding, weight: int = 1, grid: Grid = GRID) -> tuple[int, npt.NDArray[np.int64]]:
+    count = len(payload) // encoding.itemsize
+    sums = np.zeros(count, np.int64)
+    refused = fold(sums, ElementRange.run(0, count), payload, encoding, weight, grid)
+    return refused, sums
+
+
+@pytest.mark.parametrize("encoding", [Encoding.FLOAT16, Encoding.BFLOAT16])
+@pytest.mark.parametrize("grid", [GRID, SHALLOW, grid_for(1, 2.0**22)])
+def test_every_16_bit_pattern_folds_exactly(encoding: Encoding, grid: Grid) -> None:
+    payload = np.arange(65536, dtype=np.uint16).tobytes()
+    with np.errstate(invalid="ignore"):  # signalling NaNs among the patterns
+        values = decode(payload, encoding).astype(np.float64)
+    admissible = np.abs(values) <= grid.max_abs  # false for NaN
+    refused, sums = folded(payload, encoding, 5, grid)
+    assert refused == np.count_nonzero(~admissible)
+    assert sums[admissible].tolist() == exact_fold(values[admissible].tolist(), 5, grid)
+    assert not sums[~admissible].any()
+
+
+@given(st.lists(st.floats(-32, 32, width=32), min_size=1, max_size=300), st.integers(1, 2**23))
+def test_float32_folds_as_in_rational_arithmetic(values: list[float], weight: int) -> None:
+    payload = np.array(values, np.float32).tobytes()
+    assert folded(payload, Encoding.FLOAT32, weight)[1].tolist() == exact_fold(values, weight, GRID)
+
+
+@given(st.lists(st.floats(-32, 32), min_size=1, max_size=300), st.integers(1, 2**23))
+def test_float64_folds_as_in_rational_arithmetic(values: list[float], weight: int) -> None:
+    """Rounding a product that float64 already rounded could differ; scaling by a power of two rounds nothing."""
+    payload = np.array(values).tobytes()
+    assert folded(payload, Encoding.FLOAT64, weight)[1].tolist() == exact_fold(values, weight, GRID)
+
+
+@pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.FLOAT64])
+@pytest.mark.parametrize("grid", [GRID, SHALLOW])
+def test_ties_go_to_even(encoding: Encoding, grid: Grid) -> None:
+    halves = np.arange(-129, 130) + 0.5
+    _, sums = folded(encode(halves * grid.resolution, encoding).tobytes(), encoding, 1, grid)
+    assert sums.tolist() == [round(half) for half in halves.tolist()]
+    assert not (sums % 2).any()
+
+
+def test_the_extremes_of_the_grid_are_exact() -> None:
+    """The largest magnitude with the largest weight, many times over, stays below 2**62 (module docstring of grid)."""
+    for grid in (GRID, SHALLOW, grid_for(1), grid_for(2**41 - 1), grid_for(7, 2.0**-20)):
+        values = np.array([grid.max_abs, -grid.max_abs])
+        _, sums = folded(values.tobytes(), Encoding.FLOAT64, grid.max_total_weight, grid)
+        assert sums.tolist() == exact_fold(values.tolist(), grid.max_total_weight, grid)
+        assert abs(int(sums[0])) < 2**62
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_what_is_not_finite_or_too_large_is_counted_and_adds_nothing(encoding: Encoding) -> None:
+    values = np.array([1.0, np.nan, np.inf, -np.inf, 33.0, -40.0, 32.0, -32.0, 0.5])
+    refused, sums = folded(encode(values, encoding).tobytes(), encoding, 2)
+    assert refused == 5
+    assert sums.tolist() == exact_fold([1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 32.0, -32.0, 0.5], 2, GRID)
+
+
+@given(
+    st.builds(
+        lambda offset, block, gap, count: ElementRange(offset, block, block + gap, count),
+        st.integers(0, 40),
+        st.integers(1, 70),
+        st.integers(0, 30),
+        st.integers(1, 9),
+    ),
+    encodings,
+    st.integers(0, 7),
+)
+def test_strided_targets_and_unaligned_payloads(target: ElementRange, encoding: Encoding, shift: int) -> None:
+    rng = np.random.default_rng(target.size)
+    payload = encode(rng.standard_normal(target.size), encoding).tobytes()
+    message = memoryview(bytes(shift) + payload)[shift:]
+    sums = np.full(target.stop + 3, 7, np.int64)
+    assert fold(sums, target, message, encoding, 3, GRID) == 0
+    expected = np.full(target.stop + 3, 7, np.int64)
+    expected[indices(target)] += exact_fold(decode(payload, encoding).tolist(), 3, GRID)
+    assert np.array_equal(sums, expected)
+
+
+@given(st.binary(max_size=4000), encodings, st.integers(1, 2**20))
+def test_a_negative_weight_takes_any_bytes_back(noise: bytes, encoding: Encoding, weight: int) -> None:
+    payload = noise[: len(noise) // encoding.itemsize * encoding.itemsize] or bytes(encoding.itemsize)
+    count = len(payload) // encoding.itemsize
+    sums = np.arange(count, dtype=np.int64)
+    for sign in (1, -1):
+        fold(sums, ElementRange.run(0, count), payload, encoding, sign * weight, GRID)
+    assert np.array_equal(sums, np.arange(count))
+
+
+def test_a_target_that_does_not_fit_is_refused_untouched() -> None:
+    sums = np.zeros(10, np.int64)
+    payload = np.ones(8, np.float32).tobytes()
+    for target in (ElementRange.run(3, 8), ElementRange(0, 4, 7, 2), ElementRange.run(0, 7)):
+        with pytest.raises(AggregationError):
+            fold(sums, target, payload, Encoding.FLOAT32, 1, GRID)
+    assert not sums.any()
+
+
+@given(st.integers(0, 700), st.sampled_from([1e-20, 1.0, 1e5]), st.integers(0, 2**32 - 1), encodings)
+def test_inspect_agrees_with_numpy(count: int, scale: float, seed: int, encoding: Encoding) -> None:
+    payload = encode(np.random.default_rng(seed).standard_normal(count) * scale, encoding).tobytes()
+    values = decode(payload, encoding).astype(np.float64)
+    found = inspect(payload, encoding)
+    assert found.finite == bool(np.isfinite(values).all())
+    if found.finite:
+        assert found.max_abs == np.abs(values).max(initial=0.0)
+        assert found.sum_squares == pytest.approx(np.square(values).sum(), rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+def test_inspect_finds_one_bad_value_anywhere(encoding: Encoding, bad: float) -> None:
+    for at in (0, 127, 128, 255, 256, 299):
+        values = np.ones(300)
+        values[at] = bad
+        found = inspect(encode(values, encoding).tobytes(), encoding)
+        assert not found.finite
+        assert np.isnan(found.max_abs) if np.isnan(bad) else found.max_abs == np.inf
+
+
+def test_inspect_sums_in_its_documented_order() -> None:
+    values = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
+    lanes = np.zeros(128)
+    for start in range(0, 1000, 128):
+        row = values[start : start + 128].astype(np.float64)
+        lanes[: row.size] += row * row
+    while lanes.size > 1:
+        lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+    for shift in range(4):
+        payload = memoryview(bytes(shift) + values.tobytes())[shift:]
+        assert inspect(payload, Encoding.FLOAT32).sum_squares == lanes[0]
+
+
+def test_parts_combine_to_the_same_in_any_order() -> None:
+    rng = np.random.default_rng(5)
+    parts = [inspect((rng.standard_normal(99) * 10.0**k).data, Encoding.FLOAT64) for k in range(-3, 2)]
+    combined = {combine(order) for order in itertools.permutations(parts)}
+    assert len(combined) == 1
+    assert combined.pop().max_abs == max(part.max_abs for part in parts)
+    assert combine([]) == inspect(b"", Encoding.FLOAT32)
+    assert np.isnan(combine([*parts, inspect(np.array([np.nan]).data, Encoding.FLOAT64)]).max_abs)
+
+
+def test_warm_compiles_once() -> None:
+    warm()
+    assert warm() < 0.01
+
+
+def test_a_loop_takes_no_other_types_than_it_was_compiled_for() -> None:
+    first = compiled(_first, (array_type(np.float32),))
+    assert first(np.ones(1, np.float32)) == 1.0
+    with pytest.raises(TypeError):
+        first(np.ones(1, np.int64))
+
+
+def _first(values: npt.NDArray[Any]) -> float:
+    return float(values[0])
+
+
+def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path) -> None:
+    """A read-only package and home: a file stands where the cache directory would be made."""
+    source = Path(package.__file__).parent
+    copy = tmp_path / "atoll" / "server" / "aggregation"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(source.parent / name, copy.parent / name)
+    (copy / "__pycache__").write_text("in the way")
+    script = (
+        "import atoll.server.aggregation.kernel as k, logging; logging.basicConfig()\n"
+        f"assert k.__file__.startswith({str(tmp_path)!r}), k.__file__\n"
+        "from atoll.wire.encoding import Encoding\n"
+        "print(k.inspect(b'\\0\\0\\x80\\x3f', Encoding.FLOAT32).max_abs)"
+    )
+    missing = str(tmp_path / "atoll" / "server" / "errors.py" / "cache")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": missing, "XDG_CACHE_HOME": missing}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.strip() == "1.0", done.stderr
+    assert "NUMBA_CACHE_DIR" in done.stderr
+    assert logging.getLevelName(logging.WARNING) in done.stderr
