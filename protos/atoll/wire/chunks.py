@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 from blake3 import blake3
 from google.protobuf.message import DecodeError
 
@@ -23,6 +25,8 @@ from atoll.wire.v1 import tensors_pb2, transfer_pb2
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+MAX_BLOCKS = 1 << 22
+"""Separate blocks of one update: a 1 GB model in pieces of 64 float32 elements."""
 _UPDATE_DOMAIN = b"atoll update 1\n"
 _PAYLOAD_TAG = b"\x1a"  # field 3, length-delimited (UploadRequest)
 _INDEX_TAG = b"\x08"  # field 1, varint (DownloadResponse)
@@ -181,18 +185,20 @@ def parse_download(message: bytes) -> tuple[int, memoryview]:
 def check_coverage(ranges: Iterable[ElementRange], size: int) -> None:
     """Check that the ranges name every element of [0, size) exactly once.
 
-    Contiguous runs are swept in order; strided ranges are expanded into their blocks.
+    Strided ranges are taken apart into their blocks, 32 bytes of memory each.
 
     Raises:
-        CoverageError: naming the first hole, overlap or excess.
+        CoverageError: naming the first hole, overlap or excess; or for more than ``MAX_BLOCKS`` blocks.
     """
-    position = 0
-    for start, stop in sorted(_blocks(ranges)):
+    starts, stops = _blocks(list(ranges))
+    before = np.concatenate(([0], stops[:-1])) if len(stops) else stops
+    wrong = np.flatnonzero(starts != before)
+    if len(wrong):
+        start, stop, position = (int(column[wrong[0]]) for column in (starts, stops, before))
         if start > position:
             raise CoverageError(f"elements {position} to {start - 1} are missing from the update")
-        if start < position:
-            raise CoverageError(f"elements {start} to {min(stop, position) - 1} come twice in the update")
-        position = stop
+        raise CoverageError(f"elements {start} to {min(stop, position) - 1} come twice in the update")
+    position = int(stops[-1]) if len(stops) else 0
     if position < size:
         raise CoverageError(f"elements {position} to {size - 1} are missing from the update")
     if position > size:
@@ -249,14 +255,20 @@ def key_from_proto(message: transfer_pb2.UploadKey) -> UploadKey:
     return UploadKey(at.run, at.round, at.attempt, message.upload_id, message.tensor_set or "model")
 
 
-def _blocks(ranges: Iterable[ElementRange]) -> Iterable[tuple[int, int]]:
-    for span in ranges:
-        if span.contiguous:
-            yield span.offset, span.offset + span.size
-        else:
-            for index in range(span.count):
-                start = span.offset + index * span.stride
-                yield start, start + span.block
+def _blocks(ranges: Sequence[ElementRange]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """First element, and last + 1, of every contiguous block of the ranges, in order of the first."""
+    counts = [1 if span.contiguous else span.count for span in ranges]
+    total = sum(counts)
+    if total > MAX_BLOCKS:
+        raise CoverageError(f"the update comes in {total} separate blocks, at most {MAX_BLOCKS}; send larger blocks")
+    starts, lengths = np.empty(total, np.int64), np.empty(total, np.int64)
+    first = 0
+    for span, count in zip(ranges, counts, strict=True):
+        starts[first : first + count] = span.offset + span.stride * np.arange(count)
+        lengths[first : first + count] = span.size if span.contiguous else span.block
+        first += count
+    order = np.argsort(starts, kind="stable")
+    return starts[order], (starts + lengths)[order]
 
 
 def _split_payload(message: bytes) -> tuple[bytes, memoryview | None]:

@@ -7,7 +7,8 @@
     ├── ChunkError            a chunk, range or payload that breaks the framing rules
     ├── CoverageError         chunks that overlap, leave holes or exceed the layout
     ├── DigestError           bytes that do not match their digest
-    └── JoinTokenError        a join token that is not whole
+    ├── JoinTokenError        a join token that is not whole
+    └── SafetensorsError      a model file that is not what it should be
 """
 
 
@@ -33,3 +34,7 @@ class DigestError(WireError):
 
 class JoinTokenError(WireError):
     """A join token that is truncated, mistyped or of another version."""
+
+
+class SafetensorsError(WireError):
+    """A safetensors file that is truncated, inconsistent, or holds tensors that do not travel."""
