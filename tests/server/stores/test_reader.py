@@ -21,7 +21,7 @@ async def test_a_read_is_one_snapshot_and_does_not_wait_for_the_writer(store: St
     reading = store.reader.submit(twice)
     assert inside.wait(30)
     record = mint("acme", ParticipantKind.EDGE, created_by="op", now=1.0).record
-    await store.writer.run(lambda c: tokens.add(c, record))
+    await store.writer.run(tokens.add, record)
     go.set()
     assert reading.result(30) == (0, 0)
     assert await store.reader.run(tokens.listed) == (record,)

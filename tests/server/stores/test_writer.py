@@ -20,8 +20,7 @@ from atoll.server.stores import (
     runs,
 )
 from atoll.server.stores.dialects import sqlite_url, writer_engine
-
-RUN = "rabcdefghijkl"
+from tests.server.stores.samples import RUN
 
 
 def _append(seq: int) -> Callable[[Connection], int]:
@@ -33,7 +32,7 @@ def _append(seq: int) -> Callable[[Connection], int]:
 
 
 def _seqs(store: Store) -> list[int]:
-    return [item.seq for item in store.reader.submit(lambda c: event_log.read(c, RUN)).result()]
+    return [item.seq for item in store.reader.submit(event_log.read, RUN).result()]
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def _count_commits(writer: Writer) -> list[None]:
 
 async def test_a_write_is_there_when_it_returns(with_run: Store) -> None:
     assert await with_run.writer.run(_append(0)) == 0
-    assert [item.seq for item in await with_run.reader.run(lambda c: event_log.read(c, RUN))] == [0]
+    assert [item.seq for item in await with_run.reader.run(event_log.read, RUN)] == [0]
 
 
 def test_what_waits_shares_one_commit_and_keeps_its_order(with_run: Store) -> None:

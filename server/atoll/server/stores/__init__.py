@@ -3,8 +3,8 @@
 ``Store.open`` gives a ``writer``, a ``reader`` and ``blobs``. Each table has a module of functions that take a
 connection and give or take frozen records, so that several can share one transaction::
 
-    await store.writer.run(lambda connection: runs.add(connection, run))
-    events = await store.reader.run(lambda connection: event_log.read(connection, run_id))
+    await store.writer.run(runs.add, run)
+    events = await store.reader.run(event_log.read, run_id, start=7)
 """
 
 from atoll.server.stores import (

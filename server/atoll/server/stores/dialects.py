@@ -99,9 +99,9 @@ def upsert(connection: Connection, table: Table, rows: Rows) -> None:
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Insert a row unless its primary key exists; whether it was inserted. Safe against other writers."""
-    keys = [column.name for column in table.primary_key]
+    keys = list(table.primary_key)
     statement = _insert(connection, table).values(dict(row)).on_conflict_do_nothing(index_elements=keys)
-    return connection.execute(statement).rowcount == 1
+    return connection.execute(statement.returning(*keys)).first() is not None
 
 
 def lock_schema(connection: Connection) -> None:

@@ -48,7 +48,8 @@ class DirectoryBlobStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         with _disk(root):
-            (root / _INCOMING).mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
+            root.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
+            (root / _INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> DirectoryBlobWriter:
         """Begin a new blob: see ``BlobStore``."""

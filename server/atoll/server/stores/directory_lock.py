@@ -18,7 +18,7 @@ class DirectoryLock:
     """The lock on a data directory, held until ``release`` or the end of the process."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor: int | None = descriptor
 
     @classmethod
     def take(cls, directory: Path) -> DirectoryLock:
@@ -49,5 +49,7 @@ class DirectoryLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let go of the directory."""
-        os.close(self._descriptor)
+        """Let go of the directory; again does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

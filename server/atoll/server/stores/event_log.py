@@ -101,7 +101,7 @@ def _row(run_id: str, event: LoggedEvent) -> dict[str, object]:
 
 
 def _checksum(run_id: str, event: LoggedEvent) -> str:
-    hasher = blake3(struct.pack("<Qd", event.seq, event.at))
+    hasher = blake3(struct.pack("<Qd", event.seq, event.at + 0.0))  # SQLite makes -0.0 a 0.0, and so does the sum
     for text in (run_id, event.kind, event.body):
         data = text.encode()
         hasher.update(struct.pack("<Q", len(data)))

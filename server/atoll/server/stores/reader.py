@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -15,6 +15,7 @@ from atoll.server.stores.dialects import translate
 from atoll.server.stores.errors import StoreBusyError, StoreClosedError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 THREADS = 2
 QUEUE_LIMIT = 4096  # reads that may wait
 
@@ -29,8 +30,10 @@ class Reader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="store-reader")
         self._closed = False
 
-    async def run(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in one snapshot of the database, in another thread; it sees every write acknowledged before.
+    async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work(connection, *args, **kwargs)`` in another thread, in one snapshot of the database.
+
+        It sees every write that was acknowledged before.
 
         Raises:
             StoreBusyError: if too many reads wait.
@@ -38,9 +41,9 @@ class Reader:
             StoreUnavailableError, StoreDamagedError: what the database said.
             Exception: whatever ``work`` raised.
         """
-        return await asyncio.wrap_future(self.submit(work))
+        return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
-    def submit(self, work: Callable[[Connection], T]) -> Future[T]:
+    def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As ``run``, for threads.
 
         Raises:
@@ -51,7 +54,7 @@ class Reader:
             raise StoreClosedError
         if not self._places.acquire(blocking=False):
             raise StoreBusyError(f"{self._queue_limit} reads are waiting for the database")
-        future = self._pool.submit(self._read, work)
+        future = self._pool.submit(self._read, lambda connection: work(connection, *args, **kwargs))
         future.add_done_callback(lambda _: self._places.release())
         return future
 

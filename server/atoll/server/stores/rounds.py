@@ -70,7 +70,7 @@ def put_members(connection: Connection, records: Iterable[Member]) -> None:
 def amend_member(
     connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, status: str, detail: str
 ) -> None:
-    """Change what became of a member of an ended attempt, ``key`` = (round, attempt); nothing happens if it is unknown."""
+    """Change what became of a member of an ended attempt, ``key`` = (round, attempt); an unknown one is left out."""
     this = (
         (members.c.run_id == run_id)
         & (members.c.round == key[0])

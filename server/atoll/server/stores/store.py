@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from sqlalchemy import URL
 
 from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.blobs import BlobStore
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from atoll.server.stores.directory_lock import DirectoryLock
+from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 from atoll.server.stores.reader import THREADS, Reader
 from atoll.server.stores.writer import Writer
 
 DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
+_FILE_MODE = 0o600
 
 
 @dataclass(frozen=True)
@@ -39,24 +44,31 @@ class Store:
             reader_threads: reads that may run at the same time.
 
         Raises:
-            SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) not up to date.
+            SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) missing or older.
             StoreDamagedError: if the database is damaged.
             StoreUnavailableError: if the directory or database cannot be used, or another server runs on it.
         """
         lock = DirectoryLock.take(directory) if primary else None
-        place = dialects.sqlite_url(directory / DATABASE_FILE) if url is None else dialects.parse_url(url)
+        try:
+            return cls._open_locked(directory, url, lock, reader_threads)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+
+    @classmethod
+    def _open_locked(cls, directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int) -> Store:
+        place = _sqlite(directory, create=lock is not None) if url is None else dialects.parse_url(url)
         engine = dialects.writer_engine(place)
         try:
             blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
-            if primary:
+            if lock is not None:
                 schema_version.upgrade(engine)
                 blobs.sweep()
             else:
                 schema_version.require_current(engine)
         except BaseException:
             engine.dispose()
-            if lock is not None:
-                lock.release()
             raise
         reader = Reader(dialects.reader_engine(place, connections=reader_threads), threads=reader_threads)
         return cls(Writer(engine), reader, blobs, lock)
@@ -67,3 +79,19 @@ class Store:
         self.reader.close()
         if self.lock is not None:
             self.lock.release()
+
+
+def _sqlite(directory: Path, *, create: bool) -> URL:
+    """The URL of the embedded database, whose file only its owner may read; its log files take over its mode."""
+    path = directory / DATABASE_FILE
+    if not path.exists():
+        if not create:
+            raise SchemaError(f"there is no database {path} yet", "start the main server process first")
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"database {path}: {error.strerror}",
+                "make the data directory and its files writable for the server's account",
+            ) from error
+    return dialects.sqlite_url(path)

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NestedTransaction
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,7 +21,7 @@ from atoll.server.stores.dialects import translate
 from atoll.server.stores.errors import CommitError, StoreBusyError, StoreClosedError
 
 T = TypeVar("T")
-Work = Callable[[Connection], T]
+P = ParamSpec("P")
 QUEUE_LIMIT = 8192  # functions that may wait
 BATCH_LIMIT = 512  # functions per commit: bounds how long the first waits for the last
 
@@ -29,7 +29,7 @@ BATCH_LIMIT = 512  # functions per commit: bounds how long the first waits for t
 class _Job(Generic[T]):
     """One function on its way through the writer."""
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: Callable[[Connection], T]) -> None:
         self.future: Future[T] = Future()
         self._work = work
         self._outcome: Callable[[], None] | None = None
@@ -72,8 +72,8 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction; returns when its effect is durable.
+    async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``work(connection, *args, **kwargs)`` in a transaction; returns when its effect is durable.
 
         ``work`` runs in the writer's thread and must only touch the database; other functions may share its commit. If
         the caller is cancelled before ``work`` has begun, it is not run; after that it is, and its effect stays.
@@ -85,16 +85,16 @@ class Writer:
             StoreUnavailableError, RecordConflictError: what the database said to ``work``.
             Exception: whatever ``work`` raised; nothing of it was stored.
         """
-        return await asyncio.wrap_future(self.submit(work))
+        return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
-    def submit(self, work: Work[T]) -> Future[T]:
+    def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """As ``run``, for threads: the future resolves when the effect is durable.
 
         Raises:
             StoreBusyError: if too many functions wait.
             StoreClosedError: if the store is closed.
         """
-        job = _Job(work)
+        job = _Job(lambda connection: work(connection, *args, **kwargs))
         with self._changed:
             if self._closed:
                 raise StoreClosedError

@@ -1,0 +1,57 @@
+import dataclasses
+
+import pytest
+
+from atoll.server.stores import Member, RecordConflictError, Store, rounds
+from tests.server.stores.samples import ALICE, BOB, DIGEST, NOW, RUN, attempt
+
+FULL = dataclasses.replace(
+    attempt(0, 1),
+    phase="released",
+    reason="goal reached",
+    sampler="uniform",
+    seed=2**63 - 1,
+    eligible=8,
+    cohort=2,
+    reported=2,
+    total_weight=2**61,
+    opened_at=NOW + 1,
+    deadline_at=NOW + 61.5,
+    closed_at=NOW + 2.25,
+    model=DIGEST,
+    metrics=(("loss", 0.1), ("accuracy", 1.0)),
+    durations_s=(("open", 1.25),),
+)
+
+
+async def test_attempts_come_back_in_order(with_run: Store) -> None:
+    for record in (attempt(1), FULL, attempt(0, 0)):
+        await with_run.writer.run(rounds.put, record)
+    assert await with_run.reader.run(rounds.listed, RUN) == (attempt(0, 0), FULL, attempt(1))
+    assert await with_run.reader.run(rounds.get, RUN, 0, 1) == FULL
+    assert await with_run.reader.run(rounds.get, RUN, 9, 0) is None
+
+
+async def test_an_attempt_is_written_again(with_run: Store) -> None:
+    await with_run.writer.run(rounds.put, attempt(0, 1))
+    await with_run.writer.run(rounds.put, FULL)
+    assert await with_run.reader.run(rounds.listed, RUN) == (FULL,)
+
+
+async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
+    reported = Member(RUN, 0, 0, ALICE, "reported", "", 10, 9, 4096, NOW, NOW + 1, NOW + 2, (("loss", 0.5),))
+    declined = Member(RUN, 0, 0, BOB, "declined", "on battery", declared_weight=7)
+    await with_run.writer.run(rounds.put, attempt())
+    await with_run.writer.run(rounds.put_members, [dataclasses.replace(reported, status="invited")])
+    await with_run.writer.run(rounds.put_members, [reported, declined])
+    await with_run.writer.run(rounds.put_members, [])
+    assert await with_run.reader.run(rounds.members_of, RUN, 0, 0) == (reported, declined)
+    assert await with_run.reader.run(rounds.members_of, RUN, 0, 1) == ()
+    assert await with_run.reader.run(rounds.members_of_run, RUN) == (reported, declined)
+
+
+@pytest.mark.parametrize("stranger", [Member(RUN, 3, 0, ALICE, "invited"), Member(RUN, 0, 0, "pother", "invited")])
+async def test_members_need_their_attempt_and_participant(with_run: Store, stranger: Member) -> None:
+    await with_run.writer.run(rounds.put, attempt())
+    with pytest.raises(RecordConflictError):
+        await with_run.writer.run(rounds.put_members, [stranger])

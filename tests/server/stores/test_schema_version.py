@@ -1,0 +1,97 @@
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+
+from atoll.server.stores import SchemaError, Store, runs
+from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
+from atoll.server.stores.schema import metadata
+from atoll.server.stores.schema_version import head_revision, require_current, upgrade
+from tests.server.stores.samples import RUN, OpenStore, run
+
+
+def test_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> None:
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, metadata))
+
+    assert store.writer.submit(differences).result() == []
+
+
+def test_upgrading_again_changes_nothing(open_store: OpenStore) -> None:
+    first = open_store()
+    first.writer.submit(runs.add, run()).result()
+    first.close()
+    assert open_store().reader.submit(runs.get, RUN).result() == run()
+
+
+def test_a_newer_database_is_refused_naming_both_revisions(open_store: OpenStore) -> None:
+    first = open_store()
+    first.writer.submit(lambda c: c.execute(text("UPDATE alembic_version SET version_num = '9999'"))).result()
+    first.close()
+    with pytest.raises(SchemaError, match=f"revision 9999, newer than the {head_revision()}") as refused:
+        open_store()
+    assert "later one" in refused.value.detail.remedy
+    with pytest.raises(SchemaError, match="9999"):
+        open_store(primary=False)
+
+
+def test_somebody_elses_tables_are_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "atoll.sqlite3") as connection:
+        connection.execute("CREATE TABLE runs (x)")
+    connection.close()
+    with pytest.raises(SchemaError, match="did not make: runs"):
+        Store.open(tmp_path)
+
+
+def test_a_second_process_needs_the_schema(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"no database .*atoll\.sqlite3 yet") as refused:
+        Store.open(tmp_path, primary=False)
+    assert "main server process first" in refused.value.detail.remedy
+    (tmp_path / "atoll.sqlite3").touch()
+    with pytest.raises(SchemaError, match=f"at schema revision none, this program needs {head_revision()}"):
+        Store.open(tmp_path, primary=False)
+
+
+def test_an_upgrade_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    engine = writer_engine(sqlite_url(tmp_path / "x.sqlite3"))
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE ix_runs_created_at (x INTEGER)"))  # the name of an index to be made
+    with pytest.raises(Exception, match="ix_runs_created_at"):
+        upgrade(engine)
+    with engine.begin() as connection:
+        names = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars().all()
+    assert names == ["ix_runs_created_at"]
+    engine.dispose()
+
+
+def test_servers_that_start_at_once_upgrade_once(tmp_path: Path, database_url: str | None) -> None:
+    url = sqlite_url(tmp_path / "x.sqlite3") if database_url is None else parse_url(database_url)
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        engine = writer_engine(url)
+        try:
+            upgrade(engine)
+            require_current(engine)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+        engine.dispose()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "nonsense", "", "postgresql"])
+def test_other_databases_are_refused(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SchemaError, match="database") as refused:
+        Store.open(tmp_path, url=url)
+    assert "postgresql+psycopg://" in refused.value.detail.remedy
