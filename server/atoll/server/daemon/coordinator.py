@@ -23,7 +23,7 @@ from atoll.server.daemon.reporting import (
     reported_event,
 )
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Introduction
+from atoll.server.daemon.sessions import Introduction, Session
 from atoll.server.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.identity import new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
@@ -305,10 +305,11 @@ class Coordinator:
         )
         return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
 
-    def _connected(self, participant: str) -> None:
+    def _connected(self, session: Session) -> None:
         for active in list(self._active.values()):
-            active.performer.invite(participant)
+            active.performer.invite(session.participant)
 
-    def _disconnected(self, participant: str) -> None:
+    def _disconnected(self, session: Session) -> None:
+        self._pool.count_online([session])
         for active in list(self._active.values()):
-            active.performer.lost(participant)
+            active.performer.lost(session.participant)

@@ -26,7 +26,7 @@ class CohortPool:
     async def draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn:
         """Wait until enough participants are there, then draw."""
         while len(there := self._there(effect, run, spec)) < max(spec.cohort.min_available, effect.needed):
-            await self._services.sessions.changed()
+            await self._services.sessions.changed().wait()
         seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(63)
         import random
 
@@ -37,6 +37,10 @@ class CohortPool:
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
         return spec.straggler.report_window_s
+
+    def count_online(self, sessions: list[Session]) -> None:
+        """Provisional."""
+        del sessions
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         busy = self._busy(run)

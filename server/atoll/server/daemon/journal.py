@@ -10,8 +10,9 @@ from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection
 
 from atoll.server.daemon.driver import Also, Entry
+from atoll.server.daemon.histories import record_drawn, record_ended
 from atoll.server.daemon.records import member_record, metrics_of, round_record
-from atoll.server.rounds import Effect, Event, Finish, RecordMember, RecordRound, RoundKey, RoundState, RunState
+from atoll.server.rounds import CohortDrawn, Effect, Event, Finish, RecordMember, RecordRound, RoundKey, RoundState, RunState
 from atoll.server.stores import Writer, event_log, reports, rounds, runs
 from atoll.server.stores.event_log import LoggedEvent
 
@@ -58,6 +59,9 @@ class SqlJournal:
 
         def work(connection: Connection) -> None:
             event_log.append(connection, entry.run, rows)
+            for event, at in entry.events:
+                if isinstance(event, CohortDrawn):
+                    record_drawn(connection, event, at)
             for effect in entry.effects:
                 _record(connection, entry, effect)
             for extra, caused in entry.also:
@@ -83,6 +87,7 @@ def _record(connection: Connection, entry: Entry, effect: Effect) -> None:
     match effect:
         case RecordRound():
             _record_round(connection, entry.run, effect.round)
+            record_ended(connection, effect.round, effect.round.ended_at)
         case RecordMember():
             key, member = effect.key, effect.member
             rounds.amend_member(

@@ -32,12 +32,19 @@ class Introduction:
 
 @dataclass(eq=False, slots=True)
 class Session:
-    """One open check-in stream. Instructions leave through ``outbox``; None ends the stream."""
+    """One open check-in stream.
+
+    Attributes:
+        participant: who is at the other end.
+        introduction: what it said of itself.
+        outbox: instructions on their way to it; None ends the stream.
+        counted_from: epoch seconds from which its time online is not yet in its history.
+    """
 
     participant: str
     introduction: Introduction
     outbox: asyncio.Queue[participation_pb2.CheckInResponse | None]
-    connected_at: float
+    counted_from: float
     busy_with: str = ""
 
     def send(self, message: participation_pb2.CheckInResponse) -> bool:
@@ -58,7 +65,7 @@ class Session:
             self.outbox.put_nowait(last)
 
 
-Listener = Callable[[str], None]
+Listener = Callable[[Session], None]
 
 
 class Sessions:
@@ -84,7 +91,7 @@ class Sessions:
             older.close(come_back(0.0, "another connection of this participant took over"))
         self._sessions[participant] = session
         for listener in self._connected:
-            listener(participant)
+            listener(session)
         self.touch()
         return session
 
@@ -93,7 +100,7 @@ class Sessions:
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
             for listener in self._disconnected:
-                listener(session.participant)
+                listener(session)
             self.touch()
 
     def get(self, participant: str) -> Session | None:
@@ -112,9 +119,9 @@ class Sessions:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def changed(self) -> None:
-        """Wait until a participant comes, goes, or becomes free."""
-        await self._changed.wait()
+    def changed(self) -> asyncio.Event:
+        """Set when next a participant comes, goes, or becomes free: take it before looking, so that nothing is missed."""
+        return self._changed
 
 
 def come_back(after_s: float, reason: str) -> participation_pb2.CheckInResponse:
