@@ -1,7 +1,5 @@
-import pytest
-
 from atoll.server.control import Member, Round
-from atoll.server.report.summary import MAX_ROWS, absences, attendance, duration, presence, round_label
+from atoll.server.report.summary import MAX_ROWS, absences, attendance, presence
 
 
 def member(name: str, status: str = "reported", detail: str = "", report_s: float | None = 1.0) -> Member:
@@ -46,15 +44,3 @@ def test_presence_keeps_those_who_missed_most() -> None:
     grid = presence([a_round(0, *crowd)])
     assert len(grid.rows) == MAX_ROWS
     assert {cells[0] for cells in grid.cells} == {"failed"}
-
-
-def test_labels_of_rounds() -> None:
-    assert [round_label(a_round(6)), round_label(a_round(6, attempt=1))] == ["7", "7.2"]
-    assert round_label(a_round(6, kind="evaluate")) == "e7"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.34, "340 ms"), (4.2, "4.2 s"), (200, "3m 20s"), (7500, "2h 5m"), (59.99, "60 s")]
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -1,6 +1,6 @@
 """The report of a run: ``render`` makes one self-contained HTML page of what the control API says.
 
-Read ``curves`` for which value belongs to which model, ``summary`` for the figures in words, ``figures`` for the plots.
+Read ``summary`` for the figures in words, ``figures`` for the plots; loading it loads matplotlib.
 """
 
 from atoll.server.report.render import render

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
 from atoll.server.control import Round
-from atoll.server.report.curves import Panel, Source
+from atoll.server.control.curves import Panel, Source
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
 
 HALF_IN = (5.4, 3.0)

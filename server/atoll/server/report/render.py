@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from atoll.server import __version__
-from atoll.server.report.curves import latest, panels
+from atoll.server.control.curves import latest, panels
+from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
-from atoll.server.report.summary import absences, attendance, duration, presence, round_label, tiles
+from atoll.server.report.summary import absences, attendance, presence, tiles
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail

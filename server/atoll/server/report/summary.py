@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from atoll.server.control import Member, Round, RunDetail
-from atoll.server.report.curves import Panel
+from atoll.server.control.curves import Panel
+from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import Grid
 
 MAX_ROWS = 60
@@ -106,22 +107,6 @@ def presence(rounds: Sequence[Round]) -> Grid:
     statuses = [{member.participant: member.status for member in item.members} for item in shown]
     cells = tuple(tuple(status.get(row.participant, "") for status in statuses) for row in rows)
     return Grid(tuple(row.participant for row in rows), tuple(map(round_label, shown)), cells)
-
-
-def round_label(item: Round) -> str:
-    """``7`` for the seventh round, ``7.2`` for its second attempt, ``e7`` if it evaluates."""
-    again = f".{item.attempt + 1}" if item.attempt else ""
-    return f"{'e' if item.kind == 'evaluate' else ''}{item.round + 1}{again}"
-
-
-def duration(seconds: float) -> str:
-    """``340 ms``, ``4.2 s``, ``3m 20s``, ``2h 5m``."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m {rest}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60}m"
 
 
 def _attended(participant: str, members: Sequence[Member]) -> Attendance:

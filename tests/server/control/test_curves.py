@@ -1,7 +1,7 @@
 import math
 
 from atoll.server.control import Round
-from atoll.server.report.curves import Source, latest, panels
+from atoll.server.control.curves import Source, latest, panels
 
 
 def a_round(

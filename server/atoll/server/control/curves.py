@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from atoll.server.control import Round
+from atoll.server.control.values import Round
 
 _NOT_CURVES = frozenset({"examples"})
 _FIRST = ("accuracy", "loss")

@@ -1,0 +1,184 @@
+"""What ``atoll doctor`` looks at: each check is a function from the world to findings, none changes anything."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.server.cli.output import size, when
+
+if TYPE_CHECKING:
+    from atoll.server.control import ServerInfo
+
+MIN_PYTHON = (3, 11)
+MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba": "0.61"}
+"""Module → lowest version that is supported (those of pyproject.toml)."""
+LOW_DISK_BYTES, FULL_DISK_BYTES = 5_000_000_000, 200_000_000
+CLOCK_WARN_S, CLOCK_FAIL_S = 5.0, 60.0
+EXPIRY_WARN_S = 14 * 86_400.0
+PRIVATE_FILES = ("ca/authority.key", "ca/server.pem", "operator.json")
+CERTIFICATES = ("ca/authority.crt", "ca/server.pem")
+
+
+class Status(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check, with what to do unless it is ok."""
+
+    check: str
+    status: Status
+    message: str
+    remedy: str = ""
+
+
+def versions() -> Iterator[Finding]:
+    """Python and the libraries that the server stands on."""
+    python = Status.OK if sys.version_info >= MIN_PYTHON else Status.FAIL
+    yield Finding("python", python, platform.python_version(), "" if python is Status.OK else "install Python 3.11+")
+    for module, lowest in MODULES.items():
+        name = module.removeprefix("google.")
+        try:
+            found = str(importlib.import_module(module).__version__)
+        except ImportError as error:
+            yield Finding(name, Status.FAIL, f"cannot be loaded: {error}", "pip install 'atoll[server]'")
+            continue
+        old = _numbers(found) < _numbers(lowest)
+        yield Finding(
+            name,
+            Status.FAIL if old else Status.OK,
+            f"{found} (at least {lowest})" if old else found,
+            f"pip install '{name}>={lowest}'" if old else "",
+        )
+
+
+def data_directory(data: Path, uid: int) -> Iterator[Finding]:
+    """Whether the data directory exists and only its owner can read its secrets."""
+    if not data.is_dir():
+        remedy = "`atoll server start --data DIR` makes it; --data or $ATOLL_DATA says where it is"
+        yield Finding("data directory", Status.WARN, f"{data} does not exist", remedy)
+        return
+    facts = data.stat()
+    if uid not in {facts.st_uid, 0}:
+        remedy = "run as the account that runs the server"
+        yield Finding("data directory", Status.FAIL, f"{data} belongs to user {facts.st_uid}, not {uid}", remedy)
+    elif facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        remedy = f"chmod 700 {data}"
+        mode = stat.S_IMODE(facts.st_mode)
+        yield Finding("data directory", Status.FAIL, f"{data} has mode {mode:04o}: others can change it", remedy)
+    else:
+        yield Finding("data directory", Status.OK, str(data))
+    for name in PRIVATE_FILES:
+        path = data / name
+        if path.exists() and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            mode = stat.S_IMODE(path.stat().st_mode)
+            yield Finding(name, Status.FAIL, f"mode {mode:04o}: others may read this key", f"chmod 600 {path}")
+
+
+def disk(where: str, free_bytes: int) -> Finding:
+    """Whether there is room for models and updates."""
+    free = f"{size(free_bytes)} free"
+    remedy = "free some space: models and updates of rounds in work are kept there"
+    if free_bytes < FULL_DISK_BYTES:
+        return Finding(f"disk of {where}", Status.FAIL, free, remedy)
+    if free_bytes < LOW_DISK_BYTES:
+        return Finding(f"disk of {where}", Status.WARN, free, remedy)
+    return Finding(f"disk of {where}", Status.OK, free)
+
+
+def local_disk(data: Path) -> Finding:
+    """``disk`` of the data directory, or of the nearest directory above it."""
+    existing = next(path for path in (data.absolute(), *data.absolute().parents) if path.exists())
+    return disk(str(existing), shutil.disk_usage(existing).free)
+
+
+def certificate_files(data: Path, now: float) -> Iterator[Finding]:
+    """The federation's own certificates."""
+    for name in CERTIFICATES:
+        path = data / name
+        try:
+            pem = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield Finding(name, Status.FAIL, f"cannot be read: {error.strerror}", "run as the server's account")
+            continue
+        yield certificate(name, pem, now)
+
+
+def certificate(name: str, pem: bytes, now: float) -> Finding:
+    """Whether a PEM certificate is in force, and for how long."""
+    from cryptography import x509  # noqa: PLC0415  # loads when there is a certificate to look at
+
+    try:
+        found = x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        return Finding(name, Status.FAIL, f"not a certificate: {error}", "restore it from a back-up")
+    begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
+    renewal = "start the server again: it renews its own certificates and operator.json"
+    if now >= ends:
+        return Finding(name, Status.FAIL, f"expired on {when(ends)}", renewal)
+    if now < begins:
+        return Finding(name, Status.FAIL, f"not valid before {when(begins)}", "set this machine's clock")
+    if ends - now < EXPIRY_WARN_S:
+        return Finding(name, Status.WARN, f"expires on {when(ends)}", renewal)
+    return Finding(name, Status.OK, f"good until {when(ends)}")
+
+
+def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) -> Iterator[Finding]:
+    """A server that answered: its version, its disk, and its clock against ours (half the round trip either way)."""
+    yield Finding("server", Status.OK, f"{address} answers, version {info.version}, {info.connected} connected")
+    yield disk("the server", info.disk_free_bytes)
+    ahead_s = info.now - (asked_at + answered_at) / 2
+    message = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
+    remedy = "set the clocks (NTP): certificates are judged by them"
+    if abs(ahead_s) >= CLOCK_FAIL_S:
+        yield Finding("clock", Status.FAIL, message, remedy)
+    elif abs(ahead_s) >= CLOCK_WARN_S:
+        yield Finding("clock", Status.WARN, message, remedy)
+    else:
+        yield Finding("clock", Status.OK, "agrees with the server's")
+
+
+def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:
+    """Whether ports are reachable on a server that runs, or free for one that does not."""
+    for port in wanted:
+        yield _reachable(host, port) if serving else _free(host, port)
+
+
+def _reachable(host: str, port: int) -> Finding:
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
+            return Finding(f"port {port}", Status.OK, f"{host} accepts connections")
+    except OSError as error:
+        remedy = "open it in the firewall, or name the server's own with --enrol-port"
+        return Finding(f"port {port}", Status.FAIL, f"cannot connect to {host}: {error.strerror or error}", remedy)
+
+
+def _free(host: str, port: int) -> Finding:
+    try:
+        with socket.create_server((host, port)):
+            return Finding(f"port {port}", Status.OK, "free")
+    except OSError as error:
+        remedy = "stop what uses it (`ss -ltnp` names it), or start the server with another --port"
+        return Finding(f"port {port}", Status.FAIL, f"cannot be used: {error.strerror or error}", remedy)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = (part for part in version.split("+", maxsplit=1)[0].split("."))
+    return tuple(int(part) for part in parts if part.isdigit())

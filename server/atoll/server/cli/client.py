@@ -1,0 +1,192 @@
+"""The control API as typed calls: values in, values out, failures as ``CommandError``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import grpc
+
+from atoll.server import control
+from atoll.server.cli.errors import UnreachableError, translated
+from atoll.wire.chunks import parse_download
+from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_from_proto, manifest_to_proto
+from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, transfer_pb2, transfer_pb2_grpc
+
+if TYPE_CHECKING:
+    from atoll.wire.digest import BlobManifest
+    from atoll.wire.layout import Layout
+
+CALL_TIMEOUT_S = 30.0
+SLOWEST_BYTES_PER_S = 256 * 1024
+"""A transfer slower than this is given up."""
+
+_DOWNLOAD = "/atoll.wire.v1.TransferService/Download"
+_KINDS = {
+    "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
+    "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
+}
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def transfer_timeout_s(size_bytes: int) -> float:
+    """How long a transfer may take."""
+    return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """A released model: its layout, the blob that holds it, and after which round it was released (0: the first)."""
+
+    layout: Layout
+    blob: str
+    round: int
+
+
+class ControlClient:
+    """Calls to one server over ``channel``, which is closed at the end.
+
+    Every call raises ``CommandError``: unreachable, not permitted, bad input, or refused for another reason.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        self.address = address
+        self.channel = channel
+        self._metadata = metadata
+        self._control = control_pb2_grpc.ControlServiceStub(channel)
+        self._transfer = transfer_pb2_grpc.TransferServiceStub(channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.channel.close()
+
+    def server_info(self) -> control.ServerInfo:
+        """The server's version, clock and load."""
+        return control.server_info_of(self._call(self._control.GetServerInfo, control_pb2.GetServerInfoRequest()))
+
+    def create_tokens(self, organisation: str, kind: str, lifetime_s: float, count: int) -> control.NewTokens:
+        """Mint one-time join tokens; ``kind`` is edge or silo."""
+        request = control_pb2.CreateTokenRequest(
+            organisation=organisation, kind=_KINDS[kind], lifetime_s=lifetime_s, count=count
+        )
+        return control.new_tokens_of(self._call(self._control.CreateToken, request))
+
+    def tokens(self) -> tuple[control.Token, ...]:
+        """All join tokens, without their secrets."""
+        answer = self._call(self._control.ListTokens, control_pb2.ListTokensRequest())
+        return tuple(control.token_of(token) for token in answer.tokens)
+
+    def participants(self, limit: int = 0) -> tuple[control.Participant, ...]:
+        """The enrolled participants; 0: as many as the server lists at once."""
+        answer = self._call(self._control.ListParticipants, control_pb2.ListParticipantsRequest(limit=limit))
+        return tuple(control.participant_of(participant) for participant in answer.participants)
+
+    def revoke(self, participant: str, reason: str) -> control.Participant:
+        """Shut a participant out, at once and for good."""
+        request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
+        return control.participant_of(self._call(self._control.RevokeParticipant, request).participant)
+
+    def runs(self, limit: int = 0) -> tuple[control.Run, ...]:
+        """The runs, newest first; 0: as many as the server lists at once."""
+        answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=limit))
+        return tuple(control.run_of(run) for run in answer.runs)
+
+    def run(self, run: str, *, members: bool = False) -> control.RunDetail:
+        """A run with its rounds and, if asked, their members."""
+        return control.detail_of(self._call(self._control.GetRun, control_pb2.GetRunRequest(run=run, members=members)))
+
+    def watch(self, run: str) -> Iterator[control.Progress]:
+        """The run now and at every change until it has ended; if the stream breaks, watch again."""
+        with translated(self.address):
+            stream = self._control.WatchRun(control_pb2.WatchRunRequest(run=run), metadata=self._metadata)
+            try:
+                for message in stream:
+                    yield control.progress_of(message)
+            finally:
+                stream.cancel()
+
+    def wait_until_reachable(self, timeout_s: float) -> None:
+        """Wait for a server that is away.
+
+        Raises:
+            UnreachableError: if it does not come back in time.
+        """
+        try:
+            grpc.channel_ready_future(self.channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise UnreachableError(f"the server at {self.address} did not come back within {timeout_s:.0f} s") from None
+
+    def pause(self, run: str) -> control.Run:
+        """Pause after the round in work."""
+        return control.run_of(self._call(self._control.PauseRun, control_pb2.PauseRunRequest(run=run)).summary)
+
+    def resume(self, run: str) -> control.Run:
+        """Go on with a paused run."""
+        return control.run_of(self._call(self._control.ResumeRun, control_pb2.ResumeRunRequest(run=run)).summary)
+
+    def cancel(self, run: str, reason: str) -> control.Run:
+        """End a run now."""
+        request = control_pb2.CancelRunRequest(run=run, reason=reason)
+        return control.run_of(self._call(self._control.CancelRun, request).summary)
+
+    def submit(self, job_toml: bytes, file_name: str, layout: Layout, blob: str) -> str:
+        """Begin a run from an uploaded model; returns its id."""
+        request = control_pb2.SubmitRunRequest(
+            job_toml=job_toml, file_name=file_name, layout=layout_to_proto(layout), initial_blob=blob
+        )
+        return self._call(self._control.SubmitRun, request).run
+
+    def upload_model(self, manifest: BlobManifest, chunks: Iterable[bytes]) -> str:
+        """Send a model; returns its blob's name. Holds a few chunks at a time."""
+
+        def requests() -> Iterator[control_pb2.UploadModelRequest]:
+            head = manifest_to_proto(manifest)
+            for index, chunk in enumerate(chunks):
+                yield control_pb2.UploadModelRequest(manifest=head if index == 0 else None, index=index, payload=chunk)
+
+        return self._call(self._control.UploadModel, requests(), transfer_timeout_s(manifest.size_bytes)).blob
+
+    def model(self, run: str, round_number: int | None) -> ModelRef:
+        """The model after ``round_number`` rounds (0: the initial one), or the newest."""
+        request = control_pb2.GetRunModelRequest(run=run, round=round_number)
+        answer = self._call(self._control.GetRunModel, request)
+        return ModelRef(layout_from_proto(answer.model.layout), answer.model.blob, answer.round)
+
+    def manifest(self, blob: str) -> BlobManifest:
+        """How a blob is cut, and the digests of its chunks."""
+        answer = self._call(self._transfer.GetManifest, transfer_pb2.GetManifestRequest(blob=blob))
+        return manifest_from_proto(answer.manifest)
+
+    def download(self, blob: str, first_chunk: int, timeout_s: float) -> Iterator[tuple[int, memoryview]]:
+        """(index, payload) of the chunks from ``first_chunk`` on, not verified; waits for a server that is away."""
+        call: Callable[..., Any] = self.channel.unary_stream(
+            _DOWNLOAD, request_serializer=transfer_pb2.DownloadRequest.SerializeToString
+        )
+        stream = call(
+            transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk),
+            metadata=self._metadata,
+            timeout=timeout_s,
+            wait_for_ready=True,
+        )
+        with translated(self.address):
+            try:
+                for message in stream:
+                    yield parse_download(message)
+            finally:
+                stream.cancel()
+
+    def _call(
+        self,
+        method: Callable[..., Response],
+        request: object,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Response:
+        with translated(self.address):
+            return method(request, timeout=timeout_s, metadata=self._metadata)

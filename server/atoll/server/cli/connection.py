@@ -1,0 +1,136 @@
+"""Which server, as whom: the options that all operator commands share."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import grpc
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.errors import BadInputError, NotPermittedError
+from atoll.server.identity import CredentialError, OperatorCredential
+
+DEFAULT_ADDRESS = "127.0.0.1:7400"
+OPERATOR_FILE = "operator.json"
+INSECURE_OPERATOR = ("atoll-insecure-operator", "1")
+_OPTION_NAMES = ("server", "credentials", "data", "insecure")
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server and the credential for it; without a credential plaintext, to loopback only.
+
+    Raises:
+        BadInputError: for an address that is not host:port, or plaintext to another machine.
+    """
+
+    address: str
+    credential: OperatorCredential | None
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit():
+            raise BadInputError(f"server {self.address!r}: expected HOST:PORT")
+        if self.credential is None and not _is_loopback(host):
+            raise BadInputError(
+                f"server {self.address!r} is not on this machine: --insecure is for loopback only",
+                "leave --insecure out and give --credentials FILE",
+            )
+
+    def open(self) -> grpc.Channel:
+        """A channel to the server."""
+        if self.credential is None:
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(
+            self.credential.ca_certificate.encode(), self.credential.key.encode(), self.credential.certificate.encode()
+        )
+        return grpc.secure_channel(self.address, credentials, options=_OPTIONS)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries."""
+        return (INSECURE_OPERATOR,) if self.credential is None else ()
+
+
+def find_target(server: str | None, credentials: Path | None, data: Path | None, *, insecure: bool) -> Target:
+    """The target that the options name.
+
+    Raises:
+        BadInputError: for an address that cannot be.
+        NotPermittedError: if no operator credential is found, or it cannot be used.
+    """
+    if insecure:
+        return Target(server or DEFAULT_ADDRESS, None)
+    path = credentials or _find_credential(data)
+    try:
+        found = OperatorCredential.read(path)
+    except CredentialError as error:
+        raise NotPermittedError(str(error), error.detail.remedy) from error
+    return Target(server or found.address, found)
+
+
+def connected(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the connection options and, as its first argument, a client for the server they name."""
+
+    @click.option("--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: as the credential says.")
+    @click.option(
+        "--credentials",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="ATOLL_CREDENTIALS",
+        help="Operator credential. Default: operator.json in the data directory, or in ~/.config/atoll.",
+    )
+    @click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="ATOLL_DATA",
+        help="The server's data directory, if it is on this machine.",
+    )
+    @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
+    @functools.wraps(function)
+    def command(**options: Any) -> R:
+        server, credentials, data, insecure = (options.pop(name) for name in _OPTION_NAMES)
+        target = find_target(server, credentials, data, insecure=insecure)
+        with ControlClient(target.open(), target.address, target.metadata) as client:
+            return function(client, **options)
+
+    return command
+
+
+def _find_credential(data: Path | None) -> Path:
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    places = [directory / OPERATOR_FILE for directory in (data, config / "atoll") if directory is not None]
+    for place in places:
+        if place.exists():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise NotPermittedError(
+        f"no operator credential: looked for {looked}",
+        "the server writes operator.json into its data directory: give --data DIR or --credentials FILE",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    bare = host.removeprefix("[").removesuffix("]")
+    if bare == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False

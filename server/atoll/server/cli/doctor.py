@@ -1,0 +1,100 @@
+"""``atoll doctor``: is everything in place for a server, or for talking to one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from atoll.server.cli import checks
+from atoll.server.cli.checks import Finding, Status
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
+from atoll.server.cli.errors import CommandError, UnreachableError
+from atoll.server.cli.output import json_option, print_json, print_table
+
+DEFAULT_DATA = Path("atoll-data")
+_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ATOLL_DATA",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="The server's data directory.",
+)
+@click.option(
+    "--server", "address", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: as the credential says."
+)
+@click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="ATOLL_CREDENTIALS",
+    help="Operator credential. Default: operator.json in the data directory, or in ~/.config/atoll.",
+)
+@click.option("--enrol-port", type=click.IntRange(1, 65535), help="Default: the main port + 1.")
+@click.option("--insecure", is_flag=True, help="The server, on this machine, was started with --insecure.")
+@json_option
+def doctor(
+    *,
+    data: Path,
+    address: str | None,
+    credentials: Path | None,
+    enrol_port: int | None,
+    insecure: bool,
+    json_output: bool,
+) -> None:
+    """Check ports, certificates, disk, clock, versions and permissions; exit code 1 if a check fails."""
+    findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
+    findings += checks.certificate_files(data, time.time())
+    try:
+        target = find_target(address, credentials, data, insecure=insecure)
+    except CommandError as error:
+        findings.append(Finding("credential", Status.WARN, error.message, error.remedy))
+        target = None
+    findings += _connection(target, address or DEFAULT_ADDRESS, enrol_port)
+    failed = sum(finding.status is Status.FAIL for finding in findings)
+    if json_output:
+        print_json(findings)
+    else:
+        print_table(("check", "", "finding", "what to do"), map(_row, findings), "")
+    if failed:
+        raise CommandError(f"{failed} of {len(findings)} checks failed")
+
+
+def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
+    """What a server says; or, when none answers on this machine, whether its ports are free."""
+    host, _, port = (target.address if target is not None else fallback).rpartition(":")
+    wanted = (int(port), enrol_port or int(port) + 1)
+    if target is None:
+        yield from checks.ports(host, wanted, serving=False)
+        return
+    if target.credential is not None:
+        yield checks.certificate("operator credential", target.credential.certificate.encode(), time.time())
+    try:
+        with ControlClient(target.open(), target.address, target.metadata) as client:
+            asked_at = time.time()
+            info = client.server_info()
+            yield from checks.server(info, target.address, asked_at, time.time())
+            yield from checks.ports(host, wanted, serving=True)
+    except UnreachableError as error:
+        yield Finding("server", Status.WARN, error.message, "start it: atoll server start")
+        yield from checks.ports(host, wanted, serving=False)
+    except CommandError as error:
+        yield Finding("server", Status.FAIL, error.message, error.remedy)
+
+
+def _row(finding: Finding) -> tuple[object, ...]:
+    return (
+        finding.check,
+        Text(finding.status.value, style=_STYLES[finding.status]),
+        finding.message,
+        finding.remedy,
+    )

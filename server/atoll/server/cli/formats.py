@@ -1,0 +1,82 @@
+"""Runs and rounds as table rows and lines of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.text import Text
+
+from atoll.server.cli.output import styled, when
+from atoll.server.control import Round, Run, RunDetail
+from atoll.server.control.curves import latest
+from atoll.server.control.words import duration, round_label
+
+RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
+ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
+MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
+
+
+def run_row(run: Run) -> tuple[object, ...]:
+    """A line of ``run list``."""
+    return (
+        run.run,
+        run.name,
+        styled(run.status),
+        f"{run.rounds_released}/{run.rounds_total}",
+        when(run.created_at),
+        when(run.finished_at),
+        run.reason,
+    )
+
+
+def round_row(item: Round) -> tuple[object, ...]:
+    """A line of the table of rounds."""
+    return (
+        round_label(item),
+        item.kind,
+        styled(item.phase),
+        f"{item.reported}/{item.cohort}",
+        "" if item.duration_s is None else duration(item.duration_s),
+        metric(item, "accuracy"),
+        metric(item, "loss"),
+        absent(item) or Text(item.reason if item.phase == "abandoned" else ""),
+    )
+
+
+def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
+    """A line for each member of each round."""
+    for item in detail.rounds:
+        for member in item.members:
+            yield (
+                round_label(item),
+                member.participant,
+                member.organisation,
+                styled(member.status),
+                f"{member.weight:,}" if member.counted else "",
+                "" if member.report_s is None else duration(member.report_s),
+                member.detail,
+            )
+
+
+def round_line(item: Round, rounds_total: int) -> str:
+    """A round in one line: for logs and pipes."""
+    label = f"round {round_label(item)}/{rounds_total}" if item.kind == "train" else "evaluation"
+    parts = [f"{label} {item.phase}", f"{item.reported} of {item.cohort} reported"]
+    if item.duration_s is not None:
+        parts.append(duration(item.duration_s))
+    parts += [f"{name} {value}" for name in ("accuracy", "loss") if (value := metric(item, name))]
+    parts += [text for text in (absent(item).plain, item.reason if item.phase == "abandoned" else "") if text]
+    return ", ".join(parts)
+
+
+def metric(item: Round, name: str) -> str:
+    """A metric of a round to four places; empty if nobody measured it."""
+    value = latest(item, name)
+    return "" if value is None else f"{value:.4f}"
+
+
+def absent(item: Round) -> Text:
+    """Who did not count, by reason: ``2 timed out, 1 declined``."""
+    counts = Counter(member.status for member in item.members if not member.counted and not member.pending)
+    return Text(", ").join(Text(f"{count} ") + styled(status) for status, count in counts.most_common())

@@ -1,0 +1,124 @@
+"""How commands print: JSON when asked, tables otherwise, times and sizes for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import click
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from atoll.server.control import as_json
+
+PIPE_WIDTH = 400
+"""Columns where the output is no terminal: nothing is cut."""
+
+STATUS_STYLES = {
+    "running": "cyan",
+    "training": "cyan",
+    "finished": "green",
+    "released": "green",
+    "reported": "green",
+    "connected": "green",
+    "paused": "yellow",
+    "abandoned": "yellow",
+    "declined": "yellow",
+    "late": "yellow",
+    "over_selected": "blue",
+    "failed": "red",
+    "rejected": "red",
+    "timed_out": "red",
+    "silent": "magenta",
+    "revoked": "red",
+}
+
+json_option = click.option("--json", "json_output", is_flag=True, help="Print JSON (keys: docs/command-line.md).")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr, as wide as the terminal, or as wide as needed where there is none."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=False)
+
+
+def print_json(value: object, *, line: bool = False) -> None:
+    """Print a value as JSON: indented, or on one line."""
+    click.echo(json.dumps(as_json(value), ensure_ascii=False, indent=None if line else 2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Print a table; columns whose name ends in ``>`` are numbers, on the right. Prints ``empty`` without rows."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    if not table.rows:
+        click.echo(empty)
+        return
+    shown = console()
+    if shown.is_terminal:
+        shown.print(table)
+        return
+    with shown.capture() as captured:
+        shown.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def styled(status: str) -> Text:
+    """A status in its colour, in words."""
+    return Text(status.replace("_", " "), style=STATUS_STYLES.get(status, ""))
+
+
+def when(seconds: float | None) -> str:
+    """Local date and time; a dash for None."""
+    return "-" if seconds is None else f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def size(count: float) -> str:
+    """Bytes with a decimal unit: ``3.2 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+class Transfer:
+    """How far a transfer has come; ``advance`` it by the bytes done."""
+
+    def __init__(self, progress: Progress, total_bytes: int, label: str) -> None:
+        self._progress = progress
+        self._task = progress.add_task(label, total=total_bytes)
+
+    def advance(self, count: int) -> None:
+        """``count`` more bytes are done."""
+        self._progress.advance(self._task, count)
+
+    def through(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The same chunks, counted as they pass."""
+        for chunk in chunks:
+            yield chunk
+            self.advance(len(chunk))
+
+
+@contextmanager
+def transfer(label: str, total_bytes: int) -> Iterator[Transfer]:
+    """A progress bar on stderr where that is a terminal; it goes when the transfer is done."""
+    shown = console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
+        yield Transfer(progress, total_bytes, label)

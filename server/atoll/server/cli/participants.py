@@ -1,0 +1,65 @@
+"""``atoll participants``: who has joined."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import connected
+from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.server.control import Participant
+
+
+@click.group()
+def participants() -> None:
+    """List participants and shut them out."""
+
+
+@participants.command("list")
+@click.option("--connected", "connected_only", is_flag=True, help="Only those that are connected now.")
+@json_option
+@connected
+def list_participants(client: ControlClient, *, connected_only: bool, json_output: bool) -> None:
+    """List the enrolled participants."""
+    found = tuple(item for item in client.participants() if item.connected or not connected_only)
+    if json_output:
+        print_json(found)
+        return
+    print_table(
+        ("participant", "organisation", "kind", "state", "examples>", "selected>", "reported>", "last seen", "labels"),
+        (
+            (
+                item.participant,
+                item.organisation,
+                item.kind,
+                styled(_state(item)),
+                f"{item.examples:,}",
+                item.times_selected,
+                item.times_reported,
+                when(item.last_seen_at),
+                ", ".join(f"{name}={value}" for name, value in sorted(item.labels.items())),
+            )
+            for item in found
+        ),
+        "nobody is connected" if connected_only else "nobody has enrolled; `atoll token new` makes a join token",
+    )
+
+
+@participants.command()
+@click.argument("participant")
+@click.option("--reason", default="", help="Kept in the record, and told to the participant.")
+@json_option
+@connected
+def revoke(client: ControlClient, *, participant: str, reason: str, json_output: bool) -> None:
+    """Shut PARTICIPANT out for good, also from streams that are open."""
+    found = client.revoke(participant, reason)
+    if json_output:
+        print_json(found)
+    else:
+        click.echo(f"{found.participant} ({found.organisation}) is shut out; a new join token would let it back in")
+
+
+def _state(item: Participant) -> str:
+    if item.revoked_at is not None:
+        return "revoked"
+    return "connected" if item.connected else "away"

@@ -1,0 +1,182 @@
+"""``atoll run``: submit runs, follow them, steer them, fetch what they made."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from atoll.server.cli import model_files
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.formats import (
+    MEMBER_COLUMNS,
+    ROUND_COLUMNS,
+    RUN_COLUMNS,
+    member_rows,
+    round_row,
+    run_row,
+)
+from atoll.server.cli.output import json_option, print_json, print_table, size
+from atoll.server.cli.watch import finish, watch
+from atoll.server.control import Run
+from atoll.server.jobs import JobFileError, parse_job
+
+LATEST = "latest"
+run_argument = click.argument("run_id", metavar="RUN")
+
+
+@click.group()
+def run() -> None:
+    """Submit, follow and steer runs. RUN is a run's id, or `latest`."""
+
+
+@run.command()
+@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
+@json_option
+@connected
+def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: bool) -> None:
+    """Check the job file JOB, send its model, begin the run; prints the run's id."""
+    text = job.read_bytes()
+    try:
+        spec = parse_job(text, str(job))
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
+    with model_files.open_model(job.parent / spec.model.initial) as model:
+        blob = model_files.upload(client, model)
+        made = client.submit(text, job.name, model.layout, blob)
+    if json_output:
+        print_json({"run": made, "model_blob": blob}, line=watch_it)
+    else:
+        click.echo(made)
+    if watch_it:
+        finish(watch(client, made, json_output=json_output))
+
+
+@run.command("list")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@json_option
+@connected
+def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
+    """List runs, the newest first."""
+    runs = client.runs(limit)
+    if json_output:
+        print_json(runs)
+    else:
+        print_table(RUN_COLUMNS, map(run_row, runs), "no runs; `atoll run submit JOB.toml` begins one")
+
+
+@run.command()
+@run_argument
+@click.option("--members", is_flag=True, help="Also who took part in each round, and why others did not count.")
+@click.option("--last", type=click.IntRange(1), default=50, show_default=True, help="Rounds shown, in the table.")
+@json_option
+@connected
+def show(client: ControlClient, *, run_id: str, members: bool, last: int, json_output: bool) -> None:
+    """Show a run and its rounds."""
+    detail = client.run(find_run(client, run_id), members=members)
+    if json_output:
+        print_json(detail)
+        return
+    print_table(RUN_COLUMNS, [run_row(detail.run)], "")
+    print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
+    if members:
+        print_table(MEMBER_COLUMNS, member_rows(detail), "nobody has been invited")
+
+
+@run.command("watch")
+@run_argument
+@json_option
+@connected
+def watch_run(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+    """Follow a run until it has ended; exit code 5 if it failed or was cancelled."""
+    finish(watch(client, find_run(client, run_id), json_output=json_output))
+
+
+@run.command()
+@run_argument
+@json_option
+@connected
+def pause(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+    """Pause after the round in work."""
+    found = client.pause(find_run(client, run_id))
+    _told(found, json_output)
+    if found.status == "running":
+        click.echo("it pauses when the round in work has ended", err=True)
+
+
+@run.command()
+@run_argument
+@json_option
+@connected
+def resume(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+    """Go on with a paused run."""
+    _told(client.resume(find_run(client, run_id)), json_output)
+
+
+@run.command()
+@run_argument
+@click.option("--reason", default="", help="Kept in the record, and told to the participants.")
+@json_option
+@connected
+def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool) -> None:
+    """End a run now; models that are released stay."""
+    _told(client.cancel(find_run(client, run_id), reason), json_output)
+
+
+@run.command()
+@run_argument
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The safetensors file."
+)
+@click.option("--round", "number", type=click.IntRange(0), help="After this many rounds; 0: the initial model.")
+@json_option
+@connected
+def model(client: ControlClient, *, run_id: str, output: Path, number: int | None, json_output: bool) -> None:
+    """Fetch a released model, the newest by default, into a safetensors file."""
+    ref = client.model(find_run(client, run_id), number)
+    model_files.download(client, ref, output)
+    if json_output:
+        print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
+    else:
+        click.echo(f"{output}: the model after {ref.round} rounds, {size(ref.layout.size_bytes)}", err=True)
+
+
+@run.command()
+@run_argument
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The HTML file.")
+@connected
+def report(client: ControlClient, *, run_id: str, output: Path) -> None:
+    """Write a report of a run: one HTML file that needs nothing else."""
+    from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
+
+    page = render(client.run(find_run(client, run_id), members=True), now=time.time())
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"{output} cannot be written: {error.strerror}") from error
+    click.echo(f"{output}: {size(len(page.encode()))}", err=True)
+
+
+def find_run(client: ControlClient, run_id: str) -> str:
+    """The id itself, or that of the newest run for ``latest``.
+
+    Raises:
+        BadInputError: if there is no run yet.
+    """
+    if run_id != LATEST:
+        return run_id
+    runs = client.runs(1)
+    if not runs:
+        raise BadInputError("there is no run yet", "begin one with `atoll run submit JOB.toml`")
+    return runs[0].run
+
+
+def _told(found: Run, json_output: bool) -> None:
+    if json_output:
+        print_json(found)
+    else:
+        click.echo(f"run {found.run} ({found.name}) is {found.status}, {found.rounds_released} rounds released")

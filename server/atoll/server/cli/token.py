@@ -1,0 +1,117 @@
+"""``atoll token``: what newcomers join with."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import click
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.output import json_option, print_json, print_table, when
+
+MAX_TOKENS = 1000
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_PRIVATE = 0o600
+
+
+def lifetime_s(context: click.Context, option: click.Parameter, value: str) -> float:
+    """Seconds of a time span such as ``90m``: a number with s, m, h or d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
+    if match is None or float(match[1]) <= 0:
+        raise click.BadParameter(
+            f"{value!r}: allowed is a number above 0 with s, m, h or d, for example 24h", context, option
+        )
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+@click.group()
+def token() -> None:
+    """Make and list join tokens."""
+
+
+@token.command()
+@click.option("--organisation", default="default", show_default=True, help="Whom the newcomers belong to.")
+@click.option("--kind", type=click.Choice(["edge", "silo"]), default="edge", show_default=True)
+@click.option(
+    "--expires",
+    callback=lifetime_s,
+    default="24h",
+    show_default=True,
+    help="How long the tokens are good: 90m, 24h, 7d.",
+)
+@click.option("--count", type=click.IntRange(1, MAX_TOKENS), default=1, show_default=True, help="How many to make.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write them to a new file (mode 0600), one per line, instead of the terminal.",
+)
+@json_option
+@connected
+def new(
+    client: ControlClient,
+    *,
+    organisation: str,
+    kind: str,
+    expires: float,
+    count: int,
+    output: Path | None,
+    json_output: bool,
+) -> None:
+    """Make one-time join tokens. Each lets one participant enrol, once; they are shown only now."""
+    descriptor = None if output is None else _create(output)
+    try:
+        made = client.create_tokens(organisation, kind, expires, count)
+        if descriptor is not None:
+            os.write(descriptor, "".join(f"{text}\n" for text in made.tokens).encode())
+    except BaseException:
+        if output is not None:
+            output.unlink(missing_ok=True)
+        raise
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    if output is not None:
+        click.echo(
+            f"wrote {count} join token{'s' * (count > 1)} to {output}, good until {when(made.expires_at)}", err=True
+        )
+    elif json_output:
+        print_json(made)
+    else:
+        click.echo("\n".join(made.tokens))
+        click.echo(f"good for one enrolment each, until {when(made.expires_at)}", err=True)
+
+
+@token.command("list")
+@json_option
+@connected
+def list_tokens(client: ControlClient, *, json_output: bool) -> None:
+    """List join tokens, without their secrets."""
+    tokens = client.tokens()
+    if json_output:
+        print_json(tokens)
+        return
+    print_table(
+        ("token", "organisation", "kind", "made", "good until", "used by"),
+        (
+            (item.token_id, item.organisation, item.kind, when(item.created_at), when(item.expires_at), item.used_by)
+            for item in tokens
+        ),
+        "no join tokens; `atoll token new` makes one",
+    )
+
+
+def _create(path: Path) -> int:
+    """A new private file, open for writing."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+    except FileExistsError:
+        raise BadInputError(
+            f"{path} exists already", "choose a new file: tokens are never written over another"
+        ) from None
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,162 @@
+"""Following a run: a live picture on a terminal, lines of text elsewhere, JSON lines when asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import click
+from rich.live import Live
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableError
+from atoll.server.cli.formats import round_line
+from atoll.server.cli.output import console, print_json
+from atoll.server.cli.picture import Picture
+from atoll.server.control import Progress, Run, RunDetail
+
+RECONNECT_S = 60.0
+"""How long a server may be away before watching is given up."""
+HISTORY_INTERVAL_S = 0.5
+"""At most this often the finished rounds are fetched."""
+
+Clock = Callable[[], float]
+
+
+class Sink(Protocol):
+    """Where changes go."""
+
+    def change(self, progress: Progress) -> None:
+        """The run changed."""
+        ...
+
+    def history(self, detail: RunDetail) -> None:
+        """The rounds so far, when one has ended."""
+        ...
+
+    def notice(self, text: str) -> None:
+        """Something about the connection."""
+        ...
+
+
+class LineSink:
+    """One line for each round that ended."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def change(self, progress: Progress) -> None:
+        """Nothing: only ended rounds are printed."""
+
+    def history(self, detail: RunDetail) -> None:
+        """Print the rounds that are new."""
+        ended = [item for item in detail.rounds if item.phase in ("released", "abandoned")]
+        for item in ended[self._shown :]:
+            click.echo(round_line(item, detail.run.rounds_total))
+        self._shown = max(self._shown, len(ended))
+
+    def notice(self, text: str) -> None:
+        """Print it on stderr."""
+        click.echo(text, err=True)
+
+
+class JsonSink(LineSink):
+    """One JSON object a line for each change."""
+
+    def change(self, progress: Progress) -> None:
+        """Print it."""
+        print_json(progress, line=True)
+
+    def history(self, detail: RunDetail) -> None:
+        """Nothing: each change says it all."""
+
+
+class LiveSink:
+    """A picture that is drawn anew a few times a second."""
+
+    def __init__(self, picture: Picture, live: Live) -> None:
+        self._picture = picture
+        self._live = live
+
+    def change(self, progress: Progress) -> None:
+        """Show the round in work."""
+        self._picture.change(progress, time.monotonic())
+
+    def history(self, detail: RunDetail) -> None:
+        """Show the rounds that ended."""
+        self._picture.history(detail)
+
+    def notice(self, text: str) -> None:
+        """Print it above the picture."""
+        self._live.console.print(text)
+
+
+def watch(client: ControlClient, run: str, *, json_output: bool = False) -> Run:
+    """Follow a run until it has ended.
+
+    Raises:
+        StoppedError: on Ctrl-C; the run goes on.
+        CommandError: if the server is away for too long.
+    """
+    try:
+        shown = console()
+        if json_output or not shown.is_terminal:
+            return follow(client, run, JsonSink() if json_output else LineSink())
+        picture = Picture(time.monotonic)
+        with Live(get_renderable=picture.render, console=shown, refresh_per_second=8) as live:
+            return follow(client, run, LiveSink(picture, live))
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run}") from None
+
+
+def follow(client: ControlClient, run: str, sink: Sink, clock: Clock = time.monotonic) -> Run:
+    """Tell ``sink`` of every change until the run has ended; goes on when the server comes back."""
+    historian = _Historian(client, run, sink, clock)
+    seen: Run | None = None
+    while True:
+        try:
+            for progress in client.watch(run):
+                seen = progress.run
+                sink.change(progress)
+                historian.consider(progress)
+                if seen.ended:
+                    return seen
+        except UnreachableError:
+            if seen is None:
+                raise
+        sink.notice(f"lost the server at {client.address}; waiting up to {RECONNECT_S:.0f} s for it to come back")
+        client.wait_until_reachable(RECONNECT_S)
+
+
+class _Historian:
+    """Fetches the rounds when one has ended, at most so often that it takes a twentieth of the time."""
+
+    def __init__(self, client: ControlClient, run: str, sink: Sink, clock: Clock) -> None:
+        self._client = client
+        self._run = run
+        self._sink = sink
+        self._clock = clock
+        self._seen: tuple[int, int] | None = None
+        self._next_at = clock()
+
+    def consider(self, progress: Progress) -> None:
+        at = None if progress.round is None else (progress.round.round, progress.round.attempt)
+        due = at != self._seen and self._clock() >= self._next_at
+        if not due and not progress.run.ended:
+            return
+        began = self._clock()
+        self._sink.history(self._client.run(self._run))
+        took = self._clock() - began
+        self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
+
+
+def finish(run: Run) -> None:
+    """Say how a watched run ended.
+
+    Raises:
+        RunFailedError: if it failed or was cancelled.
+    """
+    if run.status != "finished":
+        raise RunFailedError(f"run {run.run} {run.status}: {run.reason or 'no reason was given'}")
+    click.echo(f"run {run.run} finished: {run.rounds_released} rounds released", err=True)

@@ -1,0 +1,20 @@
+import pytest
+
+from atoll.server.control import Round
+from atoll.server.control.words import duration, round_label
+
+
+def a_round(number: int, attempt: int = 0, kind: str = "train") -> Round:
+    return Round(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {})
+
+
+def test_labels_of_rounds() -> None:
+    assert [round_label(a_round(6)), round_label(a_round(6, attempt=1))] == ["7", "7.2"]
+    assert round_label(a_round(6, kind="evaluate")) == "e7"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.34, "340 ms"), (4.2, "4.2 s"), (200, "3m 20s"), (7500, "2h 5m"), (59.99, "60 s")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
