@@ -55,3 +55,15 @@ async def test_members_need_their_attempt_and_participant(with_run: Store, stran
     await with_run.writer.run(rounds.put, attempt())
     with pytest.raises(RecordConflictError):
         await with_run.writer.run(rounds.put_members, [stranger])
+
+
+async def test_what_became_of_a_member_is_amended(with_run: Store) -> None:
+    member = Member(RUN, 0, 0, ALICE, "late", "after the deadline", weight=9)
+    await with_run.writer.run(rounds.put, attempt())
+    await with_run.writer.run(rounds.put_members, [member])
+    for name in (ALICE, BOB):
+        await with_run.writer.run(
+            rounds.amend_member, RUN, (0, 0), name, status="reported", detail="counted in round 1"
+        )
+    amended = dataclasses.replace(member, status="reported", detail="counted in round 1")
+    assert await with_run.reader.run(rounds.members_of, RUN, 0, 0) == (amended,)
