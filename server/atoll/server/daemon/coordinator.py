@@ -174,9 +174,12 @@ class Coordinator:
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``Desk``."""
-        active = self._require_active(run)
-        key, state = RoundKey(round_number, attempt), active.driver.state
+        key = RoundKey(round_number, attempt)
         standing = await self._standing_receipt(participant, run, key)
+        if standing is not None and run not in self._active:
+            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, receipt=standing)
+        active = self._require_active(run)
+        state = active.driver.state
         member = member_of(state, key, participant)
         if standing is None and not may_report(state, key, participant):
             raise no_longer_wanted(key, participant, member)

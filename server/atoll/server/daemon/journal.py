@@ -12,7 +12,17 @@ from sqlalchemy import Connection
 from atoll.server.daemon.driver import Also, Entry
 from atoll.server.daemon.histories import record_drawn, record_ended
 from atoll.server.daemon.records import member_record, metrics_of, round_record
-from atoll.server.rounds import CohortDrawn, Effect, Event, Finish, RecordMember, RecordRound, RoundKey, RoundState, RunState
+from atoll.server.rounds import (
+    CohortDrawn,
+    Effect,
+    Event,
+    Finish,
+    RecordMember,
+    RecordRound,
+    RoundKey,
+    RoundState,
+    RunState,
+)
 from atoll.server.stores import Writer, event_log, reports, rounds, runs
 from atoll.server.stores.event_log import LoggedEvent
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import Also, RunDriver
@@ -13,7 +13,7 @@ from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.journal import add_metrics
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
-from atoll.server.errors import ConflictError, ServerError
+from atoll.server.errors import ConflictError, ServerError, StorageError, UnavailableError
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import (
     Aggregate,
@@ -46,6 +46,7 @@ from atoll.server.rounds import (
 )
 from atoll.wire.layout import Layout
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
@@ -73,7 +74,7 @@ class RunPerformer:
             Stop: self._stop,
             StartDeadline: lambda effect: self._timer("deadline", effect.remaining_s, DeadlinePassed(effect.key)),
             Fold: lambda effect: self._start(f"fold {effect.key} {effect.update}", self._fold(effect)),
-            Aggregate: lambda effect: self._start(f"aggregate {effect.key}", self._aggregate(effect)),
+            Aggregate: lambda effect: self._start("aggregate", self._aggregate(effect), replaces=True),
             ChargeAndStore: lambda effect: self._start(f"charge {effect.key}", self._charge(effect)),
             Publish: lambda effect: self._start(f"publish {effect.key}", self._publish(effect)),
             StartRetry: lambda effect: self._timer("retry", effect.delay_s, RetryDue(effect.key)),
@@ -153,19 +154,31 @@ class RunPerformer:
             return
         try:
             await self._releaser.fold(effect, live.grid)
+        except UnavailableError as error:
+            log.info("run %s: %s not folded yet: %s", self._driver.run, effect.update.participant, error.detail)
         except ServerError as error:
             await self._answer(Rejected(effect.update.key, effect.update.participant, str(error.detail)))
 
     async def _aggregate(self, effect: Aggregate) -> None:
         try:
-            await self._answer(await self._releaser.aggregate(effect))
+            done = await self._retrying("aggregation", lambda: self._releaser.aggregate(effect))
         except ServerError as error:
-            log.exception("run %s round %s: aggregation failed", self._driver.run, effect.key)
+            await self._unusable(effect, error)
+            return
+        await self._answer(done)
+
+    async def _unusable(self, effect: Aggregate, error: ServerError) -> None:
+        """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.detail)
+        damaged = await self._releaser.unreadable(effect)
+        for update, reason in damaged:
+            await self._answer(Rejected(update.key, update.participant, reason))
+        if not damaged:
             await self._answer(EffectFailed(effect.key, "aggregate", str(error.detail)))
 
     async def _charge(self, effect: ChargeAndStore) -> None:
         try:
-            also = await self._releaser.charge(effect)
+            also = await self._retrying("release", lambda: self._releaser.charge(effect))
         except ServerError as error:
             log.exception("run %s round %s: the release could not be charged", self._driver.run, effect.key)
             await self._answer(EffectFailed(effect.key, "charge", str(error.detail)))
@@ -183,19 +196,29 @@ class RunPerformer:
 
     async def _answer(self, event: Event, also: Also | None = None) -> None:
         """Post an event until it is stored: without it the run would stand still."""
+
+        async def post() -> None:
+            await self._driver.post(event, also)
+
+        try:
+            await self._retrying(event.kind, post)
+        except ConflictError as error:
+            log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
+
+    async def _retrying(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that disk, database or a worker may refuse for a while; every refusal is logged.
+
+        Raises:
+            ServerError: for a refusal that waiting does not mend.
+        """
         delay_s = _FIRST_RETRY_S
         while True:
             try:
-                await self._driver.post(event, also)
-            except ConflictError as error:
-                log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
-                return
-            except ServerError as error:
-                log.warning("run %s: %s not stored, trying again: %s", self._driver.run, event.kind, error.detail)
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
-            else:
-                return
+                return await work()
+            except (StorageError, UnavailableError) as error:
+                log.warning("run %s: %s failed, trying again: %s", self._driver.run, what, error.detail)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None], *, replaces: bool = False) -> None:
         current = self._tasks.get(name)

@@ -109,6 +109,24 @@ class Releaser:
                 )
         return self._release_record(effect, live, candidate)
 
+    async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
+        """The updates among the contributions that can no longer be read whole, each with the reason."""
+        found = []
+        for term in effect.contributions:
+            if term.update is not None:
+                key, update = term.update.key, term.update
+                reason = await self._services.call(
+                    self._services.spool.flaw,
+                    self._driver.run,
+                    key.round,
+                    key.attempt,
+                    update.participant,
+                    update.digest,
+                )
+                if reason:
+                    found.append((update, reason))
+        return found
+
     async def evaluate(self, effect: Publish) -> Mapping[str, float]:
         """Have the operator's evaluator judge the released model; nothing if the job names none."""
         name = self._spec.evaluation.server

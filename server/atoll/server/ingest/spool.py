@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError
 from atoll.server.ingest.records import RECORD_BYTES, Record, read_index, unpack_record
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
 from atoll.wire.digest import chunk_digest
@@ -147,6 +147,16 @@ class Spool:
             names = {record.segment for record in records}
             maps = {name: stack.enter_context(_mapped(folder / upload_id / f"{name}.data")) for name in names}
             yield Committed(folder / upload_id, records, maps)
+
+    def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
+        """Why a committed upload cannot be read whole; empty if it can."""
+        try:
+            with self.committed(run, round_number, attempt, participant, digest) as upload:
+                for record in upload.records:
+                    upload.payload(record)
+        except ServerError as error:
+            return str(error.detail)
+        return ""
 
     def drop_through(
         self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]
