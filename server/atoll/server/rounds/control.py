@@ -67,6 +67,6 @@ def _break_off(state: RunState, status: RunStatus, reason: str, now: float) -> S
     rnd = state.round
     if rnd is None or rnd.phase in DONE:
         return end_run(state, status, reason, now)
-    why = f"the run was {status}" if status is RunStatus.CANCELLED else f"the run {status}: {reason}"
+    why = f"the run has ended ({status}): {reason}"
     voided = void(state, why, MemberStatus.STOPPED, keep=False, now=now)
     return end_run(voided.state, status, reason, now).after(*stop(state, why), *voided.effects)

@@ -139,7 +139,7 @@ def drop_spools(state: RunState, carried: tuple[Carried, ...]) -> tuple[DropSpoo
 
 def end_run(state: RunState, status: RunStatus, reason: str, now: float) -> Step:
     """The run is over: nothing is carried on, nobody works on."""
-    why = f"carried, but the run {status} before a round could take it"
+    why = f"carried, but the run ended ({status}) before a round could take it"
     dropped = discard(state, list(state.carried), why, now)
     ended = replace(
         dropped.state, status=status, reason=reason, carried=(), pause_requested=False, cancel_requested=None
@@ -148,7 +148,7 @@ def end_run(state: RunState, status: RunStatus, reason: str, now: float) -> Step
     for past in state.past:
         working = past.roster.with_status(*MAY_BE_LATE) if carries(state, past.kind) else ()
         if working:
-            effects.append(Stop(past.key, working, f"the run has {status}"))
+            effects.append(Stop(past.key, working, f"the run has ended ({status}): {reason}"))
     if ended.round is not None:
         effects.append(DropSpools(ended.round.key, ()))
     return Step(ended, (*effects, Finish(status, reason)))

@@ -1,0 +1,155 @@
+"""Pause, resume, cancel, and effects that failed for good."""
+
+import pytest
+
+from atoll.server.rounds import (
+    CancelRequested,
+    Charged,
+    DeadlinePassed,
+    DrawCohort,
+    EffectFailed,
+    Finish,
+    IllegalTransition,
+    MemberStatus,
+    PauseRequested,
+    Phase,
+    RecordMember,
+    RecordRound,
+    ResumeRequested,
+    RetryDue,
+    RoundKey,
+    RoundKind,
+    RunStatus,
+    Situation,
+    Started,
+    Stop,
+)
+from tests.server.rounds.scenario import CARRY, Story, policy
+
+
+def test_a_pause_waits_for_the_round_and_holds_the_next() -> None:
+    story = Story().closing().on(PauseRequested())
+    assert story.stands() is Situation.CLOSING
+    assert story.ignores(PauseRequested())
+    story.release()
+    assert story.stands() is Situation.PAUSED
+    assert story.round.phase is Phase.RELEASED
+    assert "DrawCohort" not in story.kinds()
+    story.on(ResumeRequested())
+    assert (story.stands(), story.key) == (Situation.CREATED, RoundKey(1, 0))
+    assert story.effect(DrawCohort).key == RoundKey(1, 0)
+
+
+def test_a_pause_may_be_taken_back_before_it_begins() -> None:
+    story = Story().closing().on(PauseRequested(), ResumeRequested())
+    assert story.ignores(ResumeRequested())
+    assert story.release().stands() is Situation.CREATED
+
+
+def test_a_pause_before_the_draw_begins_at_once_and_a_cohort_drawn_meanwhile_is_forgotten() -> None:
+    story = Story().on(Started(), PauseRequested())
+    assert story.stands() is Situation.PAUSED
+    assert story.ignores(story.drawn("pa", "pb"))
+    story.on(ResumeRequested())
+    assert story.effect(DrawCohort).key == RoundKey(0, 0)
+    assert story.stands() is Situation.CREATED
+
+
+def test_a_pause_between_attempts_holds_the_retry() -> None:
+    story = Story().training().on(DeadlinePassed(RoundKey(0, 0)), PauseRequested())
+    assert story.stands() is Situation.PAUSED
+    assert story.ignores(RetryDue(RoundKey(0, 0)))
+    story.on(ResumeRequested())
+    assert (story.stands(), story.key) == (Situation.CREATED, RoundKey(0, 1))
+
+
+def test_a_pause_asked_for_during_an_attempt_that_is_abandoned_begins_then() -> None:
+    story = Story().training().on(PauseRequested(), DeadlinePassed(RoundKey(0, 0)))
+    assert story.stands() is Situation.PAUSED
+    assert "StartRetry" not in story.kinds()
+
+
+def test_a_pause_over_a_skipped_evaluation_goes_on_with_training() -> None:
+    story = Story(policy(evaluate_every=1, max_attempts=1)).closing().release()
+    story.training().on(PauseRequested(), DeadlinePassed(story.key))
+    assert (story.stands(), story.round.kind) == (Situation.PAUSED, RoundKind.EVALUATE)
+    story.on(ResumeRequested())
+    assert (story.key, story.round.kind) == (RoundKey(2, 0), RoundKind.TRAIN)
+
+
+def test_the_end_of_a_run_overtakes_a_pause() -> None:
+    story = Story(policy(rounds=1)).closing().on(PauseRequested())
+    assert story.release().state.status is RunStatus.FINISHED
+
+
+@pytest.mark.parametrize("reach", ["on_created", "on_open", "closing", "aggregated"])
+def test_a_cancelled_round_is_abandoned_and_its_members_are_stopped(reach: str) -> None:
+    story = Story()
+    match reach:
+        case "on_created":
+            story.on(Started())
+        case "on_open":
+            story.training().on(story.report("pa"))
+        case "closing":
+            story.closing()
+        case _:
+            story.aggregated()
+    story.on(CancelRequested("enough"))
+    assert (story.state.status, story.state.reason) == (RunStatus.CANCELLED, "enough")
+    assert story.effect(RecordRound).round.phase is Phase.ABANDONED
+    assert story.effect(Finish) == Finish(RunStatus.CANCELLED, "enough")
+    assert all(m.status in (MemberStatus.STOPPED, MemberStatus.OVER_SELECTED) for m in story.round.roster)
+    if reach == "on_open":
+        assert story.effect(Stop).participants == ("pb", "pc")
+
+
+def test_a_run_is_cancelled_before_its_start_and_in_its_pause() -> None:
+    assert Story().on(CancelRequested("enough")).state.status is RunStatus.CANCELLED
+    paused = Story().on(Started(), PauseRequested(), CancelRequested("enough"))
+    assert paused.state.status is RunStatus.CANCELLED
+
+
+def test_a_cancelled_run_that_carries_stops_all_who_still_work_and_drops_what_it_carried() -> None:
+    story = Story(policy(late=CARRY, over_selection=2)).training("pa", "pb", "pc", "pd")
+    story.on(story.report("pa"), story.report("pb"), story.report("pc")).release()
+    story.on(CancelRequested("enough"))
+    assert story.effect(Stop).participants == ("pd",)
+    assert (
+        story.effect(RecordMember).member.detail
+        == "carried, but the run ended (cancelled) before a round could take it"
+    )
+    assert story.state.carried == ()
+
+
+def test_a_charge_that_comes_after_the_cancellation_publishes_nothing() -> None:
+    story = Story().aggregated().on(CancelRequested("enough"))
+    assert story.ignores(Charged(RoundKey(0, 0)))
+    assert story.effects == ()
+
+
+def test_commands_to_a_run_that_has_ended() -> None:
+    story = Story().on(CancelRequested("enough"))
+    assert story.ignores(CancelRequested("again"))
+    with pytest.raises(IllegalTransition, match="run rstory: event 'pause_requested' is not allowed in ended"):
+        story.on(PauseRequested())
+    with pytest.raises(IllegalTransition, match="run rstory: event 'resume_requested' is not allowed in ended"):
+        story.on(ResumeRequested())
+
+
+def test_an_effect_that_failed_for_good_fails_the_run_by_name() -> None:
+    story = Story().aggregated()
+    story.on(EffectFailed(story.key, "ChargeAndStore", "the budget of population 'wards' is spent"))
+    reason = "ChargeAndStore of round 0.0: the budget of population 'wards' is spent"
+    assert (story.state.status, story.state.reason) == (RunStatus.FAILED, reason)
+    assert story.effect(Finish) == Finish(RunStatus.FAILED, reason)
+
+
+def test_an_effect_of_an_earlier_round_that_failed_for_good_fails_the_run_too() -> None:
+    story = Story().closing().release()
+    story.on(EffectFailed(RoundKey(0, 0), "RecordRound", "the disk is full"))
+    assert story.state.status is RunStatus.FAILED
+
+
+def test_a_second_start_is_ignored() -> None:
+    story = Story().on(Started())
+    assert story.ignores(Started())
