@@ -57,7 +57,7 @@ def test_every_round_has_a_deadline(window_s: float) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_metric_that_no_mean_survives_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="metric 'loss' = (nan|inf): must be finite"):
+    with pytest.raises(ValueError, match=r"metric 'loss' = (nan|inf): must be finite"):
         Reported(KEY, "pa", REF, 5, (("loss", value),))
 
 

@@ -48,7 +48,7 @@ def test_a_stranger_is_not_found_and_not_put(name: str) -> None:
     roster = Roster.of([Member("p1", 1), Member("p2", 1)])
     assert roster.get(name) is None
     assert Roster().get(name) is None
-    with pytest.raises(KeyError, match=name):
+    with pytest.raises(KeyError):
         roster.put(Member(name, 1))
 
 
