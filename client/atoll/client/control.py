@@ -26,7 +26,8 @@ class TaskControl:
         self.reserve_s = 0.0
         self._deadline_s = now_s() + remaining_s
         self._lock = threading.Lock()
-        self._cancellers: dict[int, Callable[[], object]] = {}
+        self._stop_watchers: list[Callable[[], object]] = []
+        self._abandon_watchers: list[Callable[[], object]] = []
         self._timer: threading.Timer | None = None
 
     @property
@@ -63,31 +64,47 @@ class TaskControl:
         """Ask the trainer to finish and report; the first reason is kept."""
         with self._lock:
             self.reason = self.reason or reason
-        self.stop_event.set()
+            self.stop_event.set()
+            watchers = tuple(self._stop_watchers)
+        for watcher in watchers:
+            watcher()
 
     def abandon(self, reason: str) -> None:
         """Drop the work: stop the trainer, break off transfers, send nothing."""
         self.stop(reason)
         with self._lock:
             self.abandoned.set()
-            cancellers = tuple(self._cancellers.values())
-        for cancel in cancellers:
-            cancel()
-
-    def _at_reserve(self) -> None:
-        if self.remaining_s <= self.reserve_s + _TIMER_SLACK_S:
-            self.stop("the deadline is near")
+            watchers = tuple(self._abandon_watchers)
+        for watcher in watchers:
+            watcher()
 
     @contextmanager
-    def cancels(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """While inside, ``abandon`` calls ``cancel``; called at once if the work is abandoned already."""
+    def on_stop(self, watcher: Callable[[], object]) -> Iterator[None]:
+        """While inside, ``stop`` and ``abandon`` call ``watcher``; called at once if one of them was called before."""
+        with self._watching(self._stop_watchers, watcher, self.stop_event):
+            yield
+
+    @contextmanager
+    def on_abandon(self, watcher: Callable[[], object]) -> Iterator[None]:
+        """While inside, ``abandon`` calls ``watcher``; called at once if the work is abandoned already."""
+        with self._watching(self._abandon_watchers, watcher, self.abandoned):
+            yield
+
+    @contextmanager
+    def _watching(
+        self, watchers: list[Callable[[], object]], watcher: Callable[[], object], happened: threading.Event
+    ) -> Iterator[None]:
         with self._lock:
-            self._cancellers[id(cancel)] = cancel
-            late = self.abandoned.is_set()
+            watchers.append(watcher)
+            late = happened.is_set()
         if late:
-            cancel()
+            watcher()
         try:
             yield
         finally:
             with self._lock:
-                self._cancellers.pop(id(cancel), None)
+                watchers.remove(watcher)
+
+    def _at_reserve(self) -> None:
+        if self.remaining_s <= self.reserve_s + _TIMER_SLACK_S:
+            self.stop("the deadline is near")

@@ -32,13 +32,13 @@ class Participant:
         """Measure ``model`` on the participant's own data."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluate method")
 
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether the server may ask for evaluations: by default, whether ``evaluate`` is written."""
+        return type(self).evaluate is not Participant.evaluate
+
     def close(self) -> None:
         """Called once when the session is over; frees what the participant holds."""
-
-
-def can_evaluate(participant: Participant) -> bool:
-    """Whether the participant has written ``evaluate``."""
-    return type(participant).evaluate is not Participant.evaluate
 
 
 def declared_examples(participant: Participant) -> int:

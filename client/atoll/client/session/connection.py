@@ -13,7 +13,7 @@ import grpc
 
 from atoll.client.errors import ClientError
 from atoll.client.events import Connected, Observer
-from atoll.client.participant import can_evaluate, declared_examples
+from atoll.client.participant import declared_examples
 from atoll.client.session.invitation import key_to
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
@@ -106,7 +106,7 @@ class Connection:
             examples=declared_examples(participant),
             labels=dict(self._labels),
             encodings=[tensors_pb2.Encoding.ValueType(encoding) for encoding in Encoding],
-            can_evaluate=can_evaluate(participant),
+            can_evaluate=participant.can_evaluate,
             resuming=[key_to(key) for key in self._desk.resuming()],
         )
 

@@ -13,7 +13,6 @@ from atoll.client.clock import now_s
 from atoll.client.errors import RefusedError, TrainerError
 from atoll.client.events import Observer, Reported, Trained, Transferred
 from atoll.client.model import Model
-from atoll.client.participant import Participant, can_evaluate
 from atoll.client.session.invitation import MODEL, Input, Invitation, key_to
 from atoll.client.task import TaskKind
 from atoll.client.transfer import Abandoned, BlobCache, DeltaSource, Shard, TransferLink, Uploading
@@ -22,6 +21,7 @@ from atoll.wire.chunks import UploadKey, update_digest
 from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
+    from atoll.client.participant import Participant
     from atoll.client.task import RoundKey, Task
     from atoll.client.usage import UsageLog
 
@@ -103,7 +103,7 @@ class Work:
         return Model(item.layout, self.cache.map(path))
 
     def _evaluate(self, model: Model, task: Task) -> Evaluation | None:
-        wanted = task.kind is TaskKind.EVALUATE or (task.evaluate and can_evaluate(self.participant))
+        wanted = task.kind is TaskKind.EVALUATE or (task.evaluate and self.participant.can_evaluate)
         if not wanted:
             return None
         self.raise_if_abandoned()

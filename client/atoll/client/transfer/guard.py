@@ -55,7 +55,7 @@ def guarded(
     watch = StallWatch(cancel, stall_s, what)
     watch.start()
     try:
-        with control.cancels(cancel):
+        with control.on_abandon(cancel):
             yield watch.tick
     finally:
         watch.stop()

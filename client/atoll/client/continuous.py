@@ -1,0 +1,149 @@
+"""A participant that trains all the time, selected or not, and reports what it has when asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.client.errors import TrainerError
+from atoll.client.model import as_float32
+from atoll.client.participant import Participant
+from atoll.client.settings import Settings
+from atoll.client.update import Update
+from atoll.wire.layout import Dtype
+
+if TYPE_CHECKING:
+    from atoll.client.model import Model
+    from atoll.client.task import Task
+
+Weights = dict[str, npt.NDArray[Any]]
+JOIN_S = 5.0
+
+
+class Continuous(Participant):
+    """Write ``step``; a thread of its own calls it over and over, from the newest global model that was received.
+
+    When a round asks for a report, the progress made since the last report is carried over to that round's global
+    model (local += global now - global then), at least ``min_examples`` are trained on, and the result is handed over
+    with the number of examples since the last report as its weight, at most ``task.max_weight``. Training goes on from
+    the round's global model. A report says ``partial`` if it covers fewer than ``examples``.
+
+    Before the first invitation there is no model, and nothing is trained. Memory: two writable copies of the model
+    (float32 for the narrower types), one of them only while a report is being sent, and the mapped global model.
+    """
+
+    min_examples: int = 1
+    idle_s: float = 1.0
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._turn = threading.Lock()
+        self._nudge = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._base: Model | None = None
+        self._local: Weights = {}
+        self._settings = Settings()
+        self._since = 0
+
+    def step(self, weights: Weights, settings: Settings) -> int:
+        """Change ``weights`` in place by one small step; return how many examples it used.
+
+        0 means that there is nothing to train on now: the next call comes after ``idle_s``. ``settings`` are those of
+        the newest task. Keep it short: a report waits for the step under way.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no step method")
+
+    def fit(self, model: Model, task: Task) -> Update:
+        """Hand over what was trained since the last report; see the class.
+
+        Raises:
+            TrainerError: if ``step`` failed.
+        """
+
+        def enough() -> bool:
+            return self._since >= self.min_examples or self._error is not None or task.should_stop
+
+        with self._between_steps(), task.control.on_stop(self._nudge.set):
+            self._adopt(model, task.settings)
+            self._start()
+            self._changed.wait_for(enough, timeout=max(0.0, task.remaining_s))
+            if self._error is not None:
+                raise TrainerError(f"step raised {type(self._error).__name__}: {self._error}") from self._error
+            return self._take(model, task)
+
+    def close(self) -> None:
+        """End the thread; waits a moment for the step under way."""
+        self._closing.set()
+        self._nudge.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def _adopt(self, model: Model, settings: Settings) -> None:
+        """Make ``model`` the base; progress since the last report moves along."""
+        self._settings = settings
+        if self._since and self._base is not None and self._base.layout == model.layout:
+            for name, local in self._local.items():
+                np.add(local, _wide(model, name), out=local)
+                np.subtract(local, _wide(self._base, name), out=local)
+        else:
+            self._local = {name: working_copy(model, name) for name in model}
+            self._since = 0
+        self._base = model
+
+    def _take(self, model: Model, task: Task) -> Update:
+        taken, weight = self._local, min(self._since, task.max_weight)
+        self._local = {name: working_copy(model, name) for name in model}
+        self._since = 0
+        return Update(weights=taken, weight=weight, partial=weight < self.examples)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._train, name="atoll-continuous", daemon=True)
+            self._thread.start()
+
+    def _train(self) -> None:
+        while not self._closing.is_set():
+            with self._between_steps():
+                used = self._one_step()
+                self._changed.notify_all()
+            if self._error is not None:
+                return
+            if not used:
+                self._nudge.wait(self.idle_s)
+                self._nudge.clear()
+
+    def _one_step(self) -> int:
+        try:
+            used = self.step(self._local, self._settings)
+        except Exception as error:  # noqa: BLE001  # raised again by the next fit
+            self._error = error
+            return 0
+        self._since += used
+        return used
+
+    @contextmanager
+    def _between_steps(self) -> Iterator[None]:
+        """Hold the weights. Who waits at the turn goes first, so that a report is not starved by the next step."""
+        with self._turn:
+            self._changed.acquire()
+        try:
+            yield
+        finally:
+            self._changed.release()
+
+
+def working_copy(model: Model, name: str) -> npt.NDArray[Any]:
+    """A writable copy of one tensor: float64 as it is, everything else as float32."""
+    return np.array(_wide(model, name))
+
+
+def _wide(model: Model, name: str) -> npt.NDArray[Any]:
+    dtype = model.spec(name).dtype
+    return model[name] if dtype is Dtype.FLOAT64 else as_float32(model[name], dtype)

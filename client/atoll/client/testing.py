@@ -1,0 +1,232 @@
+"""Test a trainer without a network: a server in the same process that drives participants through rounds.
+
+::
+
+    result = FakeServer({"weight": np.zeros((64, 10), np.float32)}).run(Digits(), rounds=3, settings={"epochs": 1})
+    assert result.rounds[-1].reports[0].metrics["loss"] < 0.5
+
+Everything that the real path checks is checked here, by the same code and with the same errors: names, shapes, values
+that are not finite or too large, weights above the declared one, the participant's policy. Updates pass through the
+wire's encoding, and the mean of round r is the model of round r + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.client.clock import now_s
+from atoll.client.control import TaskControl
+from atoll.client.model import Model, as_float32
+from atoll.client.participant import Participant, declared_examples
+from atoll.client.policy import Policy, Spent
+from atoll.client.settings import Settings
+from atoll.client.task import RoundKey, Task, TaskKind
+from atoll.client.transfer.cut import cut_ranges
+from atoll.client.transfer.source import DeltaSource
+from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
+from atoll.wire.chunks import ElementRange
+from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import SettingValue
+
+_CHUNK_ELEMENTS = 1 << 16
+_DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
+
+
+@dataclass(frozen=True)
+class FakeReport:
+    """What one participant reported; ``update`` is the weighted difference's flat elements before weighting."""
+
+    participant: int
+    weight: int
+    partial: bool
+    seconds: float
+    metrics: Mapping[str, float]
+    evaluation: Mapping[str, float]
+    update: npt.NDArray[np.float64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class FakeRound:
+    """One round: the reports that counted, and (participant, reason) of those that declined."""
+
+    round: int
+    reports: tuple[FakeReport, ...]
+    declined: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True)
+class FakeRun:
+    """All rounds, and the model after the last."""
+
+    rounds: tuple[FakeRound, ...]
+    model: Model
+
+
+class FakeServer:
+    """Federated averaging of one model over participants in this process.
+
+    Args:
+        model: the initial weights; float arrays, bfloat16 tensors as their bits (uint16).
+        max_abs: the largest magnitude of an element of an update.
+        encoding: how updates are written on the wire.
+        window_s: the time that participants have in each round.
+    """
+
+    def __init__(
+        self,
+        model: Mapping[str, npt.NDArray[Any]],
+        *,
+        max_abs: float = 32.0,
+        encoding: Encoding = Encoding.FLOAT32,
+        window_s: float = 60.0,
+    ) -> None:
+        self._model = model_of(model)
+        self._max_abs = max_abs
+        self._encoding = encoding
+        self._window_s = window_s
+
+    def run(
+        self,
+        *participants: Participant,
+        rounds: int = 1,
+        settings: Mapping[str, SettingValue] | None = None,
+        policy: Policy | None = None,
+        run_name: str = "test",
+    ) -> FakeRun:
+        """Run rounds with all participants, one after the other, in the caller's thread.
+
+        Models are evaluated before training where a participant can.
+
+        Raises:
+            TrainerError: what the real session would report as failed; here it ends the test.
+        """
+        played = []
+        for number in range(rounds):
+            task = make_task(
+                key=RoundKey("rtest", number, 0),
+                run_name=run_name,
+                rounds_total=rounds,
+                settings=Settings(settings),
+                cohort_size=len(participants),
+                max_abs=self._max_abs,
+                encoding=self._encoding,
+                model_bytes=self._model.layout.size_bytes,
+                evaluate=True,
+            )
+            played.append(self._round(task, participants, policy or Policy()))
+            self._model = self._averaged(played[-1].reports)
+        return FakeRun(tuple(played), self._model)
+
+    def evaluate(self, participant: Participant, settings: Mapping[str, SettingValue] | None = None) -> Evaluation:
+        """Ask one participant to evaluate the current model.
+
+        Raises:
+            UpdateError: if what it returns would be refused.
+        """
+        evaluation = participant.evaluate(self._model, make_task(kind=TaskKind.EVALUATE, settings=Settings(settings)))
+        check_evaluation(evaluation)
+        return evaluation
+
+    def _round(self, task: Task, participants: tuple[Participant, ...], policy: Policy) -> FakeRound:
+        reports, declined = [], []
+        for index, participant in enumerate(participants):
+            control = TaskControl(self._window_s)
+            mine = replace(task, control=control, max_weight=declared_examples(participant))
+            decision = policy.decide(mine, Spent())
+            if not decision.accepted:
+                declined.append((index, decision.reason))
+                continue
+            control.arm(reserve_s=0.0)
+            try:
+                reports.append(self._report(index, participant, mine))
+            finally:
+                control.disarm()
+        return FakeRound(task.round, tuple(reports), tuple(declined))
+
+    def _report(self, index: int, participant: Participant, task: Task) -> FakeReport:
+        evaluation: Mapping[str, float] = {}
+        if task.evaluate and participant.can_evaluate:
+            found = participant.evaluate(self._model, task)
+            check_evaluation(found)
+            evaluation = finite_metrics(found.metrics)
+        started = now_s()
+        update = participant.fit(self._model, task)
+        seconds = now_s() - started
+        check_update(update, self._model.layout, task)
+        return FakeReport(
+            participant=index,
+            weight=int(update.weight),
+            partial=update.partial,
+            seconds=seconds,
+            metrics=finite_metrics(update.metrics),
+            evaluation=evaluation,
+            update=self._received(update, task),
+        )
+
+    def _received(self, update: Update, task: Task) -> npt.NDArray[np.float64]:
+        """The update's elements as the server decodes them from the wire."""
+        source = DeltaSource(
+            self._model, weights=update.tensors, is_delta=update.delta is not None, max_abs=task.max_abs
+        )
+        size = self._model.layout.size
+        flat = np.empty(size)
+        for chunk in cut_ranges([ElementRange.run(0, size)], _CHUNK_ELEMENTS):
+            payload = source.read(chunk, task.encoding).view(np.uint8).data
+            flat[chunk.offset : chunk.stop] = decode(payload, task.encoding)
+        return flat
+
+    def _averaged(self, reports: tuple[FakeReport, ...]) -> Model:
+        if not reports:
+            return self._model
+        total = sum(report.weight for report in reports)
+        mean = sum(report.update * (report.weight / total) for report in reports)
+        return model_of(dict(_moved(self._model, np.asarray(mean))))
+
+
+def make_task(**fields: Any) -> Task:
+    """A task for tests; ``fields`` override its defaults (see ``Task``), ``remaining_s`` sets the deadline."""
+    defaults: dict[str, Any] = {
+        "key": RoundKey("rtest", 0, 0),
+        "run_name": "test",
+        "kind": TaskKind.TRAIN,
+        "rounds_total": 1,
+        "settings": Settings(),
+        "cohort_size": 1,
+        "max_weight": 2**62,
+        "max_abs": 32.0,
+        "control": TaskControl(fields.pop("remaining_s", 60.0)),
+    }
+    return Task(**(defaults | fields))
+
+
+def model_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
+    """A model from arrays: float32, float64, float16, or uint16 for the bits of bfloat16.
+
+    Raises:
+        TypeError: for arrays of other element types.
+    """
+    specs = []
+    for name, array in arrays.items():
+        dtype = _DTYPES.get(array.dtype.name)
+        if dtype is None:
+            raise TypeError(f"array {name!r} has element type {array.dtype}; allowed are {', '.join(_DTYPES)}")
+        specs.append(TensorSpec(name, array.shape, dtype))
+    return Model(Layout(tuple(specs)), b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+
+
+def _moved(model: Model, mean: npt.NDArray[np.float64]) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Each tensor of the model plus its part of the mean, in its own element type."""
+    for span in model.layout.spans:
+        name, dtype = span.spec.name, span.spec.dtype
+        wide = model[name] if dtype is Dtype.FLOAT64 else as_float32(model[name], dtype)
+        moved = wide + mean[span.start : span.stop].reshape(span.spec.shape)
+        if dtype is Dtype.BFLOAT16:
+            yield name, float32_to_bfloat16(moved.astype(np.float32))
+        else:
+            yield name, np.asarray(moved, dtype=dtype.storage)

@@ -1,0 +1,277 @@
+"""Participants made of a torch module.
+
+::
+
+    participant = TorchParticipant(
+        module=net,
+        loader=DataLoader(data, batch_size=32, shuffle=True),
+        loss=torch.nn.functional.cross_entropy,
+        optimiser=lambda parameters, settings: torch.optim.SGD(parameters, lr=settings.number("learning_rate", 0.1)),
+    )
+
+What travels: every parameter, under its name in ``named_parameters()``; tied ones once, under their first name.
+Floating buffers that are saved with the module (batch-norm's running statistics) by rule: ``buffers="average"``
+(default) treats them like parameters, ``buffers="local"`` leaves them out of the layout, so that each participant keeps
+its own (FedBN's way for statistics, Li et al. 2021). Integer buffers (``num_batches_tracked``) always stay.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from atoll.client.errors import UsageError
+from atoll.client.participant import Participant
+from atoll.client.update import Evaluation, Update
+from atoll.wire import safetensors
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+
+if TYPE_CHECKING:
+    from atoll.client.model import Model
+    from atoll.client.settings import Settings
+    from atoll.client.task import Task
+
+Buffers = Literal["average", "local"]
+Loss = Callable[[Any, Any], torch.Tensor]
+OptimiserFactory = Callable[[Iterable[torch.nn.Parameter], "Settings"], torch.optim.Optimizer]
+
+_DTYPES = {
+    torch.float32: Dtype.FLOAT32,
+    torch.float64: Dtype.FLOAT64,
+    torch.float16: Dtype.FLOAT16,
+    torch.bfloat16: Dtype.BFLOAT16,
+}
+
+
+class TorchParticipant(Participant):
+    """Trains a module on a loader's batches; one fresh optimiser per round.
+
+    Settings that it honours: ``epochs`` (default 1), ``proximal_mu`` (FedProx), and those that the optimiser factory
+    reads. It stops between two batches when the deadline is near and reports what it has: the weight is the number of
+    examples seen divided by the epochs asked for.
+
+    Args:
+        module: the model; its tensors must be those of the global model.
+        loader: batches of (inputs, targets); for others override ``batch_loss`` and ``batch_size``.
+        loss: mean loss of (outputs, targets).
+        optimiser: makes the optimiser from parameters and the task's settings.
+        evaluation: batches to evaluate on; without them the participant does not evaluate.
+        buffers: "average" or "local", see the module.
+        examples: the weight to declare, if the loader's data set has no length.
+        device: where to train.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loader: Iterable[Any],
+        loss: Loss,
+        optimiser: OptimiserFactory,
+        *,
+        evaluation: Iterable[Any] | None = None,
+        buffers: Buffers = "average",
+        examples: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.module = module.to(device)
+        self.loader = loader
+        self.loss = loss
+        self.optimiser = optimiser
+        self.evaluation = evaluation
+        self.device = torch.device(device)
+        self.examples = count_examples(loader) if examples is None else examples
+        self._buffers: Buffers = buffers
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether there are batches to evaluate on."""
+        return self.evaluation is not None
+
+    def fit(self, model: Model, task: Task) -> Update:
+        """Load the global model, train, hand over views of the module's tensors."""
+        tensors = travelling(self.module, self._buffers)
+        load(tensors, model)
+        epochs = task.settings.integer("epochs", 1)
+        pull = _proximal(self.module, model, task.proximal_mu)
+        optimiser = self.optimiser([p for p in self.module.parameters() if p.requires_grad], task.settings)
+        self.module.train()
+        seen, total_loss = 0, 0.0
+        for batch in _until_stopped(self.loader, epochs, task):
+            optimiser.zero_grad(set_to_none=True)
+            loss = self.batch_loss(batch)
+            torch.autograd.backward(loss)
+            pull()
+            optimiser.step()
+            size = self.batch_size(batch)
+            seen += size
+            total_loss += float(loss.detach()) * size
+        weight = min(seen // epochs or min(seen, 1), task.max_weight)
+        metrics = {"loss": total_loss / seen} if seen else {}
+        return Update(
+            weights={name: to_array(tensor) for name, tensor in tensors.items()},
+            weight=weight,
+            metrics=metrics,
+            partial=seen < epochs * self.examples,
+        )
+
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        """Mean loss and metrics over the evaluation batches."""
+        load(travelling(self.module, self._buffers), model)
+        self.module.eval()
+        sums: dict[str, float] = {}
+        seen = 0
+        with torch.no_grad():
+            for batch in _until_stopped(self.evaluation or (), 1, task):
+                size = self.batch_size(batch)
+                seen += size
+                for name, value in self.batch_metrics(batch).items():
+                    sums[name] = sums.get(name, 0.0) + float(value) * size
+        return Evaluation({name: value / seen for name, value in sums.items()} if seen else {}, seen)
+
+    def batch_loss(self, batch: Any) -> torch.Tensor:
+        """The mean loss of one batch, with its graph; override for batches that are not (inputs, targets)."""
+        inputs, targets = batch
+        return self.loss(self.module(inputs.to(self.device)), targets.to(self.device))
+
+    def batch_metrics(self, batch: Any) -> dict[str, float]:
+        """Means over one batch: the loss, and the accuracy for class targets; override for others."""
+        inputs, targets = batch[0].to(self.device), batch[1].to(self.device)
+        outputs = self.module(inputs)
+        return {"loss": float(self.loss(outputs, targets)), **class_accuracy(outputs, targets)}
+
+    def batch_size(self, batch: Any) -> int:
+        """How many examples one batch has: the length of its first part."""
+        return len(batch[0])
+
+
+def layout_of(module: torch.nn.Module, buffers: Buffers = "average") -> Layout:
+    """The layout that a module's tensors make.
+
+    Raises:
+        UsageError: for parameters of element types that do not travel.
+    """
+    specs = []
+    for name, tensor in travelling(module, buffers).items():
+        dtype = _DTYPES.get(tensor.dtype)
+        if dtype is None:
+            raise UsageError(f"parameter {name!r} is {tensor.dtype}; those that travel are {', '.join(Dtype)}")
+        specs.append(TensorSpec(name, tuple(tensor.shape), dtype))
+    return Layout(tuple(specs))
+
+
+def save_initial(module: torch.nn.Module, path: str | Path, buffers: Buffers = "average") -> None:
+    """Write the module's tensors as the safetensors file that an operator submits a run with."""
+    layout = layout_of(module, buffers)
+    arrays = (np.ascontiguousarray(to_array(tensor)) for tensor in travelling(module, buffers).values())
+    safetensors.write(Path(path), layout, (array.reshape(-1).view(np.uint8).data for array in arrays))
+
+
+def travelling(module: torch.nn.Module, buffers: Buffers) -> dict[str, torch.Tensor]:
+    """The tensors of a module that travel, by name; see the module's docstring for the rule.
+
+    Raises:
+        UsageError: for a rule of another name.
+    """
+    if buffers not in ("average", "local"):
+        raise UsageError(f"buffers={buffers!r}; allowed are 'average' and 'local'")
+    found: dict[str, torch.Tensor] = dict(module.named_parameters())
+    if buffers == "average":
+        saved = module.state_dict(keep_vars=True)
+        floating = ((name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point())
+        found.update((name, buffer) for name, buffer in floating if name in saved)
+    return found
+
+
+def load(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
+    """Copy the global model into a module's tensors, one at a time.
+
+    Raises:
+        UsageError: if names, shapes or element types are not those of the global model.
+    """
+    _check_match(tensors, model)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            tensor.copy_(as_tensor(model, name))
+
+
+def as_tensor(model: Model, name: str) -> torch.Tensor:
+    """A global tensor without a copy. It shares read-only memory: never write to it."""
+    view = model[name]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        if model.spec(name).dtype is Dtype.BFLOAT16:
+            return torch.from_numpy(view.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(view)
+
+
+def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A tensor as an array: a view where it lies in this machine's memory, bfloat16 as its bits (uint16)."""
+    host = tensor.detach().cpu()
+    if host.dtype == torch.bfloat16:
+        return host.view(torch.int16).numpy().view(np.uint16)
+    array: npt.NDArray[Any] = host.numpy()
+    return array
+
+
+def class_accuracy(outputs: Any, targets: Any) -> dict[str, float]:
+    """Share of right classes, where outputs are scores by class and targets class numbers; otherwise nothing."""
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return {}
+    if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:
+        return {}
+    return {"accuracy": float((outputs.argmax(dim=1) == targets).float().mean())}
+
+
+def count_examples(loader: Iterable[Any]) -> int:
+    """The length of a loader's data set.
+
+    Raises:
+        UsageError: if it has none.
+    """
+    data = getattr(loader, "dataset", loader)
+    if not isinstance(data, Sized) or not hasattr(loader, "dataset"):
+        raise UsageError("the loader's data set has no length: give TorchParticipant examples=...")
+    return len(data)
+
+
+def _check_match(tensors: Mapping[str, torch.Tensor], model: Model) -> None:
+    missing = [name for name in tensors if name not in model]
+    unknown = [name for name in model if name not in tensors]
+    if missing or unknown:
+        raise UsageError(f"the global model lacks tensors {missing[:5]} of the module and has others {unknown[:5]}")
+    for name, tensor in tensors.items():
+        spec = model.spec(name)
+        if tuple(tensor.shape) != spec.shape or _DTYPES.get(tensor.dtype) is not spec.dtype:
+            raise UsageError(
+                f"tensor {name!r} is {list(tensor.shape)} {tensor.dtype} in the module, {list(spec.shape)} "
+                f"{spec.dtype.value} in the global model"
+            )
+
+
+def _until_stopped(batches: Iterable[Any], epochs: int, task: Task) -> Iterator[Any]:
+    for _ in range(epochs):
+        for batch in batches:
+            if task.should_stop:
+                return
+            yield batch
+
+
+def _proximal(module: torch.nn.Module, model: Model, mu: float) -> Callable[[], None]:
+    """Adds FedProx's gradient mu * (w - w_global) to each parameter's (Li et al. 2020, eq. 2)."""
+    if mu == 0.0:
+        return lambda: None
+    pairs = [(p, as_tensor(model, name).to(p.device)) for name, p in module.named_parameters() if p.requires_grad]
+
+    def pull() -> None:
+        with torch.no_grad():
+            for parameter, anchor in pairs:
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter - anchor, alpha=mu)
+
+    return pull
