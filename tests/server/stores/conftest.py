@@ -1,3 +1,4 @@
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,16 @@ with warnings.catch_warnings():  # it looks for a run-time directory that a serv
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[URL]:
-    """A real PostgreSQL server; its files go with the test run."""
-    server = get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="delete")
-    yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
-    server.cleanup()
+def postgresql_server() -> Iterator[URL]:
+    """A real PostgreSQL server; its files go with the test run.
+
+    When started by root it changes to another account, which must reach its folder: pytest's own are closed to others.
+    """
+    with tempfile.TemporaryDirectory(prefix="atoll-pg-") as folder:
+        Path(folder).chmod(0o755)
+        server = get_server(Path(folder) / "data", cleanup_mode="delete")
+        yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        server.cleanup()
 
 
 @pytest.fixture
