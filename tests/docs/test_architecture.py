@@ -1,0 +1,20 @@
+"""The documents that are drawn from the code are what the code gives today."""
+
+import re
+from pathlib import Path
+
+from atoll.server.rounds.diagram import state_diagram
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_state_diagram_is_the_transition_table() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert state_diagram().strip() in text
+
+
+def test_every_path_that_the_documents_link_to_exists() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
