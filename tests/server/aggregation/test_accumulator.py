@@ -33,7 +33,7 @@ from tests.server.aggregation.updates import (
     update_of,
 )
 
-CALM = settings(max_examples=60, deadline=None)
+CALM = settings(max_examples=60)
 
 
 def accumulator_of(updates: Sequence[Update], total: int) -> Accumulator:
@@ -196,16 +196,33 @@ def test_blocks_cannot_be_written_to() -> None:
         Accumulator(10, grid_for(1)).sum_block(0, 10)[0] = 1
 
 
-def test_threads_take_turns() -> None:
-    names = [f"p{index}" for index in range(40)]
-    made = Accumulator(1000, grid_for(len(names)))
-    updates = [ones(name, value=index) for index, name in enumerate(names[:30])]
-    threads = [threading.Thread(target=update.fold_into, args=(made,)) for update in updates]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+def test_folds_take_turns() -> None:
+    """A second fold of an update waits for the first to end, and is then refused."""
+    made, update = Accumulator(1000, grid_for(4)), ones("a")
+    begun, gate, refused = threading.Event(), threading.Event(), threading.Event()
+
+    def gated() -> Iterator[Piece]:
+        yield update.pieces[0]
+        begun.set()
+        assert gate.wait(timeout=30)
+        yield from update.pieces[1:]
+
+    def again() -> None:
+        with pytest.raises(DuplicateUpdateError):
+            made.fold("a", 1, update.pieces)
+        refused.set()
+
+    first = threading.Thread(target=made.fold, args=("a", 1, gated()))
+    first.start()
+    assert begun.wait(timeout=30)
+    second = threading.Thread(target=again)
+    second.start()
+    assert not refused.wait(timeout=0.2)
+    gate.set()
+    for thread in (first, second):
         thread.join(timeout=30)
-    assert made.mean_block(0, 1000).tolist() == [14.5] * 1000
+    assert refused.is_set()
+    assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
 
 
 @CALM

@@ -98,7 +98,7 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(tuple(TensorSpec(f"t{i}", (size,), dtypes[i]) for i, size in enumerate(sizes)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(layouts(), st.sampled_from(OPTIMISER_NAMES), st.integers(0, 2**32 - 1))
 def test_release_agrees_with_a_release_in_memory(layout: Layout, name: str, seed: int) -> None:
     optimiser = optimiser_named(name)
