@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import grpc
 import numpy as np
 import numpy.typing as npt
 
+from atoll.client import Limits, Model, Participant, Task, Update
+from atoll.client.channel import Endpoint
+from atoll.client.events import Event
+from atoll.client.session import Session, Summary
 from atoll.wire.chunks import ChunkHeader, check_coverage, header_from_proto, header_to_proto, update_digest
 from atoll.wire.digest import BlobManifest, chunk_digest
 from atoll.wire.encoding import Encoding, decode
@@ -22,9 +29,101 @@ from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.v1 import participation_pb2_grpc, tensors_pb2, transfer_pb2, transfer_pb2_grpc
 
 WAIT_S = 10.0
+EventType = TypeVar("EventType", bound=Event)
 
 if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
+
+
+MODEL = {"weight": np.arange(6000, dtype=np.float32).reshape(200, 30), "bias": np.zeros(30, np.float32)}
+FAST = Limits(
+    connect_s=5.0, call_s=5.0, stall_s=0.5, backoff_base_s=0.01, backoff_cap_s=0.05, drain_s=5.0, give_up_after_s=20.0
+)
+
+
+class AddOne(Participant):
+    """Adds 1 to every weight."""
+
+    examples = 7
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.closed = 0
+
+    def fit(self, model: Model, task: Task) -> Update:
+        self.tasks.append(task)
+        return Update(weights={name: view + np.float32(1) for name, view in model.items()}, weight=7)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Gated(AddOne):
+    """Trains until the test lets it, or until it is told to stop; then reports what it has as partial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+        self.release = threading.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def fit(self, model: Model, task: Task) -> Update:
+        self._loop.call_soon_threadsafe(self.started.set)
+        with task.control.on_stop(self.release.set):
+            assert self.release.wait(WAIT_S)
+        update = super().fit(model, task)
+        return dataclasses.replace(update, partial=task.should_stop)
+
+    async def training(self) -> None:
+        """Wait until fit is under way."""
+        await asyncio.wait_for(self.started.wait(), WAIT_S)
+        self.started.clear()
+
+
+@dataclass
+class Run:
+    """A session under test."""
+
+    session: Session
+    task: asyncio.Task[Summary]
+    events: list[Event]
+    news: asyncio.Event
+
+    async def saw(self, kind: type[EventType], times: int = 1) -> list[EventType]:
+        """Wait until the session has told ``times`` events of a kind."""
+        async with asyncio.timeout(WAIT_S):
+            while len(self.of(kind)) < times:
+                self.news.clear()
+                await self.news.wait()
+        return self.of(kind)
+
+    async def stop(self) -> None:
+        """End it; errors of sessions that are meant to fail are for ``finished``."""
+        self.session.stop("the test is over")
+        await asyncio.wait({self.task}, timeout=WAIT_S)
+        assert self.task.done()
+
+    async def finished(self) -> Summary:
+        return await asyncio.wait_for(self.task, WAIT_S)
+
+    def of(self, kind: type[EventType]) -> list[EventType]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def running(server: Federation, participant: Participant, state: Path, *, limits: Limits = FAST, **options: Any) -> Run:
+    """Start a session in this loop."""
+    state.mkdir(exist_ok=True)
+    events: list[Event] = []
+    news = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def observe(event: Event) -> None:
+        events.append(event)
+        loop.call_soon_threadsafe(news.set)
+
+    endpoint = options.pop("endpoint", None) or Endpoint(server.address, None, "p1")
+    session = Session(participant, endpoint, state, limits=limits, observer=observe, **options)
+    return Run(session, loop.create_task(session.run()), events, news)
 
 
 def layout_for(arrays: Mapping[str, npt.NDArray[Any]]) -> Layout:
@@ -59,7 +158,8 @@ class Faults:
     lose_chunks: int = 0
     refuse_report: ErrorDetail | None = None
     bar: ErrorDetail | None = None
-    stall_upload: asyncio.Event | None = None
+    bar_report: ErrorDetail | None = None
+    stall_uploads: int = 0
 
 
 class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_pb2_grpc.TransferServiceServicer):
@@ -250,9 +350,9 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             if received == until:
                 self.upload_streams.append(received)
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the upload broke")
-            if faults.stall_upload is not None:
-                stalled, faults.stall_upload = faults.stall_upload, None
-                await stalled.wait()
+            if faults.stall_uploads:
+                faults.stall_uploads -= 1
+                await asyncio.Event().wait()
             header = header_from_proto(message.chunk)
             if chunk_digest(message.payload) != header.digest:
                 await context.abort(grpc.StatusCode.DATA_LOSS, "wrong digest")
@@ -273,6 +373,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self, request: transfer_pb2.ReportRequest, context: Context
     ) -> transfer_pb2.ReportResponse:
         faults = self.faults
+        if faults.bar_report is not None:
+            await refuse(context, grpc.StatusCode.UNAUTHENTICATED, faults.bar_report)
         if faults.refuse_report is not None:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, faults.refuse_report)
         if request.upload_id:

@@ -1,37 +1,524 @@
+"""Sessions against a real gRPC server on loopback: rounds, refusals, faults, the end."""
+
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+import dataclasses
+import threading
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pytest
 
-from atoll.client import Access, Limits, Model, Participant, Task, Update, serve
-from tests.client.harness import Federation
+from atoll.client import Evaluation, Model, NotPermittedError, Policy, Task, TaskKind, UnreachableError, Update
+from atoll.client.channel import Endpoint
+from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped
+from atoll.wire.encoding import Encoding
+from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.v1 import participation_pb2 as part
+from tests.client.conftest import Start
+from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated
 
-MODEL = {"weight": np.arange(600, dtype=np.float32).reshape(20, 30), "bias": np.zeros(30, np.float32)}
+ACCEPTED, DECLINED, FAILED = (
+    part.TaskReply.VERDICT_ACCEPTED,
+    part.TaskReply.VERDICT_DECLINED,
+    part.TaskReply.VERDICT_FAILED,
+)
 
 
-class AddOne(Participant):
-    examples = 7
+class Evaluating(AddOne):
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        self.tasks.append(task)
+        return Evaluation({"mean": float(model["weight"].mean())}, weight=5)
+
+
+async def accepted(server: Federation) -> None:
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (ACCEPTED, "")
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_round(server: Federation, start: Start) -> None:
+    trainer = AddOne()
+    run = start(trainer, max_rounds=1, labels={"site": "a"})
+    hello = await server.hello()
+    assert (hello.examples, hello.can_evaluate, dict(hello.labels), list(hello.resuming)) == (
+        7,
+        False,
+        {"site": "a"},
+        [],
+    )
+    assert ("atoll-insecure-participant", "p1") in server.metadata
+    server.invite(2, settings={"lr": 0.5, "epochs": 3})
+    await accepted(server)
+    report = await server.report()
+    assert (report.weight, report.partial, report.round.round) == (7, False, 2)
+    np.testing.assert_array_equal(server.update_of(report), 1.0)
+    task = trainer.tasks[0]
+    assert (task.run_name, task.round, task.rounds_total, task.cohort_size, task.kind) == (
+        "demo",
+        2,
+        3,
+        2,
+        TaskKind.TRAIN,
+    )
+    assert (task.settings.number("lr"), task.settings.integer("epochs")) == (0.5, 3)
+    assert 0 < task.remaining_s <= 30
+    summary = await run.finished()
+    assert (summary.reported, summary.declined, summary.failed) == (1, 0, 0)
+    assert trainer.closed == 1
+    assert [type(event) for event in run.events if isinstance(event, Connected | Invited | Reported | Finished)] == [
+        Connected, Invited, Reported, Finished,
+    ]  # fmt: skip
+
+
+async def test_rounds_follow_one_another_on_one_stream(server: Federation, start: Start) -> None:
+    start(AddOne())
+    await server.hello()
+    for number in range(3):
+        server.set_model({name: array + number for name, array in MODEL.items()})
+        server.invite(number)
+        await accepted(server)
+        report = await server.report()
+        np.testing.assert_array_equal(server.update_of(report), 1.0)
+    assert server.hellos.empty()
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+async def test_the_encoding_asked_for_is_used(server: Federation, start: Start, encoding: Encoding) -> None:
+    start(AddOne())
+    server.invite(encoding=encoding)
+    report = await server.report()
+    np.testing.assert_array_equal(server.update_of(report), 1.0)
+    assert {header.encoding for header in server.uploads[report.upload_id].headers.values()} == {encoding}
+
+
+async def test_the_model_is_downloaded_once(server: Federation, start: Start) -> None:
+    start(AddOne())
+    for number in range(3):
+        server.invite(number)
+        await server.report()
+    assert server.download_starts == [0]
+
+
+async def test_an_evaluation_round_uploads_nothing(server: Federation, start: Start) -> None:
+    start(Evaluating())
+    assert (await server.hello()).can_evaluate
+    server.invite(kind=part.Participate.KIND_EVALUATE)
+    await accepted(server)
+    report = await server.report()
+    assert (report.upload_id, report.digest, report.weight, report.evaluation_weight) == ("", "", 0, 5)
+    assert report.evaluation["mean"] == pytest.approx(MODEL["weight"].mean())
+    assert not server.uploads
+
+
+async def test_evaluation_may_come_with_training(server: Federation, start: Start) -> None:
+    start(Evaluating())
+    server.invite(evaluate=True)
+    report = await server.report()
+    assert (report.weight, report.evaluation_weight, list(report.evaluation)) == (7, 5, ["mean"])
+
+
+async def test_who_cannot_evaluate_is_not_asked_beside_training(server: Federation, start: Start) -> None:
+    start(AddOne())
+    server.invite(evaluate=True)
+    assert (await server.report()).evaluation_weight == 0
+
+
+async def test_work_stops_before_the_deadline_and_reports_as_partial(server: Federation, start: Start) -> None:
+    start(Gated())
+    server.invite(remaining_s=0.6)
+    report = await server.report()
+    assert report.partial
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+async def test_policy_declines_before_anything_is_downloaded(server: Federation, start: Start) -> None:
+    run = start(AddOne(), policy=Policy(min_cohort=3), max_rounds=1)
+    server.invite()
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (DECLINED, "policy: cohort of 2, at least 3 wanted")
+    assert not server.download_starts
+    assert (await run.finished()).declined == 1
+
+
+class Broken(AddOne):
+    def __init__(self, update: Update | Exception) -> None:
+        super().__init__()
+        self.update = update
 
     def fit(self, model: Model, task: Task) -> Update:
-        return Update(
-            weights={name: view + np.float32(1) for name, view in model.items()}, weight=7, partial=task.should_stop
-        )
+        super().fit(model, task)
+        if isinstance(self.update, Exception):
+            raise self.update
+        return self.update
 
 
-def access(server: Federation, tmp_path: Path) -> Access:
-    return Access(state=tmp_path / "state", server=server.address, insecure=True, name="p1")
+def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    return {**MODEL, **changes}
 
 
-async def test_one_round(tmp_path: Path) -> None:
-    async with Federation(MODEL) as server:
-        session = asyncio.create_task(serve(AddOne(), access(server, tmp_path), max_rounds=1, limits=Limits()))
-        hello = await server.hello()
-        assert hello.examples == 7
-        server.invite()
-        assert (await server.reply()).verdict == 1
-        report = await server.report()
-        assert report.weight == 7
-        np.testing.assert_array_equal(server.update_of(report), 1.0)
-        assert (await session).reported == 1
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        (ValueError("no data"), "fit raised ValueError: no data"),
+        (Update(weights=MODEL), "nothing was trained on"),
+        (Update(weights=MODEL, weight=101), "101, above the 100"),
+        (Update(weights={"weight": MODEL["weight"]}, weight=1), "lacks tensors \\['bias'\\]"),
+        (Update(weights=weights(bias=np.zeros(3)), weight=1), "'bias' has shape \\[3\\]"),
+        (Update(weights=weights(bias=np.full(30, np.nan, np.float32)), weight=1), "'bias' is nan at \\[0\\]"),
+        (Update(weights=weights(weight=MODEL["weight"] + 33), weight=1), "'weight' is 33.0 at \\[0, 0\\]"),
+        (Update(weight=1), "either weights"),
+    ],
+)
+async def test_a_trainer_that_fails_says_why(
+    server: Federation, start: Start, update: Update | Exception, message: str
+) -> None:
+    run = start(Broken(update), max_rounds=1)
+    server.invite()
+    await accepted(server)
+    reply = await server.reply()
+    assert reply.verdict == FAILED
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(reply.reason)
+    assert (await run.finished()).failed == 1
+    assert server.reports.empty()
+
+
+async def test_a_failed_round_does_not_end_the_session(server: Federation, start: Start) -> None:
+    trainer = Broken(ValueError("once"))
+    start(trainer)
+    server.invite(0)
+    await accepted(server)
+    assert (await server.reply()).verdict == FAILED
+    trainer.update = Update(weights=MODEL, weight=1)
+    server.invite(1)
+    await accepted(server)
+    np.testing.assert_array_equal(server.update_of(await server.report()), 0.0)
+
+
+async def test_an_invitation_that_cannot_be_read_is_declined(server: Federation, start: Start) -> None:
+    start(AddOne())
+    message = server.participate()
+    message.encoding = 17  # type: ignore[assignment]  # of a newer version
+    server.push(part.CheckInResponse(participate=message))
+    reply = await server.reply()
+    assert (reply.verdict, "encoding 17" in reply.reason) == (DECLINED, True)
+
+
+async def test_another_run_is_declined_while_busy(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    server.invite(4, run="r2")
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (DECLINED, "busy with run r1 round 1")
+    trainer.release.set()
+    await server.report()
+
+
+# -- pushed changes ---------------------------------------------------------------------------------------------------
+
+
+async def test_stop_ends_training_and_nothing_is_sent(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    server.stop(0, reason="over-selected")
+    server.invite(1)
+    await accepted(server)
+    assert [event.reason for event in run.of(Stopped)] == ["over-selected"]
+    assert trainer.tasks[0].stop_reason == "over-selected"
+    assert (await server.report()).round.round == 1
+    assert server.reports.empty()
+
+
+async def test_stop_with_a_late_report_welcome_still_reports(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    start(trainer)
+    server.invite(0)
+    await trainer.training()
+    server.stop(0, late=True)
+    report = await server.report()
+    assert report.partial
+
+
+async def test_a_stop_for_another_round_changes_nothing(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    start(trainer)
+    server.invite(1)
+    await trainer.training()
+    server.stop(0)
+    server.invite(1)
+    await accepted(server)
+    trainer.release.set()
+    assert not (await server.report()).partial
+
+
+async def test_a_newer_round_of_the_run_takes_the_place_of_the_old(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    server.invite(1)
+    await accepted(server)
+    await trainer.training()
+    trainer.release.set()
+    assert (await server.report()).round.round == 1
+    assert [event.reason for event in run.of(Stopped)] == ["the server went on to run r1 round 2"]
+
+
+async def test_the_same_invitation_twice_is_one_task_with_a_new_deadline(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    server.invite(0, remaining_s=500.0)
+    await accepted(server)
+    trainer.release.set()
+    await server.report()
+    assert len(trainer.tasks) == 1
+    assert trainer.tasks[0].remaining_s > 400
+
+
+async def test_an_invitation_after_the_report_is_not_trained_again(server: Federation, start: Start) -> None:
+    trainer = AddOne()
+    run = start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await run.saw(Reported)
+    server.invite(0)
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (FAILED, "already reported")
+    assert len(trainer.tasks) == 1
+
+
+async def test_come_back_is_honoured(server: Federation, start: Start) -> None:
+    run = start(AddOne())
+    await server.hello()
+    server.push(part.CheckInResponse(come_back=part.ComeBack(after_s=0.2, reason="pacing")))
+    await server.hello()
+    (event,) = run.of(Disconnected)
+    assert event.reason == "pacing"
+    assert event.retry_in_s == pytest.approx(0.2)
+
+
+async def test_a_stream_that_the_server_closes_is_opened_again(server: Federation, start: Start) -> None:
+    run = start(AddOne())
+    await server.hello()
+    server.end_stream()
+    await server.hello()
+    assert run.of(Disconnected)[0].reason == "the server closed the stream"
+
+
+# -- broken transfers -------------------------------------------------------------------------------------------------
+
+
+async def test_a_broken_upload_sends_only_what_is_missing(server: Federation, start: Start) -> None:
+    server.faults.break_upload_after = [5, 3]
+    start(AddOne())
+    server.invite()
+    report = await server.report()
+    np.testing.assert_array_equal(server.update_of(report), 1.0)
+    chunks = len(server.uploads[report.upload_id].headers)
+    assert server.upload_streams == [5, 3, chunks - 8]
+
+
+async def test_a_broken_download_goes_on_where_it_broke(server: Federation, start: Start) -> None:
+    server.faults.break_download_after = [5, 3]
+    start(AddOne())
+    server.invite()
+    await server.report()
+    assert server.download_starts == [0, 5, 8]
+
+
+async def test_a_damaged_chunk_is_asked_for_again(server: Federation, start: Start) -> None:
+    server.faults.flip_download = [4]
+    start(AddOne())
+    server.invite()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+    assert server.download_starts == [0, 4]
+
+
+async def test_a_stalled_upload_is_broken_off_and_resumed(server: Federation, start: Start) -> None:
+    server.faults.stall_uploads = 1
+    start(AddOne())
+    server.invite()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+
+
+async def test_a_lost_answer_is_asked_for_again_with_the_same_report(server: Federation, start: Start) -> None:
+    server.faults.lose_report_ack = 2
+    start(AddOne())
+    server.invite()
+    await server.report()
+    assert len(server.uploads) == 1
+    assert server.reports.empty()
+
+
+async def test_chunks_that_the_server_lost_are_sent_again(server: Federation, start: Start) -> None:
+    server.faults.lose_chunks = 3
+    start(AddOne())
+    server.invite()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+    assert server.upload_streams[-1] == 3
+
+
+async def test_a_round_that_moved_on_is_let_go(server: Federation, start: Start) -> None:
+    server.faults.refuse_report = ErrorDetail("round.closed", Fault.TIMING, "round 1 is closed")
+    run = start(AddOne())
+    server.invite(0)
+    await accepted(server)
+    assert [event.reason for event in await run.saw(Stopped)] == ["round 1 is closed"]
+    server.faults.refuse_report = None
+    server.invite(1)
+    await accepted(server)
+    assert (await server.report()).round.round == 1
+    assert not run.of(Failed)
+
+
+async def test_a_refused_report_is_a_failure_with_the_remedy(server: Federation, start: Start) -> None:
+    server.faults.refuse_report = ErrorDetail("upload.conflict", Fault.CALLER, "differs", "report it unchanged")
+    start(AddOne())
+    server.invite()
+    await accepted(server)
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (FAILED, "RefusedError: differs (report it unchanged)")
+
+
+# -- a server that goes away ------------------------------------------------------------------------------------------
+
+
+async def test_training_goes_on_while_the_server_restarts(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    await server.hello()
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    await server.kill()
+    await server.start()
+    hello = await server.hello()
+    assert [(key.run, key.round) for key in hello.resuming] == [("r1", 0)]
+    trainer.release.set()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+    assert len(trainer.tasks) == 1
+    assert len(run.of(Connected)) == 2
+
+
+async def test_a_finished_update_waits_for_the_server(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    start(trainer)
+    await server.hello()
+    server.invite(0)
+    await trainer.training()
+    await server.kill()
+    trainer.release.set()
+    await server.start()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+
+
+async def test_a_stop_that_comes_with_the_reconnect_ends_the_delivery(server: Federation, start: Start) -> None:
+    server.faults.lose_report_ack = 10_000
+    run = start(AddOne())
+    await server.hello()
+    server.invite(0)
+    await accepted(server)
+    server.stop(0, reason="abandoned")
+    server.faults.lose_report_ack = 0
+    server.invite(1)
+    await accepted(server)
+    assert (await server.report()).round.round == 1
+    assert [event.reason for event in run.of(Stopped)] == ["abandoned"]
+
+
+async def test_a_restarted_process_trains_again(server: Federation, start: Start) -> None:
+    """The update died with the first process: the server asks again, and a new upload takes its place."""
+    server.faults.lose_report_ack = 10_000
+    first = start(AddOne())
+    server.invite(0)
+    await accepted(server)
+    first.task.cancel()
+    await first.stop()
+    server.faults.lose_report_ack = 0
+    server.reported.clear()
+    await server.hello()
+    start(AddOne())
+    assert list((await server.hello()).resuming) == []
+    server.invite(0)
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+    assert server.download_starts == [0]
+
+
+async def test_a_server_out_of_reach_for_too_long_ends_the_session(server: Federation, start: Start) -> None:
+    await server.kill()
+    run = start(AddOne(), limits=dataclasses.replace(FAST, give_up_after_s=0.2))
+    with pytest.raises(UnreachableError, match="out of reach"):
+        await run.finished()
+    assert len(run.of(Disconnected)) >= 2
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+REVOKED = ErrorDetail("participant.revoked", Fault.CALLER, "p1 was revoked: lost laptop")
+
+
+async def test_a_revoked_participant_is_told_at_check_in(server: Federation, start: Start) -> None:
+    server.faults.bar = REVOKED
+    run = start(AddOne())
+    with pytest.raises(NotPermittedError, match="lost laptop"):
+        await run.finished()
+
+
+async def test_a_revoked_participant_is_told_in_a_transfer(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    server.invite()
+    await trainer.training()
+    server.faults.bar_report = REVOKED
+    trainer.release.set()
+    with pytest.raises(NotPermittedError, match="lost laptop") as caught:
+        await run.finished()
+    assert caught.value.exit_code == 4
+    assert trainer.closed == 1
+
+
+async def test_stopping_tells_the_server_and_the_trainer(server: Federation, start: Start) -> None:
+    trainer = Gated()
+    run = start(trainer)
+    server.invite()
+    await accepted(server)
+    await trainer.training()
+    threading.Thread(target=run.session.stop, args=("interrupted",)).start()
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (FAILED, "interrupted")
+    assert (await run.finished()).reason == "interrupted"
+    assert (trainer.closed, trainer.tasks[0].should_stop) == (1, True)
+    assert server.reports.empty()
+
+
+async def test_stopping_while_out_of_reach(server: Federation, start: Start) -> None:
+    await server.kill()
+    run = start(
+        AddOne(), limits=dataclasses.replace(FAST, backoff_base_s=60.0, backoff_cap_s=60.0, give_up_after_s=1e6)
+    )
+    run.session.stop("enough")
+    assert (await run.finished()).reason == "enough"
+
+
+def test_plaintext_stays_on_this_machine() -> None:
+    for address in ("127.0.0.1:1", "127.8.9.1:1", "localhost:1", "[::1]:1"):
+        Endpoint(address, None, "p1")
+    for address in ("10.0.0.1:1", "example.org:1", "localhost.example.org:1", "[::2]:1"):
+        with pytest.raises(Exception, match="not loopback"):
+            Endpoint(address, None, "p1")

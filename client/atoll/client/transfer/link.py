@@ -164,6 +164,8 @@ class TransferLink:
             timeout_s = max(1.0, self.control.remaining_s + self.limits.late_grace_s)
             call = self.calls.upload(uploading.frames(moved, cancel), timeout_s, self.traceparent)
             cancels.append(call)
+            if uploading.error is not None or self.control.abandoned.is_set():
+                call.cancel()  # what happened before there was a call to cancel
             self._finish(call, uploading)
         uploading.all_sent()
 
@@ -176,6 +178,8 @@ class TransferLink:
             if isinstance(error, grpc.FutureCancelledError):
                 raise TransferBroken("the stream was broken off") from None
             raise
+        if uploading.error is not None:
+            raise uploading.error
 
     def _retrier(self, what: str, grace_s: float) -> Retrier:
         return Retrier(self.limits, self.control, what, lambda: now_s() + self.control.remaining_s + grace_s)
