@@ -48,7 +48,7 @@ class Figure:
     command: str
 
 
-def measure(elements: int = 1 << 26, repeats: int = 7) -> list[Figure]:
+def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
     """The rates of the fold in each encoding, of a strided fold and of inspection, in 10^9 elements per second.
 
     Holds 28 bytes per element.
@@ -136,7 +136,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--elements", type=int, default=1 << 26, help="elements of the model (default 2^26: 256 MiB)")
-    parser.add_argument("--repeats", type=int, default=7, help="turns; the best of each case counts (default 7)")
+    parser.add_argument("--repeats", type=int, default=9, help="turns; the best of each case counts (default 9)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     figures = measure(options.elements, options.repeats)
