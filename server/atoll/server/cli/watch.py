@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 import click
@@ -20,8 +19,6 @@ RECONNECT_S = 60.0
 """How long a server may be away before watching is given up."""
 HISTORY_INTERVAL_S = 0.5
 """At most this often the finished rounds are fetched."""
-
-Clock = Callable[[], float]
 
 
 class Sink(Protocol):
@@ -100,19 +97,30 @@ def watch(client: ControlClient, run: str, *, json_output: bool = False) -> Run:
         CommandError: if the server is away for too long.
     """
     try:
-        shown = console()
-        if json_output or not shown.is_terminal:
-            return follow(client, run, JsonSink() if json_output else LineSink())
-        picture = Picture(time.monotonic)
-        with Live(get_renderable=picture.render, console=shown, refresh_per_second=8) as live:
-            return follow(client, run, LiveSink(picture, live))
+        if json_output:
+            return follow(client, run, JsonSink())
+        return observe(client, run)
     except KeyboardInterrupt:
         raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run}") from None
 
 
-def follow(client: ControlClient, run: str, sink: Sink, clock: Clock = time.monotonic) -> Run:
-    """Tell ``sink`` of every change until the run has ended; goes on when the server comes back."""
-    historian = _Historian(client, run, sink, clock)
+def observe(client: ControlClient, run: str, reconnect_s: float = RECONNECT_S) -> Run:
+    """Follow a run in a live picture on a terminal, in lines elsewhere. Raises as ``watch``, and KeyboardInterrupt."""
+    shown = console()
+    if not shown.is_terminal:
+        return follow(client, run, LineSink(), reconnect_s)
+    picture = Picture(time.monotonic)
+    with Live(get_renderable=picture.render, console=shown, refresh_per_second=8) as live:
+        return follow(client, run, LiveSink(picture, live), reconnect_s)
+
+
+def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = RECONNECT_S) -> Run:
+    """Tell ``sink`` of every change until the run has ended.
+
+    Raises:
+        UnreachableError: if the server is away for longer than ``reconnect_s``.
+    """
+    historian = _Historian(client, run, sink)
     seen: Run | None = None
     while True:
         try:
@@ -123,31 +131,30 @@ def follow(client: ControlClient, run: str, sink: Sink, clock: Clock = time.mono
                 if seen.ended:
                     return seen
         except UnreachableError:
-            if seen is None:
+            if seen is None or not reconnect_s:
                 raise
-        sink.notice(f"lost the server at {client.address}; waiting up to {RECONNECT_S:.0f} s for it to come back")
-        client.wait_until_reachable(RECONNECT_S)
+        sink.notice(f"lost the server at {client.address}; waiting up to {reconnect_s:.0f} s for it to come back")
+        client.wait_until_reachable(reconnect_s)
 
 
 class _Historian:
     """Fetches the rounds when one has ended, at most so often that it takes a twentieth of the time."""
 
-    def __init__(self, client: ControlClient, run: str, sink: Sink, clock: Clock) -> None:
+    def __init__(self, client: ControlClient, run: str, sink: Sink) -> None:
         self._client = client
         self._run = run
         self._sink = sink
-        self._clock = clock
         self._seen: tuple[int, int] | None = None
-        self._next_at = clock()
+        self._next_at = 0.0
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
-        due = at != self._seen and self._clock() >= self._next_at
+        due = at != self._seen and time.monotonic() >= self._next_at
         if not due and not progress.run.ended:
             return
-        began = self._clock()
+        began = time.monotonic()
         self._sink.history(self._client.run(self._run))
-        took = self._clock() - began
+        took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
 

@@ -1,0 +1,191 @@
+"""``atoll demo``: a federation of real processes on this machine, from nothing to a report, and gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from atoll.server.cli import model_files
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import find_target
+from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
+from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.server.cli.watch import JsonSink, follow, observe
+from atoll.server.control import Json, Progress, RunDetail
+from atoll.server.control.curves import panels
+from atoll.server.control.words import duration
+from atoll.server.demo.federation import Federation, Plan
+from atoll.server.demo.processes import EndedBySignalError, Processes, raising_on_signals
+from atoll.server.errors import ServerError
+
+MAX_CLIENTS = 64
+MAX_ROUNDS = 10_000
+TOKEN_LIFETIME_S = 600.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the demo came to; what ``--json`` prints. Accuracy and loss are of the final model, on held-out data."""
+
+    run: str
+    status: str
+    rounds: int
+    clients: int
+    accuracy: float | None
+    loss: float | None
+    median_round_s: float | None
+    training_s: float
+    total_s: float
+    report: str
+    kept: str | None
+
+
+@click.command()
+@click.option("--clients", type=click.IntRange(1, MAX_CLIENTS), default=8, show_default=True, help="Client processes.")
+@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), default=20, show_default=True, help="Rounds to train.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Fixes data and draws.")
+@click.option("--port", type=click.IntRange(0, 65533), default=0, help="Main port.  [default: free ones]")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Ingest processes.")
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("demo-report.html"),
+    show_default=True,
+    help="Where the HTML report goes.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep everything (data, logs, models, the server's state) in this new directory.",
+)
+@json_option
+def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> None:
+    """Train a classifier of handwritten digits over client processes on this machine.
+
+    Starts a server and clients (TLS, enrolled with join tokens), trains on data split unevenly among them, shows how it
+    goes, writes a report. Everything that it started is gone afterwards.
+    """
+    try:
+        with raising_on_signals(), _workplace(keep) as directory:
+            summary = _run_demo(directory, Plan(**plan), report, keep, json_output=json_output)
+    except EndedBySignalError as error:
+        click.echo(str(error), err=True)
+        raise click.exceptions.Exit(error.exit_code) from None
+    except ServerError as error:
+        raise CommandError(error.detail.message, error.detail.remedy) from error
+    _show(summary, json_output=json_output)
+    if summary.status != "finished":
+        raise RunFailedError(f"the run {summary.status}; the report says why: {summary.report}")
+
+
+def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, json_output: bool) -> Summary:
+    began = time.monotonic()
+    with Processes(directory) as processes:
+        federation = Federation(directory, plan, processes)
+        federation.prepare()
+        click.echo(f"starting a server and {plan.clients} clients", err=True)
+        ready = federation.start_server()
+        target = find_target(ready.address, ready.operator, None, insecure=False)
+        with ControlClient(target.open(), target.address) as client:
+            try:
+                processes.on_failure = client.channel.close
+                detail = _train(client, federation, json_output=json_output)
+                if keep is not None:
+                    model_files.download(client, client.model(detail.run.run, None), directory / "model.safetensors")
+            except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
+                processes.check(wait_s=1.0)
+                raise
+    _write_report(detail, report)
+    return _summary(detail, plan, report, keep, time.monotonic() - began)
+
+
+def _train(client: ControlClient, federation: Federation, *, json_output: bool) -> RunDetail:
+    """Let the clients join, submit the job, and follow it to its end."""
+    plan = federation.plan
+    made = client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients)
+    for number, token in enumerate(made.tokens):
+        federation.start_client(number, token)
+    with model_files.open_model(federation.directory / "init.safetensors") as model:
+        blob = model_files.upload(client, model)
+        run = client.submit(federation.job.read_bytes(), federation.job.name, model.layout, blob)
+    if json_output:
+        follow(client, run, Silent(), reconnect_s=0.0)
+    else:
+        observe(client, run, reconnect_s=0.0)
+    return client.run(run, members=True)
+
+
+class Silent(JsonSink):
+    """Shows nothing: only the summary is printed."""
+
+    def change(self, progress: Progress) -> None:
+        """Nothing."""
+
+
+def _write_report(detail: RunDetail, path: Path) -> None:
+    from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
+
+    try:
+        path.write_text(render(detail, now=time.time()), encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"the report {path} cannot be written: {error.strerror}") from error
+
+
+def _summary(detail: RunDetail, plan: Plan, report: Path, keep: Path | None, total_s: float) -> Summary:
+    final = {panel.metric: panel.final for panel in panels(detail.rounds)}
+    times = sorted(item.duration_s for item in detail.rounds if item.released and item.duration_s is not None)
+    run = detail.run
+    return Summary(
+        run=run.run,
+        status=run.status,
+        rounds=run.rounds_released,
+        clients=plan.clients,
+        accuracy=final.get("accuracy"),
+        loss=final.get("loss"),
+        median_round_s=times[len(times) // 2] if times else None,
+        training_s=(run.finished_at or 0.0) - (run.created_at or 0.0),
+        total_s=total_s,
+        report=str(report),
+        kept=None if keep is None else str(keep),
+    )
+
+
+def _show(summary: Summary, *, json_output: bool) -> None:
+    if json_output:
+        print_json(summary)
+        return
+    rows: list[tuple[str, Json]] = [
+        ("rounds released", f"{summary.rounds}, by {summary.clients} clients"),
+        ("held-out accuracy", "-" if summary.accuracy is None else f"{summary.accuracy:.4f}"),
+        ("held-out loss", "-" if summary.loss is None else f"{summary.loss:.4f}"),
+        ("median round", "-" if summary.median_round_s is None else duration(summary.median_round_s)),
+        ("training", duration(summary.training_s)),
+        ("everything", duration(summary.total_s)),
+        ("report", summary.report),
+    ]
+    if summary.kept is not None:
+        rows.append(("kept in", summary.kept))
+    print_table((f"run {summary.run}", summary.status), rows, "")
+
+
+@contextmanager
+def _workplace(keep: Path | None) -> Iterator[Path]:
+    """A temporary directory, removed at the end; or the one to keep, which must be new or empty."""
+    with ExitStack() as closing:
+        if keep is None:
+            yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-demo-")))
+            return
+        try:
+            keep.mkdir(parents=True, exist_ok=True, mode=0o700)
+            occupied = any(keep.iterdir())
+        except OSError as error:
+            raise BadInputError(f"--keep {keep} cannot be used: {error.strerror}") from error
+        if occupied:
+            raise BadInputError(f"--keep {keep} is not empty", "name a new directory")
+        yield keep.absolute()

@@ -1,0 +1,102 @@
+"""scikit-learn's handwritten digits, split unevenly over clients: Dirichlet over the classes (Hsu et al. 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.errors import InvalidRequestError
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
+
+CLASSES = 10
+HELD_OUT_SHARE = 0.2
+MIN_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Examples: ``images`` float32 (n, 64) from -1 to 1, ``labels`` int64 (n,) from 0 to 9."""
+
+    images: Floats
+    labels: Ints
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def at(self, index: Ints) -> Digits:
+        """The examples at these places."""
+        return Digits(self.images[index], self.labels[index])
+
+    def write(self, path: Path, seed: int) -> None:
+        """Write an .npz file that holds no pickles."""
+        np.savez(path, images=self.images, labels=self.labels, seed=np.int64(seed))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The data of a federation: each client's own, and what the server tests on."""
+
+    clients: tuple[Digits, ...]
+    held_out: Digits
+
+
+def load_digits() -> Digits:
+    """The 1,797 bundled digits; nothing is downloaded.
+
+    Raises:
+        InvalidRequestError: if scikit-learn is not installed.
+    """
+    try:
+        from sklearn import datasets  # noqa: PLC0415  # only the demo needs it
+    except ImportError as error:
+        raise InvalidRequestError(
+            "demo.data", f"the demo's data is not there: {error}", "pip install 'atoll[demo]'"
+        ) from error
+    pixels, labels = datasets.load_digits(return_X_y=True)  # pixels from 0 to 16
+    return Digits(np.asarray(pixels / 8.0 - 1.0, np.float32), np.asarray(labels, np.int64))
+
+
+def split(digits: Digits, clients: int, alpha: float, seed: int) -> Shards:
+    """Hold a fifth of each class out, and deal the rest to ``clients`` by a Dirichlet(alpha) draw for each class.
+
+    Raises:
+        InvalidRequestError: for more clients than there are examples for.
+    """
+    rng = np.random.default_rng(seed)
+    held_out, rest = _hold_out(digits.labels, rng)
+    if clients * MIN_EXAMPLES > len(rest):
+        raise InvalidRequestError(
+            "demo.clients", f"{clients} clients: there are examples for 1 to {len(rest) // MIN_EXAMPLES}"
+        )
+    dealt = _deal(digits.labels[rest], clients, alpha, rng)
+    return Shards(tuple(digits.at(rest[rng.permutation(own)]) for own in dealt), digits.at(held_out))
+
+
+def _hold_out(labels: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    held_out, rest = [], []
+    for label in range(CLASSES):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        cut = round(HELD_OUT_SHARE * len(places))
+        held_out.append(places[:cut])
+        rest.append(places[cut:])
+    return np.concatenate(held_out), np.concatenate(rest)
+
+
+def _deal(labels: Ints, clients: int, alpha: float, rng: np.random.Generator) -> list[Ints]:
+    """Places of each client's examples, at least ``MIN_EXAMPLES``: who has too few gets some of who has most."""
+    hands: list[list[int]] = [[] for _ in range(clients)]
+    for label in range(CLASSES):
+        places = rng.permutation(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(np.full(clients, alpha))
+        cuts = (np.cumsum(shares)[:-1] * len(places)).astype(np.int64)
+        for hand, part in zip(hands, np.split(places, cuts), strict=True):
+            hand.extend(part.tolist())
+    while len(poorest := min(hands, key=len)) < MIN_EXAMPLES:
+        richest = max(hands, key=len)
+        poorest.append(richest.pop(int(rng.integers(len(richest)))))
+    return [np.array(hand, dtype=np.int64) for hand in hands]

@@ -1,0 +1,141 @@
+"""A federation on this machine: one server, several clients, a job for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.demo.data import load_digits, split
+from atoll.server.demo.evaluator import HELD_OUT_VARIABLE
+from atoll.server.demo.model import write_initial_model
+from atoll.server.demo.processes import ChildFailedError, Processes
+
+ALPHA = 0.5
+READY_S = 120.0
+"""A first start may compile the aggregation kernels."""
+
+_ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_JOB = """\
+[job]
+name = "digits"
+rounds = {rounds}
+
+[model]
+initial = "init.safetensors"
+
+[cohort]
+size = {clients}
+seed = {seed}
+
+[straggler]
+report_window_s = 30
+
+[optimiser]
+name = "fedavgm"
+momentum = 0.5
+
+[training]
+epochs = 5
+batch_size = 16
+lr = 0.05
+momentum = 0.9
+
+[evaluation]
+server = "digits"
+"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the demo is to do; ``port`` 0 picks free ones."""
+
+    clients: int
+    rounds: int
+    seed: int
+    port: int = 0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A server that serves: main and enrolment address (host:port), and the operator's credential."""
+
+    address: str
+    enrolment: str
+    operator: Path
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything of one demo lies below ``directory``: data, logs, the server's state, each client's state."""
+
+    directory: Path
+    plan: Plan
+    processes: Processes
+
+    @property
+    def job(self) -> Path:
+        """The job file."""
+        return self.directory / "job.toml"
+
+    def prepare(self) -> None:
+        """Write shards, held-out data, first weights and the job file."""
+        plan, digits = self.plan, load_digits()
+        shards = split(digits, plan.clients, ALPHA, plan.seed)
+        for number, shard in enumerate(shards.clients):
+            shard.write(self.directory / f"shard-{number}.npz", plan.seed * 1000 + number)
+        shards.held_out.write(self.directory / "held-out.npz", plan.seed)
+        write_initial_model(self.directory / "init.safetensors", plan.seed)
+        self.job.write_text(_JOB.format(**vars(plan)), encoding="utf-8")
+
+    def start_server(self) -> Ready:
+        """Start the server and wait until it serves.
+
+        Raises:
+            ChildFailedError: if it ends, or does not serve in time.
+        """
+        command = [*_ATOLL, "server", "start", "--data", str(self.directory / "server"), "--host", "127.0.0.1"]
+        command += ["--port", str(self.plan.port), "--workers", str(self.plan.workers), "--drain-s", "0.5"]
+        command += ["--evaluator", "digits=atoll.server.demo.evaluator:evaluate"]
+        environment = {**_ONE_THREAD, HELD_OUT_VARIABLE: str(self.directory / "held-out.npz")}
+        reading, writing = os.pipe()
+        try:
+            self.processes.start("server", [*command, "--ready-fd", str(writing)], environment, (writing,))
+        finally:
+            os.close(writing)
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
+            line = _read_line(pipe.fileno(), READY_S)
+        if not line:
+            self.processes.check(wait_s=1.0)
+            raise ChildFailedError("demo.ready", f"the server does not serve after {READY_S:.0f} s")
+        facts = json.loads(line)
+        return Ready(facts["address"], facts["enrolment"], Path(facts["operator"]))
+
+    def start_client(self, number: int, join_token: str) -> None:
+        """Start one client, which enrols with its token."""
+        state = self.directory / f"client-{number}"
+        state.mkdir(mode=0o700)
+        token = state / "join-token"
+        token.touch(mode=0o600)
+        token.write_text(join_token, encoding="utf-8")
+        command = [*_ATOLL, "client", "start", "atoll.client.demo:Digits", "--join", f"@{token}"]
+        command += ["--state", str(state), "--arg", f"data={self.directory / f'shard-{number}.npz'}"]
+        self.processes.start(f"client-{number}", command, _ONE_THREAD)
+
+
+def _read_line(descriptor: int, timeout_s: float) -> bytes:
+    """One line from a pipe; what there is if it ends or the time is over."""
+    line, end = b"", time.monotonic() + timeout_s
+    while not line.endswith(b"\n"):
+        readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+        piece = os.read(descriptor, 65_536) if readable else b""
+        if not piece:
+            break
+        line += piece
+    return line if line.endswith(b"\n") else b""
