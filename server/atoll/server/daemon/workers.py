@@ -32,6 +32,8 @@ from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 log = logging.getLogger(__name__)
 
 READY_S = 60.0
+# A worker's socket is not there before it has started: look again soon.
+_CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 _RESTART_S = 1.0
 
 
@@ -88,7 +90,7 @@ class WorkerPool:
         while True:
             process = await self._spawn(name, port)
             self._processes[name] = process
-            async with grpc.aio.insecure_channel(self._socket(name)) as channel:
+            async with grpc.aio.insecure_channel(self._socket(name), options=_CHANNEL_OPTIONS) as channel:
                 try:
                     await _until_ready(channel, process)
                 except UnavailableError as error:
