@@ -50,9 +50,11 @@ class Digits(Participant):
         for images, labels in self._batches(task):
             loss, gradients = loss_and_gradients(weights, images, labels)
             for name, gradient in gradients.items():
-                penalty = task.proximal_mu * (weights[name] - start[name])
-                velocity[name] = momentum * velocity[name] + gradient + penalty
-                weights[name] -= lr * velocity[name]
+                step = velocity[name]
+                step *= momentum
+                step += gradient
+                step += task.proximal_mu * (weights[name] - start[name])
+                weights[name] -= lr * step
             losses.append(loss)
             seen += len(labels)
             if task.should_stop:
