@@ -66,6 +66,7 @@ class Invariants:
     def check(self, world: World, before: RunState, event: Event, result: Step) -> None:
         after = result.state
         assert after is before or after != before, f"{event} changed nothing but made a new state"
+        assert after is before or not before.status.ended, f"{event} changed a run that had ended"
         self.check_set_is_fixed(before, after)
         for effect in result.effects:
             self.check_effect(world, after, effect)
@@ -92,6 +93,7 @@ class Invariants:
                 expected = reference_terms(world.policy, rnd)
                 assert {t.participant: (t.weight, t.update) for t in effect.contributions} == expected
                 assert effect.total_weight == sum(weight for weight, _ in expected.values())
+                assert rnd.grid is None or effect.total_weight < 2**rnd.grid.weight_total_bits, "the sum may overflow"
             case Publish():
                 assert rnd is not None
                 assert rnd.phase is Phase.CHARGED
@@ -155,6 +157,7 @@ class Invariants:
                 assert member.update == ref
                 continue
             assert member.status not in (*AT_WORK, MemberStatus.REPORTED), f"{member} counts nowhere"
+            assert member.update is None, f"{member} is said to be carried, and is not"
             assert member.detail
 
 

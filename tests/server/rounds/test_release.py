@@ -133,6 +133,15 @@ def test_an_evaluation_changes_no_model() -> None:
     assert (story.state.tally.trained, story.state.tally.evaluated, story.state.tally.contributions) == (1, 1, 4)
 
 
+def test_the_state_does_not_grow_with_the_rounds_played() -> None:
+    for rules, remembered in ((policy(rounds=30), 1), (policy(rounds=30, late=CARRY), 2)):
+        story = Story(rules)
+        while story.stands() is not Situation.ENDED:
+            story.open("pa", "pb").on(story.report("pa"), story.report("pb")).release()
+            assert len(story.state.past) <= remembered
+            assert story.state.carried == ()
+
+
 def test_an_abandoned_attempt_is_tried_again_when_the_retry_is_due() -> None:
     story = Story().training().on(DeadlinePassed(RoundKey(0, 0)))
     assert story.stands() is Situation.ABANDONED

@@ -50,6 +50,15 @@ def test_a_report_counts_without_an_acceptance_for_that_message_may_be_lost() ->
     assert story.on(story.report("pa")).round.roster.reported == 1
 
 
+def test_no_clock_decides_for_only_the_deadline_s_event_closes_a_round() -> None:
+    story = Story().training()
+    story.now = story.round.deadline_at + 1e6
+    story.on(story.report("pa"))
+    story.now = 0.0
+    story.on(story.report("pb"))
+    assert story.round.roster.reported == 2
+
+
 def test_the_same_report_again_gets_the_same_receipt_and_counts_once() -> None:
     story = Story().training()
     story.on(story.report("pa"))
