@@ -12,7 +12,7 @@ import pytest
 
 from atoll.client import Evaluation, Model, NotPermittedError, Policy, Task, TaskKind, UnreachableError, Update
 from atoll.client.channel import Endpoint
-from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped
+from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped, Trained
 from atoll.wire.encoding import Encoding
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
@@ -447,7 +447,7 @@ async def test_a_restarted_process_trains_again(server: Federation, start: Start
     server.faults.lose_report_ack = 10_000
     first = start(AddOne())
     server.invite(0)
-    await accepted(server)
+    await first.saw(Trained)
     first.task.cancel()
     await first.stop()
     server.faults.lose_report_ack = 0

@@ -177,8 +177,9 @@ class FakeServer:
         size = self._model.layout.size
         flat = np.empty(size)
         for chunk in cut_ranges([ElementRange.run(0, size)], _CHUNK_ELEMENTS):
-            payload = source.read(chunk, task.encoding).view(np.uint8).data
-            flat[chunk.offset : chunk.stop] = decode(payload, task.encoding)
+            payload = np.empty(chunk.size, task.encoding.storage)
+            source.read(chunk, task.encoding, payload)
+            flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding)
         return flat
 
     def _averaged(self, reports: tuple[FakeReport, ...]) -> Model:

@@ -26,11 +26,8 @@ Flat = npt.NDArray[np.generic]
 class ElementSource(Protocol):
     """Anything that can give the elements of a range, encoded; a silo's rank has one over its own shard."""
 
-    def read(self, elements: ElementRange, encoding: Encoding) -> Flat:
-        """The range's elements in order, in ``encoding``'s storage dtype, shape ``(elements.size,)``.
-
-        The array may be reused by the next call.
-        """
+    def read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
+        """Write the range's elements, in order, into ``out``: ``encoding``'s storage dtype, shape (elements.size,)."""
         ...
 
 
@@ -74,16 +71,14 @@ class DeltaSource:
         self._starts = [span.start for span in self._spans]
         self._flat: tuple[str, Flat] = ("", np.empty(0))
 
-    def read(self, elements: ElementRange, encoding: Encoding) -> Flat:
+    def read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
         """See ``ElementSource.read``."""
-        out = np.empty(elements.size, encoding.storage)
         position = 0
         for start, stop in _runs(elements):
             for span, first, last in self._pieces(start, stop):
                 piece = out[position : position + last - first]
                 self._write(piece, span, first, last, encoding)
                 position += last - first
-        return out
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[TensorSpan, int, int]]:
         """Elements [start, stop) cut at tensor borders: the tensor, and first and last + 1 element within it."""

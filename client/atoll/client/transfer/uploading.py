@@ -46,9 +46,11 @@ class Uploading:
         cancelled.
         """
         key: UploadKey | None = self.key
+        buffer = np.empty(max((chunk.size for chunk in self.missing), default=0), self._encoding.storage)
         for chunk in tuple(self.missing):
+            payload = buffer[: chunk.size]
             try:
-                payload = self._source.read(chunk, self._encoding)
+                self._source.read(chunk, self._encoding, payload)
             except Exception as error:  # noqa: BLE001  # whatever the source raises is raised again in the caller's thread
                 self.error = error
                 cancel()
