@@ -44,9 +44,9 @@ def test_a_cohort_names_each_participant_once() -> None:
         CohortDrawn(KEY, (("pa", 1), ("pa", 2)), 9, "uniform", 0)
 
 
-def test_a_cohort_has_no_member_without_examples() -> None:
-    with pytest.raises(ValueError, match="participant pa declares weight 0; must be 1 or more"):
-        CohortDrawn(KEY, (("pa", 0),), 9, "uniform", 0)
+def test_a_cohort_has_no_member_of_negative_weight() -> None:
+    with pytest.raises(ValueError, match="pa declares weight -1; must be 0 or more"):
+        CohortDrawn(KEY, (("pa", -1),), 9, "uniform", 0)
 
 
 @pytest.mark.parametrize("window_s", [0.0, -1.0, math.inf, math.nan])

@@ -24,7 +24,7 @@ class CohortDrawn:
     """Answer to `DrawCohort`: who takes part, as (participant, declared weight), and how they were chosen.
 
     Raises:
-        ValueError: a participant is drawn twice, or declares a weight below 1.
+        ValueError: a participant is drawn twice, or declares a weight below 0.
     """
 
     key: RoundKey
@@ -40,11 +40,8 @@ class CohortDrawn:
                 f"round {self.key}: the cohort names a participant twice; a sampler draws each at most once"
             )
         for participant, weight in self.members:
-            if weight < 1:
-                raise ValueError(
-                    f"round {self.key}: participant {participant} declares weight {weight}; must be 1 or more: "
-                    "leave participants without examples out of the draw"
-                )
+            if weight < 0:
+                raise ValueError(f"round {self.key}: {participant} declares weight {weight}; must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

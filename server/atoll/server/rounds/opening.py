@@ -61,7 +61,7 @@ def prepare(state: RunState) -> PrepareRound:
     """Ask for the window and the grid of the sampled round."""
     rnd, policy = live(state), state.policy
     members = tuple((m.participant, m.declared_weight) for m in rnd.roster)
-    bound = sum(policy.counted_weight(weight) for _, weight in members)
+    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # some evaluate and train on nothing
     bound += sum(policy.counted_weight(c.update.weight) for c in rnd.carried)
     return PrepareRound(rnd.key, rnd.kind, members, rnd.carried, bound)
 

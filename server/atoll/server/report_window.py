@@ -1,0 +1,85 @@
+"""How long members of a round have to report: a fixed time, or one learned from how long they took before.
+
+Seconds of past reports are arguments, so that the window is a pure function; the round's event records what it came to.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class FixedReportWindow:
+    """The same window for every round.
+
+    Raises:
+        ValueError: it is not a finite time above 0 seconds.
+    """
+
+    window_s: float
+
+    def __post_init__(self) -> None:
+        _check(window_s=self.window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedReportWindow:
+    """A quantile of the members' usual report times, with some slack, within bounds.
+
+    Attributes:
+        quantile: share of the cohort that should make it, above 0 to 1.
+        factor: slack on top, 1 or more. Only who reports is learned from: without slack, windows could only shrink.
+        min_s: shortest window.
+        max_s: longest window.
+        initial_s: the window until enough is known.
+        known_share: share of the cohort that must have reported before for that to be enough.
+
+    Raises:
+        ValueError: a value is out of range, or the bounds are out of order.
+    """
+
+    quantile: float = 0.9
+    factor: float = 1.5
+    min_s: float = 5.0
+    max_s: float = 3600.0
+    initial_s: float = 600.0
+    known_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check(min_s=self.min_s, max_s=self.max_s, initial_s=self.initial_s)
+        for name, value in (("quantile", self.quantile), ("known_share", self.known_share)):
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} = {value}: must be above 0 and at most 1")
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor = {self.factor}: must be finite and 1 or more")
+        if not self.min_s <= self.initial_s <= self.max_s:
+            raise ValueError(
+                f"min_s = {self.min_s}, initial_s = {self.initial_s}, max_s = {self.max_s}: must be in this order"
+            )
+
+
+ReportWindow = FixedReportWindow | LearnedReportWindow
+
+
+def report_window_s(window: ReportWindow, past_report_s: Iterable[Sequence[float]]) -> float:
+    """Seconds from the invitation to the deadline of a round.
+
+    Args:
+        window: fixed, or how to learn it.
+        past_report_s: for each member of the cohort, how long its reports took before; empty when it has none.
+    """
+    if isinstance(window, FixedReportWindow):
+        return window.window_s
+    members = list(past_report_s)
+    usual = sorted(median(times) for times in members if times)
+    if not usual or len(usual) < window.known_share * len(members):
+        return window.initial_s
+    expected = usual[math.ceil(window.quantile * len(usual)) - 1]
+    return min(window.max_s, max(window.min_s, window.factor * expected))
+
+
+def _check(**seconds: float) -> None:
+    for name, value in seconds.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} = {value}: must be finite and above 0 seconds")

@@ -1,0 +1,80 @@
+"""The samplers: each a pure function from a request to the chosen participants.
+
+All of them look at the eligible in the order of their ids, so that the order in which they connected does not matter.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.sampling.availability import chance_to_report
+from atoll.server.sampling.streams import raw_stream, unit_interval
+from atoll.server.sampling.values import Eligible, Request
+
+
+def _in_order(request: Request) -> list[Eligible]:
+    return sorted(request.eligible, key=lambda e: e.participant)
+
+
+def _raw(sampler: str, request: Request) -> npt.NDArray[np.uint64]:
+    return raw_stream(sampler, request.seed, request.round, request.attempt, len(request.eligible))
+
+
+def uniform(request: Request) -> tuple[Eligible, ...]:
+    """`size` of the eligible without replacement, every subset equally likely.
+
+    Each gets a random 64-bit ticket and the smallest tickets win, which is a uniformly random permutation's head.
+    """
+    everyone = _in_order(request)
+    ranked = np.argsort(_raw("uniform", request), kind="stable")[: request.size]
+    return tuple(everyone[i] for i in sorted(ranked))
+
+
+def poisson(request: Request) -> tuple[Eligible, ...]:
+    """Each of the eligible independently with the same probability; the cohort's size is random and may be 0."""
+    everyone = _in_order(request)
+    if not everyone:
+        return ()
+    rate = min(1.0, request.size / len(everyone)) if request.rate is None else request.rate
+    chosen = unit_interval(_raw("poisson", request)) < rate
+    return tuple(e for e, taken in zip(everyone, chosen, strict=True) if taken)
+
+
+def weighted(request: Request) -> tuple[Eligible, ...]:
+    """`size` of the eligible without replacement, each draw in proportion to the declared examples of those left."""
+    everyone = _in_order(request)
+    weights = np.array([max(1, e.examples) for e in everyone], np.float64)
+    return _exponential_race(everyone, weights, _raw("weighted", request), request.size)
+
+
+def least_recent(request: Request) -> tuple[Eligible, ...]:
+    """The `size` whose last draw is longest ago, the never drawn first; equals by fewest draws, then at random."""
+    everyone = _in_order(request)
+    tickets = _raw("least_recent", request)
+
+    def waited(i: int) -> tuple[float, int, int]:
+        known = request.known(everyone[i].participant)
+        last = float("-inf") if known.last_selected_at is None else known.last_selected_at
+        return last, known.times_selected, int(tickets[i])
+
+    ranked = sorted(range(len(everyone)), key=waited)[: request.size]
+    return tuple(everyone[i] for i in sorted(ranked))
+
+
+def availability(request: Request) -> tuple[Eligible, ...]:
+    """`size` of the eligible without replacement, in proportion to how likely each is to report in time."""
+    everyone = _in_order(request)
+    chances = [chance_to_report(request.known(e.participant), request.at, request.window_s) for e in everyone]
+    return _exponential_race(everyone, np.array(chances, np.float64), _raw("availability", request), request.size)
+
+
+def _exponential_race(
+    everyone: list[Eligible], weights: npt.NDArray[np.float64], raw: npt.NDArray[np.uint64], size: int
+) -> tuple[Eligible, ...]:
+    """Weighted sampling without replacement by one key for each (Efraimidis and Spirakis 2006, algorithm A).
+
+    Their key u**(1/w), largest first, orders as the exponential waiting time -ln(u)/w, smallest first, which does not
+    underflow. Inclusion is in proportion to the weights for one draw, less than that for the heavy when many are drawn.
+    """
+    waits = -np.log1p(-unit_interval(raw)) / weights
+    ranked = np.argsort(waits, kind="stable")[:size]
+    return tuple(everyone[i] for i in sorted(ranked))
