@@ -61,6 +61,7 @@ class Digits(Participant):
                 break
         whole = seen >= settings.integer("epochs", 5) * self.examples
         weight = self.examples if whole else max(1, min(seen, self.examples))
+        weight = min(weight, task.max_weight)
         return Update(weights, weight=weight, metrics={"loss": float(np.mean(losses))}, partial=not whole)
 
     def evaluate(self, model: Model, task: Task) -> Evaluation:

@@ -1,4 +1,4 @@
-"""The demo's evaluator, an example of an operator's own: ``--evaluator digits=atoll.server.demo.evaluator:evaluate``."""
+"""The demo's evaluator, as an operator would write one: ``--evaluator digits=atoll.server.demo.evaluator:evaluate``."""
 
 from __future__ import annotations
 

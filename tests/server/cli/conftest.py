@@ -1,0 +1,248 @@
+"""A small control server over real sockets, and a way to run commands against it."""
+# ruff: noqa: N802 - the names of the handlers are the contract's
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import grpc
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from atoll.wire import safetensors
+from atoll.wire.digest import BlobManifest
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import layout_to_proto, manifest_from_proto, manifest_to_proto
+from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, tensors_pb2, transfer_pb2, transfer_pb2_grpc
+
+Context = grpc.ServicerContext
+LAYOUT = Layout((TensorSpec("w", (300_000,), Dtype.FLOAT32), TensorSpec("b", (3,), Dtype.FLOAT32)))
+BLOB = np.arange(LAYOUT.size, dtype="<f4").tobytes()
+NOW = 1_700_000_000.0
+
+
+def refuse(context: Context, status: grpc.StatusCode, detail: ErrorDetail) -> NoReturn:
+    context.set_trailing_metadata((detail.trailer(),))
+    context.abort(status, str(detail))
+
+
+def summary(
+    status: int = control_pb2.RUN_STATUS_RUNNING, released: int = 1, reason: str = ""
+) -> control_pb2.RunSummary:
+    return control_pb2.RunSummary(
+        run="rabc",
+        name="digits",
+        status=control_pb2.RunStatus.ValueType(status),
+        reason=reason,
+        rounds_total=2,
+        rounds_released=released,
+        created_at=NOW,
+    )
+
+
+def a_round(number: int, phase: str = "released", **fields: Any) -> control_pb2.RoundSummary:
+    member = control_pb2.MemberSummary(
+        participant="pa", organisation="lab", status="timed_out", detail="too slow", report_seconds=-1
+    )
+    values: dict[str, Any] = {
+        "round": number,
+        "phase": phase,
+        "kind": "train",
+        "cohort": 2,
+        "reported": 1,
+        "opened_at": NOW,
+        "closed_at": NOW + 0.5,
+        "remaining_s": -1.0,
+        "metrics": {"server/accuracy": 0.5 + number / 10},
+        "members": [member],
+    }
+    return control_pb2.RoundSummary(**(values | fields))
+
+
+class FakeControl(control_pb2_grpc.ControlServiceServicer):
+    """Answers from what a test puts here, and keeps what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.uploaded = b""
+        self.watches: list[list[control_pb2.WatchRunResponse | None]] = []
+        self.rounds = [a_round(0)]
+        self.status = control_pb2.RUN_STATUS_RUNNING
+        self.now = NOW
+
+    def UploadModel(self, request_iterator: Iterator[control_pb2.UploadModelRequest], context: Context) -> Any:
+        del context
+        manifest: BlobManifest | None = None
+        for index, request in enumerate(request_iterator):
+            manifest = manifest or manifest_from_proto(request.manifest)
+            assert request.index == index
+            manifest.verify_chunk(index, request.payload)
+            self.uploaded += request.payload
+        assert manifest is not None
+        return control_pb2.UploadModelResponse(blob=manifest.name)
+
+    def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> Any:
+        self.asked.append(request)
+        if b"unheard-of" in request.job_toml:
+            refuse(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                ErrorDetail("job.evaluator", Fault.CALLER, "no such evaluator", "install it"),
+            )
+        return control_pb2.SubmitRunResponse(run="rabc")
+
+    def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        return control_pb2.ListRunsResponse(runs=[summary()])
+
+    def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> Any:
+        if request.run != "rabc":
+            detail = ErrorDetail("run.missing", Fault.CALLER, f"there is no run '{request.run}'")
+            refuse(context, grpc.StatusCode.NOT_FOUND, detail)
+        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=self.rounds, job_toml="[job]")
+
+    def WatchRun(self, request: control_pb2.WatchRunRequest, context: Context) -> Any:
+        del request
+        for message in self.watches.pop(0):
+            if message is None:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+            yield message
+
+    def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> Any:
+        del request, context
+        return control_pb2.PauseRunResponse(summary=summary())
+
+    def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> Any:
+        del request
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the run is not paused")
+
+    def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> Any:
+        del context
+        return control_pb2.CancelRunResponse(summary=summary(control_pb2.RUN_STATUS_CANCELLED, reason=request.reason))
+
+    def GetRunModel(self, request: control_pb2.GetRunModelRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        model = tensors_pb2.TensorSet(
+            name="model", layout=layout_to_proto(LAYOUT), blob=BlobManifest.of_buffer(BLOB).name
+        )
+        return control_pb2.GetRunModelResponse(model=model, round=1)
+
+    def CreateToken(self, request: control_pb2.CreateTokenRequest, context: Context) -> Any:
+        if request.organisation == "forbidden":
+            refuse(context, grpc.StatusCode.PERMISSION_DENIED, ErrorDetail("x", Fault.CALLER, "not yours", "ask"))
+        self.asked.append(request)
+        tokens = [f"atoll-join-1.{number}" for number in range(request.count)]
+        return control_pb2.CreateTokenResponse(tokens=tokens, expires_at=NOW)
+
+    def ListTokens(self, request: control_pb2.ListTokensRequest, context: Context) -> Any:
+        del request, context
+        token = control_pb2.TokenSummary(token_id="t1", organisation="lab", kind=enrolment_pb2.PARTICIPANT_KIND_EDGE)
+        return control_pb2.ListTokensResponse(tokens=[token])
+
+    def ListParticipants(self, request: control_pb2.ListParticipantsRequest, context: Context) -> Any:
+        del request, context
+        return control_pb2.ListParticipantsResponse(
+            participants=[
+                control_pb2.ParticipantSummary(participant="pa", connected=True, labels={"site": "north"}),
+                control_pb2.ParticipantSummary(participant="pb", revoked_at=NOW),
+            ]
+        )
+
+    def RevokeParticipant(self, request: control_pb2.RevokeParticipantRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        participant = control_pb2.ParticipantSummary(participant=request.participant, organisation="lab")
+        return control_pb2.RevokeParticipantResponse(participant=participant)
+
+    def GetServerInfo(self, request: control_pb2.GetServerInfoRequest, context: Context) -> Any:
+        del request, context
+        return control_pb2.GetServerInfoResponse(version="9.9", now=self.now, disk_free_bytes=10**12)
+
+
+class FakeTransfer(transfer_pb2_grpc.TransferServiceServicer):
+    """Serves one blob; breaks a download off after ``break_after`` chunks, once for each entry."""
+
+    def __init__(self) -> None:
+        self.break_after: list[int] = []
+        self.damage = False
+
+    def GetManifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> Any:
+        del request, context
+        return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(BlobManifest.of_buffer(BLOB)))
+
+    def Download(self, request: transfer_pb2.DownloadRequest, context: Context) -> Any:
+        manifest = BlobManifest.of_buffer(BLOB)
+        limit = self.break_after.pop(0) if self.break_after else manifest.chunk_count
+        for index in range(request.first_chunk, manifest.chunk_count):
+            if index - request.first_chunk >= limit:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
+            start, stop = manifest.chunk_range(index)
+            payload = BLOB[start:stop]
+            yield transfer_pb2.DownloadResponse(index=index, payload=bytes(len(payload)) if self.damage else payload)
+
+    def Upload(self, request_iterator: Any, context: Context) -> NoReturn:
+        del request_iterator
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "operators do not upload updates")
+
+    def GetUploadStatus(self, request: transfer_pb2.GetUploadStatusRequest, context: Context) -> NoReturn:
+        self.Upload(request, context)
+
+    def Report(self, request: transfer_pb2.ReportRequest, context: Context) -> NoReturn:
+        self.Upload(request, context)
+
+
+class Fake:
+    """The two services behind one address."""
+
+    def __init__(self, address: str, control: FakeControl, transfer: FakeTransfer) -> None:
+        self.address = address
+        self.control = control
+        self.transfer = transfer
+
+
+def serve(add_port: Callable[[grpc.Server], int]) -> Iterator[Fake]:
+    control, transfer = FakeControl(), FakeTransfer()
+    server = grpc.server(ThreadPoolExecutor(8))
+    control_pb2_grpc.add_ControlServiceServicer_to_server(control, server)
+    transfer_pb2_grpc.add_TransferServiceServicer_to_server(transfer, server)
+    port = add_port(server)
+    server.start()
+    yield Fake(f"127.0.0.1:{port}", control, transfer)
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    yield from serve(lambda server: server.add_insecure_port("127.0.0.1:0"))
+
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(fake: Fake) -> Invoke:
+    """Runs a command against the fake server."""
+
+    def run(command: click.Command, *arguments: str) -> Result:
+        return CliRunner().invoke(command, [*arguments, "--insecure", "--server", fake.address])
+
+    return run
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    path = tmp_path / "init.safetensors"
+    safetensors.write(path, LAYOUT, [BLOB])
+    return path
+
+
+def json_of(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)

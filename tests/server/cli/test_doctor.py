@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner
+
+from atoll.server.cli.doctor import doctor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_healthy_server_passes(fake: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    fake.control.now = time.time()
+    port = fake.address.rpartition(":")[2]
+    arguments = ["--data", str(tmp_path), "--insecure", "--server", fake.address, "--enrol-port", port]
+    result = CliRunner().invoke(doctor, arguments)
+    assert result.exit_code == 0, result.output
+    assert "version 9.9" in result.stdout
+
+
+def test_a_wrong_clock_gives_exit_code_1_and_a_remedy(fake: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    port = fake.address.rpartition(":")[2]
+    arguments = ["--data", str(tmp_path), "--insecure", "--server", fake.address, "--enrol-port", port, "--json"]
+    result = CliRunner().invoke(doctor, arguments)
+    assert result.exit_code == 1
+    clock = next(item for item in json.loads(result.stdout) if item["check"] == "clock")
+    assert clock["status"] == "fail"
+    assert "NTP" in clock["remedy"]
+
+
+def test_without_a_server_the_ports_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("ATOLL_DATA", raising=False)
+    result = CliRunner().invoke(doctor, ["--data", str(tmp_path / "none"), "--server", "127.0.0.1:1", "--json"])
+    found = {item["check"]: item["status"] for item in json.loads(result.stdout)}
+    assert found["credential"] == "warn"
+    assert "port 1" in found
+    assert "port 2" in found

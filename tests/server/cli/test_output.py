@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from atoll.server.cli.output import print_table, size, styled, when
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (3_210_000_000, "3.21 GB"), (5e15, "5e+03 TB")]
+)
+def test_sizes_have_decimal_units(count: float, text: str) -> None:
+    assert size(count) == text
+
+
+def test_nothing_is_cut_where_the_output_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name", "n>"), [("x" * 200, 3), (Text("[red]"), 12)], "none")
+    lines = capsys.readouterr().out.splitlines()
+    assert "x" * 200 in lines[2]
+    assert "[red]" in lines[3]
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("name",), [], "nothing yet")
+    assert capsys.readouterr().out == "nothing yet\n"
+
+
+def test_words_and_times() -> None:
+    assert styled("timed_out").plain == "timed out"
+    assert when(None) == "-"
+    assert when(0.0)[:3] in {"197", "196"}

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from atoll.server.cli.participants import participants
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+
+def test_list_shows_state_and_labels(invoke: Callable[..., Result]) -> None:
+    lines = invoke(participants, "list").stdout.splitlines()
+    assert any("pa" in line and "connected" in line and "site=north" in line for line in lines)
+    assert any("pb" in line and "revoked" in line for line in lines)
+
+
+def test_list_can_be_of_those_connected(invoke: Callable[..., Result]) -> None:
+    found = json.loads(invoke(participants, "list", "--connected", "--json").stdout)
+    assert [item["participant"] for item in found] == ["pa"]
+
+
+def test_revoke_tells_the_server(fake: Any, invoke: Callable[..., Result]) -> None:
+    result = invoke(participants, "revoke", "pa", "--reason", "lost laptop")
+    assert result.exit_code == 0
+    assert "pa (lab) is shut out" in result.stdout
+    assert fake.control.asked[0].reason == "lost laptop"

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from safetensors.numpy import load_file
+
+from atoll.server.cli.run import run
+from atoll.server.jobs.reference import MINIMAL
+from atoll.wire.v1 import control_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+    Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def job(model_file: Path) -> Path:
+    path = model_file.parent / "job.toml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_submit_sends_model_and_job(fake: Any, invoke: Invoke, job: Path, model_file: Path) -> None:
+    result = invoke(run, "submit", str(job))
+    assert (result.exit_code, result.stdout) == (0, "rabc\n")
+    (asked,) = fake.control.asked
+    assert asked.job_toml == job.read_bytes()
+    assert asked.file_name == "job.toml"
+    assert [tensor.name for tensor in asked.layout.tensors] == ["w", "b"]
+    assert model_file.read_bytes().endswith(fake.control.uploaded)
+    assert len(fake.control.uploaded) == 1_200_012
+
+
+def test_a_bad_job_is_refused_before_anything_is_sent(fake: Any, invoke: Invoke, job: Path) -> None:
+    job.write_text(MINIMAL + "sise = 3\n")
+    result = invoke(run, "submit", str(job))
+    assert result.exit_code == 2
+    assert 'job.toml:10: cohort.sise = 3: no such key; did you mean "size"?' in result.stderr
+    assert not fake.control.uploaded
+
+
+def test_a_missing_or_damaged_model_is_refused(invoke: Invoke, job: Path, model_file: Path) -> None:
+    model_file.write_bytes(b"not a model at all")
+    result = invoke(run, "submit", str(job))
+    assert result.exit_code == 2
+    assert "safetensors" in result.stderr
+    model_file.unlink()
+    assert invoke(run, "submit", str(job)).exit_code == 2
+
+
+def test_what_the_server_refuses_is_told(invoke: Invoke, job: Path) -> None:
+    job.write_text(MINIMAL + '[evaluation]\nserver = "unheard-of"\n')
+    result = invoke(run, "submit", str(job))
+    assert result.exit_code == 2
+    assert "no such evaluator\nWhat to do: install it" in result.stderr
+
+
+def test_list_and_show(invoke: Invoke) -> None:
+    assert "1/2" in invoke(run, "list").stdout
+    shown = invoke(run, "show", "latest", "--members").stdout
+    assert "0.5000" in shown
+    assert "1 timed out" in shown
+    assert "too slow" in shown
+
+
+def test_show_as_json_has_the_documented_keys(invoke: Invoke) -> None:
+    found = json.loads(invoke(run, "show", "rabc", "--json").stdout)
+    assert found["run"]["status"] == "running"
+    assert found["rounds"][0]["members"][0]["detail"] == "too slow"
+    assert found["job_toml"] == "[job]"
+
+
+def test_an_unknown_run_fails(invoke: Invoke) -> None:
+    result = invoke(run, "show", "rnope")
+    assert result.exit_code == 1
+    assert "there is no run 'rnope'" in result.stderr
+
+
+def test_steering(invoke: Invoke) -> None:
+    paused = invoke(run, "pause", "rabc")
+    assert "it pauses when the round in work has ended" in paused.stderr
+    assert "cancelled" in invoke(run, "cancel", "rabc", "--reason", "enough").stdout
+    resumed = invoke(run, "resume", "rabc")
+    assert resumed.exit_code == 1
+    assert "the run is not paused" in resumed.stderr
+
+
+@pytest.mark.parametrize("breaks", [[], [1, 0, 1]])
+def test_model_fetches_and_goes_on_after_a_break(fake: Any, invoke: Invoke, tmp_path: Path, breaks: list[int]) -> None:
+    fake.transfer.break_after = breaks
+    path = tmp_path / "model.safetensors"
+    result = invoke(run, "model", "rabc", "-o", str(path), "--round", "1")
+    assert result.exit_code == 0, result.output
+    assert load_file(path)["b"].tolist() == [300_000.0, 300_001.0, 300_002.0]
+    assert fake.control.asked[0].round == 1
+
+
+def test_model_asks_for_the_newest_by_default(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke(run, "model", "rabc", "-o", str(tmp_path / "m.safetensors")).exit_code == 0
+    assert not fake.control.asked[0].HasField("round")
+
+
+def test_a_damaged_model_is_not_kept(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
+    fake.transfer.damage = True
+    result = invoke(run, "model", "rabc", "-o", str(tmp_path / "m.safetensors"))
+    assert result.exit_code == 1
+    assert "damaged" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_never_gets_on_is_given_up(fake: Any, invoke: Invoke, tmp_path: Path) -> None:
+    fake.transfer.break_after = [0] * 10
+    assert invoke(run, "model", "rabc", "-o", str(tmp_path / "m.safetensors")).exit_code == 3
+
+
+def test_report_is_one_page(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    assert invoke(run, "report", "rabc", "-o", str(path)).exit_code == 0
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_watch_ends_with_the_run_and_its_exit_code(fake: Any, invoke: Invoke) -> None:
+    ended = control_pb2.RunSummary(run="rabc", status=control_pb2.RUN_STATUS_FAILED, reason="no quorum")
+    fake.control.watches = [[control_pb2.WatchRunResponse(summary=ended)]]
+    result = invoke(run, "watch", "rabc")
+    assert result.exit_code == 5
+    assert "run rabc failed: no quorum" in result.stderr
+    assert "round 1/2 released, 1 of 2 reported, 500 ms, accuracy 0.5000, 1 timed out" in result.stdout
+
+
+def test_submit_and_watch_as_json_lines(fake: Any, invoke: Invoke, job: Path) -> None:
+    ended = control_pb2.RunSummary(run="rabc", status=control_pb2.RUN_STATUS_FINISHED)
+    fake.control.watches = [[control_pb2.WatchRunResponse(summary=ended, connected=3)]]
+    result = invoke(run, "submit", str(job), "--watch", "--json")
+    assert result.exit_code == 0
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["run"] == "rabc"
+    assert (second["run"]["status"], second["connected"], second["round"]) == ("finished", 3, None)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from atoll.server.cli.token import token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+
+def test_new_prints_a_token_and_nothing_else_on_stdout(fake: Any, invoke: Callable[..., Result]) -> None:
+    result = invoke(token, "new", "--organisation", "lab", "--kind", "silo", "--expires", "90m")
+    assert result.exit_code == 0
+    assert result.stdout == "atoll-join-1.0\n"
+    (asked,) = fake.control.asked
+    assert (asked.organisation, asked.kind, asked.lifetime_s, asked.count) == ("lab", 2, 5400.0, 1)
+
+
+def test_tokens_go_to_a_private_file(invoke: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    result = invoke(token, "new", "--count", "2", "-o", str(path))
+    assert result.exit_code == 0
+    assert path.read_text() == "atoll-join-1.0\natoll-join-1.1\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "atoll-join" not in result.output
+
+
+def test_a_file_is_never_written_over(fake: Any, invoke: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("precious")
+    result = invoke(token, "new", "-o", str(path))
+    assert (result.exit_code, path.read_text()) == (2, "precious")
+    assert fake.control.asked == [], "a token was spent although there is nowhere to put it"
+
+
+def test_no_empty_file_is_left_when_the_server_refuses(invoke: Callable[..., Result], tmp_path: Path) -> None:
+    result = invoke(token, "new", "--organisation", "forbidden", "-o", str(tmp_path / "tokens"))
+    assert result.exit_code == 4
+    assert "not yours\nWhat to do: ask" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "-3h", "0s", "3w", "1e3s"])
+def test_a_lifetime_that_cannot_be_is_refused(text: str) -> None:
+    result = CliRunner().invoke(token, ["new", "--expires", text])
+    assert result.exit_code == 2
+    assert "for example 24h" in result.stderr
+
+
+def test_list_shows_tokens_without_secrets(invoke: Callable[..., Result]) -> None:
+    result = invoke(token, "list")
+    assert result.exit_code == 0
+    assert "t1" in result.stdout
+    assert "lab" in result.stdout

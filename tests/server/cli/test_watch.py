@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from rich.console import Console
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.errors import RunFailedError, UnreachableError
+from atoll.server.cli.picture import Picture, sparkline
+from atoll.server.cli.watch import LineSink, finish, follow
+from atoll.server.control import Member, Progress, Round, Run, RunDetail
+from atoll.wire.v1 import control_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+RUN = Run("rabc", "digits", "running", "", 20, 12, 0.0, None, "")
+
+
+def a_round(number: int, phase: str, remaining_s: float | None = None, reported: int = 6) -> Round:
+    members = (Member("pa", "lab", "declined", "battery", 0, None),)
+    metrics = {"server/accuracy": 0.9 + number / 1000}
+    return Round(number, 0, "train", phase, "", 8, reported, 6, 8, 9, 0.0, 0.4, remaining_s, metrics, members, number)
+
+
+class Recorder(LineSink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[str] = []
+        self.notices: list[str] = []
+
+    def change(self, progress: Progress) -> None:
+        self.changes.append(progress.run.status)
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+@pytest.fixture
+def client(fake: Any) -> Iterator[ControlClient]:
+    with ControlClient(grpc.insecure_channel(fake.address), fake.address) as client:
+        yield client
+
+
+def change(status: int = control_pb2.RUN_STATUS_RUNNING) -> control_pb2.WatchRunResponse:
+    run = control_pb2.RunSummary(run="rabc", status=control_pb2.RunStatus.ValueType(status))
+    return control_pb2.WatchRunResponse(summary=run)
+
+
+def test_following_goes_on_when_the_server_comes_back(fake: Any, client: ControlClient) -> None:
+    fake.control.watches = [[change(), None], [change(), change(control_pb2.RUN_STATUS_FINISHED)]]
+    sink = Recorder()
+    assert follow(client, "rabc", sink).status == "finished"
+    assert sink.changes == ["running", "running", "finished"]
+    assert "lost the server" in sink.notices[0]
+
+
+def test_a_server_that_was_never_there_is_told_at_once(fake: Any, client: ControlClient) -> None:
+    fake.control.watches = [[None]]
+    with pytest.raises(UnreachableError):
+        follow(client, "rabc", Recorder())
+
+
+def test_without_patience_a_lost_server_is_the_end(fake: Any, client: ControlClient) -> None:
+    fake.control.watches = [[change(), None]]
+    with pytest.raises(UnreachableError):
+        follow(client, "rabc", Recorder(), reconnect_s=0.0)
+
+
+def test_each_round_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LineSink()
+    first = a_round(0, "released")
+    sink.history(RunDetail(RUN, (first, a_round(1, "open")), 0, ""))
+    sink.history(RunDetail(RUN, (first, a_round(1, "abandoned")), 0, ""))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["round 1/20 released", "round 2/20 abandoned"]
+    assert "1 declined" in lines[0]
+
+
+def test_a_run_that_did_not_finish_is_an_error() -> None:
+    with pytest.raises(RunFailedError, match="run rabc running"):
+        finish(RUN)
+
+
+def drawn(picture: Picture) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(picture.render())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_picture_counts_the_deadline_down() -> None:
+    now = [100.0]
+    picture = Picture(lambda: now[0])
+    assert "waiting" in drawn(picture)
+    picture.change(Progress(RUN, a_round(12, "open", remaining_s=30.0), 8), now[0])
+    now[0] = 110.0
+    text = drawn(picture)
+    assert "12 of 20" in text
+    assert "round 13" in text
+    assert "open, 6 of 8 reported (quorum 6), 20 s to the deadline" in text
+
+
+def test_the_picture_shows_the_rounds_before() -> None:
+    picture = Picture(lambda: 0.0)
+    picture.change(Progress(RUN, None, 8), 0.0)
+    picture.history(RunDetail(RUN, tuple(a_round(number, "released") for number in range(12)), 8, ""))
+    text = drawn(picture)
+    assert "0.9110" in text
+    assert "1 declined" in text
+    assert "accuracy" in text
+
+
+@pytest.mark.parametrize(("values", "bars"), [([1.0, 2.0, 3.0], "▁▅█"), ([2.0, 2.0], "██"), ([7.0], "█")])
+def test_sparklines(values: list[float], bars: str) -> None:
+    assert sparkline(values) == bars

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from atoll.server.demo.data import MIN_EXAMPLES, Digits, load_digits, split
+from atoll.server.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def digits() -> Digits:
+    return load_digits()
+
+
+def rows(part: Digits) -> set[bytes]:
+    return {image.tobytes() for image in part.images}
+
+
+def test_the_digits_are_there(digits: Digits) -> None:
+    assert digits.images.shape == (1797, 64)
+    assert [str(array.dtype) for array in (digits.images, digits.labels)] == ["float32", "int64"]
+    assert (digits.images.min(), digits.images.max()) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize("clients", [1, 8, 64])
+def test_every_example_goes_to_exactly_one_place(digits: Digits, clients: int) -> None:
+    shards = split(digits, clients, alpha=0.5, seed=3)
+    parts = [*shards.clients, shards.held_out]
+    assert len(shards.clients) == clients
+    assert sum(map(len, parts)) == len(digits)
+    assert set().union(*map(rows, parts)) == rows(digits)
+    assert min(map(len, shards.clients)) >= MIN_EXAMPLES
+
+
+def test_a_fifth_of_each_class_is_held_out(digits: Digits) -> None:
+    held_out = split(digits, 8, alpha=0.5, seed=3).held_out
+    shares = np.bincount(held_out.labels) / np.bincount(digits.labels)
+    assert np.allclose(shares, 0.2, atol=0.01)
+
+
+def test_small_alpha_makes_clients_differ(digits: Digits) -> None:
+    def spread(alpha: float) -> float:
+        shards = split(digits, 8, alpha, seed=3)
+        shares = [np.bincount(part.labels, minlength=10) / len(part) for part in shards.clients]
+        return float(np.std(shares, axis=0).mean())
+
+    assert spread(0.1) > 2 * spread(100.0)
+
+
+def test_the_seed_decides(digits: Digits) -> None:
+    first, again, other = (split(digits, 4, 0.5, seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.clients[2].images, again.clients[2].images)
+    assert not np.array_equal(first.held_out.images, other.held_out.images)
+
+
+def test_more_clients_than_there_are_examples_for(digits: Digits) -> None:
+    with pytest.raises(InvalidRequestError, match="1000 clients: there are examples for 1 to 143"):
+        split(digits, 1000, 0.5, seed=1)
+
+
+def test_shards_are_written_without_pickles(digits: Digits, tmp_path: Path) -> None:
+    path = tmp_path / "shard.npz"
+    digits.at(np.arange(5)).write(path, seed=7)
+    with np.load(path, allow_pickle=False) as found:
+        assert found["images"].shape == (5, 64)
+        assert int(found["seed"]) == 7

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from atoll.server.demo import federation
+from atoll.server.demo.federation import Federation, Plan, _read_line
+from atoll.server.demo.processes import ChildFailedError, Processes
+from atoll.server.jobs import parse_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(tmp_path) as found:
+        yield found
+
+
+def test_everything_is_prepared(tmp_path: Path, processes: Processes) -> None:
+    made = Federation(tmp_path, Plan(clients=3, rounds=2, seed=1), processes)
+    made.prepare()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"shard-0.npz", "shard-1.npz", "shard-2.npz", "held-out.npz", "init.safetensors", "job.toml"}
+    spec = parse_job(made.job.read_bytes())
+    assert (spec.job.rounds, spec.cohort.size, spec.cohort.seed, spec.evaluation.server) == (2, 3, 1, "digits")
+
+
+def test_a_server_that_ends_is_told_with_its_log(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = federation._ATOLL[0]
+    monkeypatch.setattr(federation, "_ATOLL", (python, "-c", "raise SystemExit('port in use')"))
+    with pytest.raises(ChildFailedError, match="server ended with exit code 1") as caught:
+        Federation(tmp_path, Plan(1, 1, 1), processes).start_server()
+    assert "port in use" in str(caught.value)
+
+
+def test_a_server_that_never_serves_is_given_up(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = federation._ATOLL[0]
+    monkeypatch.setattr(federation, "_ATOLL", (python, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(federation, "READY_S", 0.3)
+    with pytest.raises(ChildFailedError, match="does not serve after 0 s"):
+        Federation(tmp_path, Plan(1, 1, 1), processes).start_server()
+
+
+def test_what_a_ready_server_says_is_read(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os, sys, time\n"
+        'os.write(int(sys.argv[-1]), b\'{"address": "h:1", "enrolment": "h:2", "operator": "/x/operator.json"}\\n\')\n'
+        "time.sleep(600)"
+    )
+    monkeypatch.setattr(federation, "_ATOLL", (federation._ATOLL[0], "-c", code))
+    ready = Federation(tmp_path, Plan(1, 1, 1), processes).start_server()
+    assert (ready.address, ready.enrolment, str(ready.operator)) == ("h:1", "h:2", "/x/operator.json")
+
+
+def test_a_client_gets_its_token_in_a_private_file(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federation, "_ATOLL", (federation._ATOLL[0], "-c", "import time; time.sleep(600)"))
+    Federation(tmp_path, Plan(1, 1, 1), processes).start_client(0, "atoll-join-1.x")
+    token = tmp_path / "client-0" / "join-token"
+    assert token.read_text() == "atoll-join-1.x"
+    assert token.stat().st_mode & 0o077 == 0
+    (child,) = processes._children
+    assert "atoll-join-1.x" not in " ".join(
+        map(str, child.process.args if isinstance(child.process.args, list) else [])
+    )
+
+
+def test_a_line_comes_in_pieces_or_not_at_all() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"ab")
+    assert _read_line(reading, 0.05) == b""
+    os.write(writing, b"cd\n")
+    assert _read_line(reading, 5.0) == b"cd\n"
+    os.write(writing, b"cut")
+    os.close(writing)
+    assert _read_line(reading, 5.0) == b""
+    os.close(reading)
