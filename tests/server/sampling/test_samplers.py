@@ -125,6 +125,12 @@ def test_poisson_draws_each_at_its_rate_and_independently() -> None:
     assert sizes / DRAWS == near(0.7**6)
 
 
+def test_poisson_rate_is_exact_to_a_hundredth_of_itself() -> None:
+    """An account is computed for this rate: one per cent more would be spent without being charged."""
+    drawn = sum(len(SAMPLERS["poisson"].draw(crowd(1000, 1, rate=0.3, round=r)).members) for r in range(1000))
+    assert drawn / 1e6 == pytest.approx(0.3, abs=5 * math.sqrt(0.3 * 0.7 / 1e6))
+
+
 def test_poisson_without_a_rate_expects_the_size() -> None:
     assert all(share == near(0.5) for share in frequencies("poisson", crowd(4, 2)).values())
     assert len(SAMPLERS["poisson"].draw(crowd(4, 9)).members) == 4
