@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import atoll.server.aggregation as package
 from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, inspect, warm
 from atoll.server.aggregation._jit import array_type, compiled
-from atoll.server.aggregation.kernel import fold
+from atoll.server.aggregation.kernel import fold, mean
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode, encode
 from tests.server.aggregation.updates import exact_fold, indices
@@ -171,6 +171,13 @@ def test_parts_combine_to_the_same_in_any_order() -> None:
     assert combined.pop().max_abs == max(part.max_abs for part in parts)
     assert combine([]) == inspect(b"", Encoding.FLOAT32)
     assert np.isnan(combine([*parts, inspect(np.array([np.nan]).data, Encoding.FLOAT64)]).max_abs)
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=50), st.integers(1, 2**41 - 1))
+def test_the_mean_rounds_sum_and_quotient_once_each(sums: list[int], total: int) -> None:
+    means = np.empty(len(sums))
+    mean(np.array(sums), total * GRID.scale, means)
+    assert means.tolist() == [float(value) / (total * GRID.scale) for value in sums]
 
 
 def test_warm_compiles_once() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.server.aggregation import OPTIMISER_NAMES, AggregationError, ServerOptimiser, optimiser_named
-from atoll.server.aggregation.optimisers import State
+from atoll.server.aggregation import OPTIMISER_NAMES, AggregationError, Applied, ServerOptimiser, optimiser_named
+from atoll.server.aggregation.optimisers import FedAdam, State
 
 Rule = Callable[[float, float], float]
 
@@ -104,6 +104,20 @@ def test_fedavg_at_lr_1_adds_the_mean_update_exactly() -> None:
     assert np.array_equal(optimiser_named("fedavg").apply({}, weights, update).weights, weights + update)
 
 
+def test_compiled_arithmetic_is_neither_fused_nor_reordered() -> None:
+    """Numpy rounds after each operation; equal bits show that the compiled loop does too, on any machine."""
+    rng = np.random.default_rng(8)
+    weights, update = rng.standard_normal((2, 10_000))
+    state = {"momentum": rng.standard_normal(10_000), "second_moment": rng.random(10_000)}
+    state32 = {name: value.astype(np.float32) for name, value in state.items()}
+    found = FedAdam(lr=0.3).apply(state32, weights, update)
+    first = 0.9 * state32["momentum"].astype(np.float64) + (1.0 - 0.9) * update
+    second = 0.99 * state32["second_moment"].astype(np.float64) + (1.0 - 0.99) * np.square(update)
+    assert found.weights.tobytes() == (weights + 0.3 * first / (np.sqrt(second) + 1e-3)).tobytes()
+    assert found.state["momentum"].tobytes() == first.astype(np.float32).tobytes()
+    assert found.state["second_moment"].tobytes() == second.astype(np.float32).tobytes()
+
+
 @pytest.mark.parametrize("name", OPTIMISER_NAMES)
 def test_blocks_of_any_size_give_the_same_bits_and_inputs_stay_as_they_are(name: str) -> None:
     optimiser = optimiser_named(name)
@@ -124,6 +138,19 @@ def test_blocks_of_any_size_give_the_same_bits_and_inputs_stay_as_they_are(name:
                 assert np.array_equal(value, again.state[key][cut])
                 assert value.dtype == np.float32
                 assert np.array_equal(part[key], kept[key])
+
+
+@pytest.mark.parametrize("name", OPTIMISER_NAMES)
+def test_results_can_go_to_memory_that_is_given(name: str) -> None:
+    optimiser = optimiser_named(name)
+    weights, update = np.random.default_rng(3).standard_normal((2, 50))
+    state = optimiser.init(50)
+    fresh = optimiser.apply(state, weights, update)
+    out = Applied(np.full(50, np.nan), {key: np.full(50, np.nan, np.float32) for key in state})
+    assert optimiser.apply(state, weights, update, out) is out
+    assert np.array_equal(out.weights, fresh.weights)
+    for key, value in fresh.state.items():
+        assert np.array_equal(out.state[key], value)
 
 
 def test_state_tensors_are_declared() -> None:

@@ -224,7 +224,7 @@ def test_an_empty_sum_is_not_released() -> None:
 
 
 def test_memory_does_not_grow_with_the_model() -> None:
-    """Numpy reports its arrays to tracemalloc: a few blocks of 64 Ki elements, whether 1 or 8 million weights."""
+    """Numpy reports its arrays to tracemalloc: a few blocks of 128 Ki elements, whether 1 or 8 million weights."""
     peaks = []
     for size in (1 << 20, 1 << 23):
         layout = Layout((TensorSpec("w", (size,), Dtype.FLOAT32),))
@@ -236,4 +236,4 @@ def test_memory_does_not_grow_with_the_model() -> None:
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < 16 << 20
-    assert peaks[1] < peaks[0] * 1.25 + (1 << 20)
+    assert abs(peaks[1] - peaks[0]) < 1 << 20

@@ -33,6 +33,9 @@ def callable_from_loops(function: Callable[P, R]) -> Callable[P, R]:
 def compiled(function: Callable[P, R], signature: Sequence[object]) -> Callable[P, R]:
     """``function`` compiled for exactly this signature, run without the GIL; other argument types raise TypeError.
 
+    Arithmetic is IEEE 754, operation by operation: nothing is reordered or fused, so every machine gives the same bits.
+    A division by zero gives infinity or NaN instead of raising, so that loops vectorise.
+
     The machine code is kept in the cache described in ``kernel``. Where no cache directory can be written (read-only
     package and home, full disk) it is compiled in memory and a warning says so.
 
@@ -66,7 +69,7 @@ def scalar_type(dtype: type[np.generic]) -> Any:
 
 
 def _compile(function: Callable[P, R], signature: Sequence[object], *, cache: bool) -> Callable[P, R]:
-    made = _numba.njit(nogil=True, cache=cache)(function)
+    made = _numba.njit(nogil=True, cache=cache, error_model="numpy")(function)
     dispatcher = cast("_Dispatcher", made)
     dispatcher.compile(tuple(signature))
     dispatcher.disable_compile()

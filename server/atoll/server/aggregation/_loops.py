@@ -1,4 +1,4 @@
-"""The two loops that numba compiles, for any way of writing an element; ``kernel`` is their typed face.
+"""The loops that numba compiles; ``kernel`` and ``optimisers`` are their typed faces.
 
 They are plain enough for LLVM to vectorise: no branch, no call that stays a call, slices instead of index sums.
 
@@ -12,6 +12,7 @@ They are plain enough for LLVM to vectorise: no branch, no call that stays a cal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,9 @@ Vector = npt.NDArray[Any]
 Fold = Callable[[npt.NDArray[np.int64], Vector, tuple[int, int, int, int], int, float, float], int]
 Inspect = Callable[[Vector, Vector, int], tuple[int, float]]
 Widen = Callable[[Any], Any]
+SecondMoment = Callable[[float, float, float], float]
+Settings = tuple[float, float, float, float]
+Adaptive = Callable[[Vector, Vector, Vector, Vector, Settings, Vector, Vector, Vector], None]
 
 
 @callable_from_loops
@@ -118,3 +122,56 @@ def inspect_with(widen: Widen) -> Inspect:
         return int(largest[0]), float(squares[0])
 
     return inspect
+
+
+def mean(sums: npt.NDArray[np.int64], divisor: float, means: npt.NDArray[np.float64]) -> None:
+    """Divide: each sum is rounded to float64 once, each quotient once."""
+    for at in range(sums.size):
+        means[at] = np.float64(sums[at]) / divisor
+
+
+def adaptive_with(second_moment: SecondMoment) -> Adaptive:
+    """The loop of Reddi et al. 2021, Algorithm 2, with the given rule for v (from v, the squared mean update, beta2).
+
+    Weights and mean update are float64, momentum and second moment float32; settings are (lr, beta1, beta2, tau).
+    """
+
+    def step(
+        weights: Vector,
+        mean_update: Vector,
+        momentum: Vector,
+        second: Vector,
+        settings: Settings,
+        new_weights: Vector,
+        new_momentum: Vector,
+        new_second: Vector,
+    ) -> None:
+        lr, beta1, beta2, tau = settings
+        for at in range(weights.size):
+            delta = mean_update[at]
+            first = beta1 * np.float64(momentum[at]) + (1.0 - beta1) * delta
+            moved = second_moment(np.float64(second[at]), delta * delta, beta2)
+            new_weights[at] = weights[at] + lr * first / (math.sqrt(moved) + tau)
+            new_momentum[at] = first
+            new_second[at] = moved
+
+    return step
+
+
+@callable_from_loops
+def adagrad(second: float, square: float, beta2: float) -> float:  # noqa: ARG001 - one signature for all rules
+    """V + Δ²."""
+    return second + square
+
+
+@callable_from_loops
+def adam(second: float, square: float, beta2: float) -> float:
+    """beta2 v + (1 - beta2) Δ²."""
+    return beta2 * second + (1.0 - beta2) * square
+
+
+@callable_from_loops
+def yogi(second: float, square: float, beta2: float) -> float:
+    """V - (1 - beta2) Δ² sign(v - Δ²)."""
+    step = (1.0 - beta2) * square
+    return second - step if second > square else (second + step if second < square else second)

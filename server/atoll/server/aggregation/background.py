@@ -42,7 +42,7 @@ class BackgroundWriter:
         self._pending: deque[Future[None]] = deque()
 
     def append(self, block: Block) -> None:
-        """Hand over the next piece of each sink; the arrays must not be changed afterwards.
+        """Hand over the next piece of each sink; its arrays must stay as they are for ``MAX_PENDING`` more calls.
 
         Raises:
             Exception: what a sink raised for an earlier block.

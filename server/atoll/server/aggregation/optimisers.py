@@ -19,16 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from atoll.server.aggregation import _loops
+from atoll.server.aggregation._jit import array_type, compiled, tuple_type
 from atoll.server.aggregation.errors import AggregationError
 
 Float64s = npt.NDArray[np.float64]
-Float32s = npt.NDArray[np.float32]
-State = Mapping[str, Float32s]
+State = Mapping[str, npt.NDArray[np.float32]]
 """Named state tensors of one block, each float32 of the block's shape (n,)."""
 
 _MOMENTUM = "momentum"
@@ -53,8 +55,8 @@ class ServerOptimiser(Protocol):
         """The state of ``size`` elements before the first round."""
         ...
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
-        """One round on a block; all arrays have shape (n,) and none is written to."""
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
+        """One round on a block: all arrays have shape (n,). Only ``out`` is written to, and returned, if given."""
         ...
 
 
@@ -70,13 +72,16 @@ class FedAvg:
     def __post_init__(self) -> None:
         _check_lr(self.lr)
 
-    def init(self, size: int) -> State:  # noqa: ARG002 - there is no state
+    def init(self, size: int) -> State:
         """No state."""
-        return {}
+        return _filled(size)
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """W += lr Δ."""
-        return Applied(weights + self.lr * mean_update, state)
+        new = out or _like(weights, state)
+        np.multiply(mean_update, self.lr, out=new.weights)
+        np.add(new.weights, weights, out=new.weights)
+        return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +97,25 @@ class FedAvgM:
 
     def __post_init__(self) -> None:
         _check_lr(self.lr)
-        _check_decay(_MOMENTUM, self.momentum)
+        _check_decays(momentum=self.momentum)
 
     def init(self, size: int) -> State:
-        """Zero momentum."""
-        return {_MOMENTUM: np.zeros(size, np.float32)}
+        """M = 0."""
+        return _filled(size, momentum=0.0)
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """M = momentum m + Δ; w += lr m, or lr (Δ + momentum m)."""
-        momentum = self.momentum * state[_MOMENTUM].astype(np.float64) + mean_update
-        step = mean_update + self.momentum * momentum if self.nesterov else momentum
-        return Applied(weights + self.lr * step, {_MOMENTUM: momentum.astype(np.float32)})
+        new = out or _like(weights, state)
+        step = new.weights  # takes m, then the step, then the weights: no block more than needed
+        np.multiply(state[_MOMENTUM], self.momentum, out=step, dtype=np.float64)
+        np.add(step, mean_update, out=step)
+        np.copyto(new.state[_MOMENTUM], step, casting="same_kind")
+        if self.nesterov:
+            np.multiply(step, self.momentum, out=step)
+            np.add(step, mean_update, out=step)
+        np.multiply(step, self.lr, out=step)
+        np.add(step, weights, out=step)
+        return new
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +134,12 @@ class FedAdagrad:
 
     def init(self, size: int) -> State:
         """M = 0, v = tau²."""
-        return _adaptive_init(size, self.tau)
+        return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """Algorithm 2 of the paper with v = v + Δ²."""
-        second = state[_SECOND_MOMENT].astype(np.float64) + np.square(mean_update)
-        momentum = _first_moment(state, mean_update, self.beta1)
-        return _adaptive_step(weights, momentum, second, self.lr, self.tau)
+        settings = (self.lr, self.beta1, 0.0, self.tau)
+        return _adaptive(_loops.adagrad, settings, state, weights, mean_update, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +159,12 @@ class FedAdam:
 
     def init(self, size: int) -> State:
         """M = 0, v = tau²."""
-        return _adaptive_init(size, self.tau)
+        return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """Algorithm 2 of the paper with v = beta2 v + (1 - beta2) Δ²."""
-        old = state[_SECOND_MOMENT].astype(np.float64)
-        second = self.beta2 * old + (1.0 - self.beta2) * np.square(mean_update)
-        momentum = _first_moment(state, mean_update, self.beta1)
-        return _adaptive_step(weights, momentum, second, self.lr, self.tau)
+        settings = (self.lr, self.beta1, self.beta2, self.tau)
+        return _adaptive(_loops.adam, settings, state, weights, mean_update, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +184,12 @@ class FedYogi:
 
     def init(self, size: int) -> State:
         """M = 0, v = tau²."""
-        return _adaptive_init(size, self.tau)
+        return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s) -> Applied:
+    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """Algorithm 2 of the paper with v = v - (1 - beta2) Δ² sign(v - Δ²)."""
-        old = state[_SECOND_MOMENT].astype(np.float64)
-        square = np.square(mean_update)
-        second = old - (1.0 - self.beta2) * square * np.sign(old - square)
-        momentum = _first_moment(state, mean_update, self.beta1)
-        return _adaptive_step(weights, momentum, second, self.lr, self.tau)
+        settings = (self.lr, self.beta1, self.beta2, self.tau)
+        return _adaptive(_loops.yogi, settings, state, weights, mean_update, out)
 
 
 _OPTIMISERS = {cls.name: cls for cls in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)}
@@ -204,25 +211,43 @@ def optimiser_named(name: str, settings: Mapping[str, float] | None = None) -> S
     return cls(**dict[str, Any](settings or {}))
 
 
-def _adaptive_init(size: int, tau: float) -> State:
-    return {_MOMENTUM: np.zeros(size, np.float32), _SECOND_MOMENT: np.full(size, tau * tau, np.float32)}
+def _adaptive(
+    rule: _loops.SecondMoment,
+    settings: _loops.Settings,
+    state: State,
+    weights: Float64s,
+    mean_update: Float64s,
+    out: Applied | None,
+) -> Applied:
+    new = out or _like(weights, state)
+    moments = (state[_MOMENTUM], state[_SECOND_MOMENT])
+    new_moments = (new.state[_MOMENTUM], new.state[_SECOND_MOMENT])
+    _adaptive_loop(rule)(weights, mean_update, *moments, settings, new.weights, *new_moments)
+    return new
 
 
-def _first_moment(state: State, mean_update: Float64s, beta1: float) -> Float64s:
-    return beta1 * state[_MOMENTUM].astype(np.float64) + (1.0 - beta1) * mean_update
+@cache
+def _adaptive_loop(rule: _loops.SecondMoment) -> _loops.Adaptive:
+    float64s, float32s = array_type(np.float64), array_type(np.float32)
+    new_float64s, new_float32s = array_type(np.float64, writable=True), array_type(np.float32, writable=True)
+    old = (float64s, float64s, float32s, float32s)
+    new = (new_float64s, new_float32s, new_float32s)
+    return compiled(_loops.adaptive_with(rule), (*old, tuple_type(np.float64, 4), *new))
 
 
-def _adaptive_step(weights: Float64s, momentum: Float64s, second: Float64s, lr: float, tau: float) -> Applied:
-    state = {_MOMENTUM: momentum.astype(np.float32), _SECOND_MOMENT: second.astype(np.float32)}
-    return Applied(weights + lr * momentum / (np.sqrt(second) + tau), state)
+def _filled(size: int, **values: float) -> State:
+    return {name: np.full(size, value, np.float32) for name, value in values.items()}
+
+
+def _like(weights: Float64s, state: State) -> Applied:
+    return Applied(np.empty_like(weights), {name: np.empty_like(value) for name, value in state.items()})
 
 
 def _check_adaptive(lr: float, tau: float, **decays: float) -> None:
     _check_lr(lr)
     if not (np.isfinite(tau) and tau > 0):
         raise AggregationError(f"tau {tau} is out of range", "allowed are finite values above 0, for example 1e-3")
-    for name, value in decays.items():
-        _check_decay(name, value)
+    _check_decays(**decays)
 
 
 def _check_lr(lr: float) -> None:
@@ -230,6 +255,7 @@ def _check_lr(lr: float) -> None:
         raise AggregationError(f"server lr {lr} is out of range", "allowed are finite values above 0, for example 1.0")
 
 
-def _check_decay(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise AggregationError(f"{name} {value} is out of range", "allowed are values from 0 to below 1")
+def _check_decays(**decays: float) -> None:
+    for name, value in decays.items():
+        if not 0 <= value < 1:
+            raise AggregationError(f"{name} {value} is out of range", "allowed are values from 0 to below 1")

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from atoll.server.aggregation import kernel
 from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateError, PartialSumError
 from atoll.server.aggregation.grid import Grid
 
@@ -75,8 +76,12 @@ class MergedSum:
         return reduce(np.add, blocks[1:], blocks[0])
 
 
-def mean_block(partial: PartialSum, start: int, stop: int) -> npt.NDArray[np.float64]:
+def mean_block(
+    partial: PartialSum, start: int, stop: int, out: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
     """The weighted mean of elements [start, stop) as float64: sum / (total weight * 2**fraction_bits).
+
+    It is written to ``out``, of that many elements, if given.
 
     The sum is rounded to float64 once and divided once, so the mean of the grid values is exact to 2 units in the last
     place, and each grid value is within half the grid's resolution of what was sent.
@@ -88,7 +93,9 @@ def mean_block(partial: PartialSum, start: int, stop: int) -> npt.NDArray[np.flo
         raise AggregationError("the sum holds no update, so it has no mean", "abandon the round instead")
     if not 0 <= start <= stop <= partial.size:
         raise AggregationError(f"block [{start}, {stop}) is outside the model's [0, {partial.size})")
-    return np.divide(partial.sum_block(start, stop), partial.total_weight * partial.grid.scale)
+    means = np.empty(stop - start) if out is None else out
+    kernel.mean(partial.sum_block(start, stop), partial.total_weight * partial.grid.scale, means)
+    return means
 
 
 def check_mergeable(one: PartialSum, other: PartialSum) -> None:

@@ -1,8 +1,8 @@
 """The next model, made block by block: merge the partial sums, apply the server optimiser, write.
 
 Old model and state are read from maps, new ones go to sinks that hash and store each byte as it comes, so there is no
-second pass. Held in memory: a few blocks, whatever the size of the model. Nothing becomes visible here: the caller
-commits the sinks once ``release_model`` has returned, and drops them if it raises.
+second pass. Held in memory: some 10 MiB, whatever the size of the model (``workspace``). Nothing becomes visible here:
+the caller commits the sinks once ``release_model`` has returned, and drops them if it raises.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.aggregation import kernel
-from atoll.server.aggregation.background import BackgroundWriter, Sink
+from atoll.server.aggregation.background import MAX_PENDING, BackgroundWriter, Sink
 from atoll.server.aggregation.errors import ReleaseError
 from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
 from atoll.server.aggregation.partial import PartialSum, mean_block
-from atoll.wire.encoding import Encoding, decode, encode
+from atoll.server.aggregation.workspace import Workspace, decode_into
+from atoll.wire.encoding import Encoding, decode
 from atoll.wire.layout import Layout
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-RELEASE_BLOCK = 1 << 16
-"""Elements per block: small enough for its float64 arrays to stay in a core's cache."""
+RELEASE_BLOCK = 1 << 17
+"""Elements per block: its float64 arrays are 1 MiB each, and mostly stay in a core's cache."""
 
 _STATE_BYTES = 4
 _MODEL = "model"  # cannot be the name of a state tensor
@@ -115,11 +116,14 @@ def release_model(
     _check_inputs(layout, partial, optimiser, old, new)
     _check_averaged(layout, averaged)
     squares = []
+    work = Workspace(min(RELEASE_BLOCK, layout.size), MAX_PENDING + 1, optimiser.state_names)
     with BackgroundWriter({_MODEL: new.model, **new.state}) as writer:
         for block in _blocks(layout, averaged):
-            mean = mean_block(partial, block.start, block.stop)
+            mean = mean_block(partial, block.start, block.stop, out=work.mean[: block.size])
             squares.append(kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares)
-            writer.append(_next(layout, block, optimiser, old, mean))
+            pieces = _next(block, optimiser, old, work)
+            _check_finite(layout, block, pieces)
+            writer.append(pieces)
         writer.finish()
     return Released(
         updates=len(partial.updates),
@@ -129,23 +133,22 @@ def release_model(
 
 
 def _next(
-    layout: Layout, block: _Block, optimiser: ServerOptimiser, old: OldModel, mean: npt.NDArray[np.float64]
+    block: _Block, optimiser: ServerOptimiser, old: OldModel, work: Workspace
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """The block's pieces of the new files, checked to be finite."""
-    bytes_at = slice(block.byte_start, block.byte_start + block.size * block.encoding.itemsize)
-    weights = decode(memoryview(old.model).cast("B")[bytes_at], block.encoding).astype(np.float64)
-    state = _state_of(block, optimiser, old)
+    """The block's pieces of the new model and state, in the workspace's next set of results."""
+    size, result = block.size, work.next_set()
+    weights, mean = work.weights[:size], work.mean[:size]
+    old_bytes = memoryview(old.model).cast("B")[block.byte_start : block.byte_start + size * block.encoding.itemsize]
+    decode_into(weights, old_bytes, block.encoding)
+    state, out = _state_of(block, optimiser, old), Applied(work.new_weights[:size], result.state(size))
     with np.errstate(over="ignore", invalid="ignore"):
-        applied = (
-            Applied(_AVERAGE.apply({}, weights, mean).weights, state)
-            if block.averaged
-            else optimiser.apply(state, weights, mean)
-        )
-        encoded = encode(applied.weights, block.encoding)
-    _check_finite(layout, block, encoded, block.encoding, "value")
-    for name, piece in applied.state.items():
-        _check_finite(layout, block, piece, Encoding.FLOAT32, name)
-    return {_MODEL: encoded, **applied.state}
+        if block.averaged:
+            _AVERAGE.apply({}, weights, mean, out)
+            for name, values in state.items():
+                np.copyto(out.state[name], values)
+        else:
+            optimiser.apply(state, weights, mean, out)
+    return {_MODEL: result.encode(out.weights, block.encoding), **out.state}
 
 
 def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State:
@@ -191,13 +194,14 @@ def _check_averaged(layout: Layout, averaged: Set[str]) -> None:
         raise ReleaseError(f"tensor {min(unknown)!r} is to be averaged, but the layout has none of that name")
 
 
-def _check_finite(layout: Layout, block: _Block, piece: npt.NDArray[np.generic], encoding: Encoding, what: str) -> None:
-    if kernel.inspect(piece.data, encoding).finite:
-        return
-    at = block.start + int(np.argmin(np.isfinite(decode(piece.data, encoding))))
-    span = layout.spans[bisect_right([span.start for span in layout.spans], at) - 1]
-    raise ReleaseError(
-        f"element {at - span.start} of tensor {span.spec.name!r} ({span.spec.dtype.value}) would get a {what} that is "
-        f"not finite",
-        "lower the server's lr, or keep the tensor in a wider type",
-    )
+def _check_finite(layout: Layout, block: _Block, pieces: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    for name, piece in pieces.items():
+        encoding = block.encoding if name == _MODEL else Encoding.FLOAT32
+        if not kernel.inspect(piece.data, encoding).finite:
+            at = block.start + int(np.argmin(np.isfinite(decode(piece.data, encoding))))
+            span = layout.spans[bisect_right([span.start for span in layout.spans], at) - 1]
+            raise ReleaseError(
+                f"element {at - span.start} of tensor {span.spec.name!r} ({span.spec.dtype.value}) would get a "
+                f"{'value' if name == _MODEL else name} that is not finite",
+                "lower the server's lr, or keep the tensor in a wider type",
+            )

@@ -1,0 +1,79 @@
+"""Memory that a release reuses from block to block, and the conversions into and out of it.
+
+Fresh arrays of this size come from the system page by page and go back at once: that costs more than the arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.wire.encoding import Encoding, as_stored, decode, encode
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_PIECE = 1 << 12
+"""Elements per step of a conversion that makes temporary arrays: small enough for the heap to keep them."""
+
+
+class Workspace:
+    """Room for blocks of up to ``block`` elements: three float64 arrays, and 8 + 4 bytes per state tensor for each set.
+
+    Args:
+        block: elements, at most, of a block.
+        sets: how many results may be in use at a time; ``next_set`` gives them in turn.
+        state_names: the optimiser's tensors.
+    """
+
+    def __init__(self, block: int, sets: int, state_names: Iterable[str]) -> None:
+        self.mean = np.empty(block)
+        self.weights = np.empty(block)
+        self.new_weights = np.empty(block)
+        names = tuple(state_names)
+        self._sets = cycle(ResultSet(block, names) for _ in range(sets))
+
+    def next_set(self) -> ResultSet:
+        """The set that was given out longest ago."""
+        return next(self._sets)
+
+
+class ResultSet:
+    """Where one block's results lie until they are written: the encoded weights, and float32 state by name."""
+
+    def __init__(self, block: int, state_names: tuple[str, ...]) -> None:
+        self._encoded = np.empty(block * np.dtype(np.float64).itemsize, np.uint8)
+        self._state = {name: np.empty(block, np.float32) for name in state_names}
+
+    def state(self, size: int) -> dict[str, npt.NDArray[np.float32]]:
+        """The state's room for a block of ``size`` elements."""
+        return {name: room[:size] for name, room in self._state.items()}
+
+    def encode(self, values: npt.NDArray[np.float64], encoding: Encoding) -> npt.NDArray[np.generic]:
+        """The values in the encoding's storage dtype, rounded to nearest, ties to even; too large becomes infinite."""
+        stored = self._encoded[: values.size * encoding.itemsize].view(encoding.storage)
+        with np.errstate(over="ignore"):
+            if encoding is Encoding.BFLOAT16:
+                for cut in _pieces(values.size):
+                    stored[cut] = encode(values[cut], encoding)
+            else:
+                np.copyto(stored, values, casting="same_kind")
+        return stored
+
+
+def decode_into(room: npt.NDArray[np.float64], payload: Buffer, encoding: Encoding) -> None:
+    """Widen the payload, exactly, into ``room`` of as many elements."""
+    stored = as_stored(payload, encoding)
+    if encoding is Encoding.BFLOAT16:
+        for cut in _pieces(room.size):
+            room[cut] = decode(stored[cut].data, encoding)
+    else:
+        np.copyto(room, stored.view(encoding.storage), casting="same_kind")
+
+
+def _pieces(size: int) -> Iterator[slice]:
+    return (slice(start, start + _PIECE) for start in range(0, size, _PIECE))
