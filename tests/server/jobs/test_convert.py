@@ -1,8 +1,9 @@
 import pytest
 
 from atoll.server.aggregation.optimisers import FedAvgM, FedYogi
-from atoll.server.jobs import optimiser_of, parse_job, to_run_policy
+from atoll.server.jobs import expected_window_s, optimiser_of, parse_job, report_window_of, to_run_policy
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
+from atoll.server.report_window import FixedReportWindow, LearnedReportWindow
 from atoll.server.rounds import LateMode, Weighting
 
 
@@ -35,3 +36,10 @@ def test_optimisers_get_their_parameters() -> None:
     assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{momentum}")) == FedAvgM(0.7, 0.8, nesterov=True)
     yogi = 'name = "fedyogi"\nlr = 0.1\nbeta1 = 0.5\nbeta2 = 0.6\ntau = 0.01\n'
     assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{yogi}")) == FedYogi(0.1, 0.5, 0.6, 0.01)
+
+
+def test_the_window_is_fixed_or_learned() -> None:
+    assert report_window_of(parse_job(f"{MINIMAL}[straggler]\nreport_window_s = 9\n")) == FixedReportWindow(9.0)
+    learned = parse_job(f"{MINIMAL}[straggler.learned]\nquantile = 0.5\nmax_s = 700\n")
+    assert report_window_of(learned) == LearnedReportWindow(quantile=0.5, max_s=700.0)
+    assert expected_window_s(learned) == 600.0

@@ -104,6 +104,7 @@ def test_missing_sections_say_what_they_need() -> None:
     ("text", "key", "words"),
     [
         ("quorum = 9\nmin_available = 9", "cohort.quorum", "above cohort.size 8; allowed are 1 to 8"),
+        ("rate = 0.5", "cohort.rate", 'only "poisson" has a rate; leave it out'),
         ("quorum = 0", "cohort.quorum", 'needs cohort.sampler "poisson"'),
         ("min_available = 2", "cohort.min_available", "could never succeed; allowed from 6"),
         ('sampler = "poisson"\nover_selection = 1.5', "cohort.over_selection", "does not go with cohort.sampler"),

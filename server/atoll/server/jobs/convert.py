@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.server.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
 from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
 
 if TYPE_CHECKING:
@@ -38,3 +39,23 @@ def optimiser_of(spec: JobSpec) -> ServerOptimiser:
     from atoll.server.aggregation.optimisers import optimiser_named  # noqa: PLC0415  # the command line parses jobs too
 
     return optimiser_named(spec.optimiser.name, spec.optimiser.settings)
+
+
+def report_window_of(spec: JobSpec) -> ReportWindow:
+    """How the job's rounds choose their deadline."""
+    learned = spec.straggler.learned
+    if learned is None:
+        return FixedReportWindow(spec.straggler.report_window_s)
+    return LearnedReportWindow(
+        quantile=learned.quantile,
+        factor=learned.factor,
+        min_s=learned.min_s,
+        max_s=learned.max_s,
+        initial_s=learned.initial_s,
+    )
+
+
+def expected_window_s(spec: JobSpec) -> float:
+    """Seconds that members will have at least, for samplers that know speeds."""
+    learned = spec.straggler.learned
+    return spec.straggler.report_window_s if learned is None else learned.initial_s

@@ -77,6 +77,16 @@ class CohortSection(Section):
             "time."
         ),
     ] = "uniform"
+    rate: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="With `poisson`: the probability of each participant, instead of one that follows from `size` "
+            "and who is connected.",
+        ),
+        Hint(default="`size` over the participants connected"),
+    ] = None
     over_selection: Annotated[
         float,
         Field(
@@ -128,6 +138,8 @@ class CohortSection(Section):
                 "min_available",
                 f"is below cohort.quorum {self.quorum}, so rounds could never succeed; allowed from {self.quorum}",
             )
+        if self.sampler != "poisson":
+            yield from self.unused(("rate",), f'cohort.sampler is "{self.sampler}", and only "poisson" has a rate')
         if self.sampler == "poisson" and self.over_selection > 1:
             yield (
                 "over_selection",
