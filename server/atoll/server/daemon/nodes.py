@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
 from atoll.server.aggregation import PartialFile, PartialSum
-from atoll.server.errors import UnavailableError
+from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+
+log = logging.getLogger(__name__)
 
 
 class Node(Protocol):
@@ -30,7 +33,7 @@ class Node(Protocol):
         ...
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget the sums of one attempt of a round."""
+        """Forget a run's sums up to this attempt of a round."""
         ...
 
     async def drop_run(self, run: str) -> None:
@@ -58,11 +61,12 @@ class LocalNode:
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """See ``Node``."""
-        self._node.drop(run, round_number, attempt)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._node.drop, run, round_number, attempt)
 
     async def drop_run(self, run: str) -> None:
         """See ``Node``."""
-        self._node.drop_run(run)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._node.drop_run, run)
 
 
 class FileNode:
@@ -109,7 +113,7 @@ class RemoteCalls(Protocol):
         ...
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget one attempt of a round."""
+        """Forget a run's sums up to this attempt of a round."""
         ...
 
     async def drop_run(self, run: str) -> None:
@@ -148,20 +152,34 @@ class NodePool:
             shares[self._choose(node).name].append(item)
         async with contextlib.AsyncExitStack() as stack:
             nodes = [(self._nodes[name], share) for name, share in sorted(shares.items())]
-            entered = [stack.enter_async_context(node.partial(key, share)) for node, share in nodes]
-            yield list(await asyncio.gather(*entered))
+            entering = [stack.enter_async_context(node.partial(key, share)) for node, share in nodes]
+            # All have ended, one way or the other, before the stack unwinds what they hold.
+            entered = await asyncio.gather(*entering, return_exceptions=True)
+            yield [_sum_of(outcome) for outcome in entered]
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget the sums of one attempt of a round everywhere."""
-        for node in list(self._nodes.values()):
-            await node.drop(run, round_number, attempt)
+        """Forget a run's sums up to this attempt of a round, everywhere."""
+        await self._everywhere(lambda node: node.drop(run, round_number, attempt))
 
     async def drop_run(self, run: str) -> None:
         """Forget every sum of a run everywhere."""
+        await self._everywhere(lambda node: node.drop_run(run))
+
+    async def _everywhere(self, call: Callable[[Node], Awaitable[None]]) -> None:
+        """A node that does not answer has lost its memory, or gives it back with the next round's."""
         for node in list(self._nodes.values()):
-            await node.drop_run(run)
+            try:
+                await call(node)
+            except ServerError as error:
+                log.warning("ingest node %s keeps old sums for now: %s", node.name, error.detail)
 
     def _choose(self, name: str) -> Node:
         if not self._nodes:
             raise UnavailableError("node.none", "no ingest node is running", "try again", retry_after_s=1.0)
         return self._nodes.get(name) or self._nodes[min(self._nodes)]
+
+
+def _sum_of(outcome: PartialSum | BaseException) -> PartialSum:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

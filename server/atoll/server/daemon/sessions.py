@@ -16,6 +16,10 @@ log = logging.getLogger(__name__)
 
 OUTBOX_MESSAGES = 64
 """Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
+CUT_S = 2.0
+"""A closed stream whose participant does not read what is left is cut off after so many seconds."""
+TAKEN_OVER_S = 10.0
+"""Two processes with one identity replace each other no faster than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,15 @@ class Session:
         introduction: what it said of itself.
         outbox: instructions on their way to it; None ends the stream.
         counted_from: epoch seconds from which its time online is not yet in its history.
+        cut: ends the stream at once, whatever its participant does.
     """
 
     participant: str
     introduction: Introduction
     outbox: asyncio.Queue[participation_pb2.CheckInResponse | None]
     counted_from: float
-    busy_with: str = ""
+    cut: Callable[[], None]
+    _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: participation_pb2.CheckInResponse) -> bool:
         """Queue an instruction; False if the participant does not keep up and its stream is to be closed."""
@@ -63,6 +69,13 @@ class Session:
             if self.outbox.full():
                 self.outbox.get_nowait()
             self.outbox.put_nowait(last)
+        if self._cutting is None:
+            self._cutting = asyncio.get_running_loop().call_later(CUT_S, self.cut)
+
+    def ended(self) -> None:
+        """The stream has ended by itself; there is nothing left to cut off."""
+        if self._cutting is not None:
+            self._cutting.cancel()
 
 
 Listener = Callable[[Session], None]
@@ -82,13 +95,13 @@ class Sessions:
         self._connected.append(connected)
         self._disconnected.append(disconnected)
 
-    def connect(self, participant: str, introduction: Introduction) -> Session:
-        """Open a session; an older one of the same participant is closed."""
+    def connect(self, participant: str, introduction: Introduction, cut: Callable[[], None]) -> Session:
+        """Open a session, which ``cut`` can end at once; an older one of the same participant is closed."""
         queue: asyncio.Queue[participation_pb2.CheckInResponse | None] = asyncio.Queue(OUTBOX_MESSAGES)
-        session = Session(participant, introduction, queue, time.time())
+        session = Session(participant, introduction, queue, time.time(), cut)
         older = self._sessions.get(participant)
         if older is not None:
-            older.close(come_back(0.0, "another connection of this participant took over"))
+            older.close(come_back(TAKEN_OVER_S, "another connection of this participant took over"))
         self._sessions[participant] = session
         for listener in self._connected:
             listener(session)
@@ -97,6 +110,7 @@ class Sessions:
 
     def disconnect(self, session: Session) -> None:
         """Forget a session whose stream has ended, unless a newer one has taken its place."""
+        session.ended()
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
             for listener in self._disconnected:
@@ -120,7 +134,7 @@ class Sessions:
         self._changed = asyncio.Event()
 
     def changed(self) -> asyncio.Event:
-        """Set when next a participant comes, goes, or becomes free: take it before looking, so that nothing is missed."""
+        """Set when next a participant comes, goes, or becomes free: take it before you look, to miss nothing."""
         return self._changed
 
 

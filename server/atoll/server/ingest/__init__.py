@@ -7,7 +7,8 @@ on different connections, or in different worker processes, never share a file o
                                                             <segment>.index  one record per payload, see ``records``
     spool/<run>/<round>.<attempt>/<participant>/<digest>.committed           the chosen records, written on commit
 
-``receiver`` writes one stream, ``commit`` makes an upload whole and durable, ``node`` folds committed uploads, and
-``desk`` is what the coordinator answers to an ingest node: who a caller is, whether an upload is wanted, and the
-durable record of a report. Updates are people's: the folder of a round is removed when the round is released.
+``spool`` knows all of these files. ``receiver`` writes one stream, ``commit`` makes an upload whole and durable,
+``node`` folds committed uploads, and ``desk`` is what the coordinator answers to an ingest node: who a caller is,
+whether an upload is wanted, and the durable record of a report. Updates are people's: the folder of a round is removed
+when the round is released.
 """

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll.server.errors import InvalidRequestError, StorageError
-from atoll.server.ingest.records import norm_of
+from atoll.server.errors import InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.ingest.records import Record, norm_of
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.wire.chunks import check_coverage, update_digest
 from atoll.wire.errors import CoverageError
+
+log = logging.getLogger(__name__)
+
+MAX_BLOCKS = 1 << 24
+"""Separate runs of elements that the chunks of one upload may name together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +38,22 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
 
     Raises:
         InvalidRequestError: if chunks are missing or overlap, or the digest is another.
+        LimitExceededError: if the chunks are too scattered.
         StorageError: if the disk refuses.
     """
-    records = spool.received(upload)
     try:
-        check_coverage((record.header.range for record in records), elements)
-    except CoverageError as error:
-        raise InvalidRequestError(
-            "upload.incomplete", str(error), "ask for the upload's status, send what is missing, report again"
-        ) from None
-    found = update_digest([record.header for record in records])
-    if found != digest:
-        raise InvalidRequestError(
-            "upload.digest",
-            f"the upload's digest is {found[:16]}..., reported was {digest[:16]}...",
-            "start a new upload under a new upload_id",
-        )
-    try:
+        records = spool.received(upload)
+        _check_whole(records, elements)
+        found = update_digest([record.header for record in records])
+        if found != digest:
+            raise InvalidRequestError(
+                "upload.digest",
+                f"the upload's digest is {found[:16]}..., reported was {digest[:16]!r}",
+                "start a new upload under a new upload_id",
+            )
         spool.commit(upload, records)
     except OSError as error:
+        log.warning("the update of %s for run %s could not be made durable: %s", upload.participant, upload.run, error)
         raise StorageError(
             "storage.spool",
             f"the update could not be made durable: {error.strerror}",
@@ -57,3 +61,21 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
             retry_after_s=5.0,
         ) from error
     return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
+
+
+def _check_whole(records: Sequence[Record], elements: int) -> None:
+    blocks = sum(1 if record.header.range.contiguous else record.header.range.count for record in records)
+    if blocks > MAX_BLOCKS:
+        raise LimitExceededError(
+            "upload.blocks",
+            f"the upload's chunks name {blocks} runs of elements, at most {MAX_BLOCKS}",
+            "cut larger runs",
+        )
+    try:
+        check_coverage((record.header.range for record in records), elements)
+    except CoverageError as error:
+        raise InvalidRequestError(
+            "upload.incomplete",
+            str(error),
+            "ask for the upload's status, send what is missing, report again; chunks that overlap need a new upload_id",
+        ) from None

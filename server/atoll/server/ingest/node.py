@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from threading import Lock
 
 from atoll.server.aggregation import Accumulator, Grid
-from atoll.server.ingest.spool import Committed, Spool
+from atoll.server.ingest.committed import Committed
+from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
 
 log = logging.getLogger(__name__)
@@ -44,11 +46,12 @@ class FoldItem:
 
 
 class _Sum:
-    """The accumulator of one round and the lock under which it changes."""
+    """The sum of one round. Under ``lock``: its accumulator, made on first use, and whether it was dropped."""
 
-    def __init__(self, accumulator: Accumulator) -> None:
-        self.accumulator = accumulator
+    def __init__(self) -> None:
         self.lock = Lock()
+        self.accumulator: Accumulator | None = None
+        self.dropped = False
 
 
 class IngestNode:
@@ -71,62 +74,91 @@ class IngestNode:
             NotFoundError, CorruptDataError: if an upload is gone or damaged; the sum holds the others.
             RejectedUpdateError: for a value that the grid does not admit.
         """
-        found = self._sum(key)
-        with found.lock:
-            self._add(found.accumulator, items)
+        with self._locked(key) as accumulator:
+            self._add(accumulator, items)
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
         """The sum of exactly these updates; what is missing is folded, and too much starts the sum anew.
+
+        The caller reads it without a lock: until it has, it must not ask for anything else of the same sum.
 
         Raises:
             NotFoundError, CorruptDataError: if an upload is gone or damaged.
             RejectedUpdateError: for a value that the grid does not admit.
         """
-        found = self._sum(key)
-        wanted = {item.update_id for item in items}
-        with found.lock:
-            if not found.accumulator.updates <= wanted:
-                log.warning("the partial sum holds updates that do not count; folding anew", extra={"run": key.run})
-                found.accumulator.reset(key.grid)
-            self._add(found.accumulator, items)
-        return found.accumulator
+        with self._locked(key) as accumulator:
+            self._make_exact(accumulator, key, items)
+            return accumulator
 
     def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> int:
-        """Write the sum of exactly these updates to a file; returns their total weight."""
-        accumulator = self.partial(key, items)
-        accumulator.write_to(path)
-        return accumulator.total_weight
+        """Write the sum of exactly these updates to a file; returns their total weight. Raises as ``partial``."""
+        with self._locked(key) as accumulator:
+            self._make_exact(accumulator, key, items)
+            accumulator.write_to(path)
+            return accumulator.total_weight
 
     def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget the sums of one attempt of a round; the memory is kept for the next one."""
-        with self._lock:
-            for key in [key for key in self._sums if (key.run, key.round, key.attempt) == (run, round_number, attempt)]:
-                self._spare = self._sums.pop(key).accumulator
+        """Forget a run's sums up to this attempt of a round; the memory is kept for the next one."""
+        self._drop(
+            key for key in self._keys() if key.run == run and (key.round, key.attempt) <= (round_number, attempt)
+        )
 
     def drop_run(self, run: str) -> None:
         """Forget every sum of a run, and the spare memory."""
+        self._drop(key for key in self._keys() if key.run == run)
         with self._lock:
-            for key in [key for key in self._sums if key.run == run]:
-                del self._sums[key]
             self._spare = None
 
-    def _sum(self, key: SumKey) -> _Sum:
+    def _keys(self) -> list[SumKey]:
         with self._lock:
-            found = self._sums.get(key)
-            if found is None:
-                found = self._sums[key] = _Sum(self._accumulator(key))
-            return found
+            return list(self._sums)
 
-    def _accumulator(self, key: SumKey) -> Accumulator:
-        spare, self._spare = self._spare, None
+    def _drop(self, keys: Iterable[SumKey]) -> None:
+        """A sum that is being folded into is waited for: its memory must not change hands meanwhile."""
+        for key in keys:
+            with self._lock:
+                found = self._sums.pop(key, None)
+            if found is None:
+                continue
+            with found.lock:
+                found.dropped = True
+                freed, found.accumulator = found.accumulator, None
+            with self._lock:
+                self._spare = freed or self._spare
+
+    @contextlib.contextmanager
+    def _locked(self, key: SumKey) -> Iterator[Accumulator]:
+        """The sum's accumulator, for one thread at a time."""
+        while True:
+            with self._lock:
+                found = self._sums.setdefault(key, _Sum())
+            with found.lock:
+                if found.dropped:
+                    continue
+                if found.accumulator is None:
+                    found.accumulator = self._new_accumulator(key)
+                yield found.accumulator
+                return
+
+    def _new_accumulator(self, key: SumKey) -> Accumulator:
+        with self._lock:
+            spare, self._spare = self._spare, None
         if spare is not None and spare.size == key.elements:
             spare.reset(key.grid)
             return spare
+        del spare  # before the new one is made: never two
         return Accumulator(key.elements, key.grid)
 
+    def _make_exact(self, accumulator: Accumulator, key: SumKey, items: Sequence[FoldItem]) -> None:
+        if not accumulator.updates <= {item.update_id for item in items}:
+            log.warning("the partial sum holds updates that do not count; folding anew", extra={"run": key.run})
+            accumulator.reset(key.grid)
+        self._add(accumulator, items)
+
     def _add(self, accumulator: Accumulator, items: Iterable[FoldItem]) -> None:
+        known = accumulator.updates
         for item in items:
-            if item.update_id not in accumulator.updates:
+            if item.update_id not in known:
                 with self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
                     accumulator.fold(item.update_id, item.weight, _chunks(upload))
 

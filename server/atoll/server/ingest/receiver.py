@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
+import logging
+from concurrent.futures import Executor, Future
 
 from atoll.server.aggregation import inspect
-from atoll.server.errors import InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
 from atoll.server.ingest.desk import UploadGrant
-from atoll.server.ingest.spool import Segment, Spool, UploadRef
-from atoll.wire.chunks import Chunk
+from atoll.server.ingest.segment import Segment
+from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.errors import DigestError
+
+log = logging.getLogger(__name__)
+
+MAX_SEGMENTS = 4096
+"""Streams that may feed the uploads of one participant for one attempt, one after another and together."""
+CHUNKS_FLOOR = 1 << 16
+MEAN_CHUNK_BYTES = 1 << 16
+"""The uploads of one participant for one attempt may have ``CHUNKS_FLOOR`` chunks and one more per so many bytes."""
+RECOUNT_BYTES = 64 << 20
+"""A stream looks again at what its siblings (in any process) have stored after so many bytes of its own."""
 
 
 class RejectedUpdateError(InvalidRequestError):
@@ -18,18 +30,28 @@ class RejectedUpdateError(InvalidRequestError):
 
 
 class Receiver:
-    """Writes one stream's chunks in order. Holds at most two chunks: one being written, one being received."""
+    """Writes one stream's chunks in order. Holds at most two chunks: one being written, one being received.
+
+    Make it in a worker thread, for it looks at the disk; use and close it in the event loop.
+
+    Raises:
+        ConflictError: if the participant has reported already.
+        InvalidRequestError: if the round takes no updates.
+        LimitExceededError: if the participant's streams have left too many segments.
+    """
 
     def __init__(self, spool: Spool, upload: UploadRef, grant: UploadGrant, executor: Executor) -> None:
+        _check_wanted(grant)
         self._grant = grant
         self._executor = executor
         self._segment: Segment | None = None
         self._spool = spool
         self._upload = upload
-        self._held = sum(record.header.payload_bytes for record in spool.received(upload))
-        self._pending: asyncio.Future[None] | None = None
+        self._writing: Future[None] | None = None
+        self._uncounted_bytes = 0
         self.chunks = 0
         self.payload_bytes = 0
+        self._count_stored()
 
     async def add(self, chunk: Chunk) -> None:
         """Take the next chunk; waits until the one before it is written.
@@ -37,40 +59,61 @@ class Receiver:
         Raises:
             InvalidRequestError: for a chunk beyond the layout, or one that does not match its digest.
             RejectedUpdateError: for a value that is not finite or beyond the grid.
-            LimitExceededError: if the upload grows beyond what was granted.
+            LimitExceededError: if the participant's uploads grow beyond what was granted.
             StorageError: if the disk refuses.
         """
-        header = chunk.header
-        if header.range.stop > self._grant.elements:
-            raise InvalidRequestError(
-                "upload.range",
-                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {self._grant.elements - 1}",
-            )
-        if self._held + self.payload_bytes + header.payload_bytes > self._grant.max_bytes:
-            raise LimitExceededError(
-                "upload.bytes",
-                f"the upload would hold over {self._grant.max_bytes} bytes",
-                "ask for the upload's status and send only what is missing",
-            )
         await self._settle()
-        loop = asyncio.get_running_loop()
-        self._pending = loop.run_in_executor(self._executor, self._write, chunk)
+        self._check_room(chunk.header)
+        self._writing = self._executor.submit(self._write, chunk)
         self.chunks += 1
-        self.payload_bytes += header.payload_bytes
+        self.payload_bytes += chunk.header.payload_bytes
 
-    async def close(self) -> None:
-        """Wait for the last write and close the files, also after an error."""
-        try:
-            await self._settle()
-        finally:
-            if self._segment is not None:
-                self._segment.close()
-                self._segment = None
+    async def finish(self) -> None:
+        """Wait for the last write. Raises as ``add``."""
+        await self._settle()
+
+    def close(self) -> None:
+        """Close the files, as soon as a write that is under way has ended; does not wait for it."""
+        writing, self._writing = self._writing, None
+        if writing is None or writing.cancel():
+            self._close_segment()
+        else:
+            writing.add_done_callback(lambda _: self._close_segment())
 
     async def _settle(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            await pending
+        """Wait for the write under way. It stays known until it has ended, so that a cancelled stream's can too."""
+        if self._writing is not None:
+            await asyncio.wrap_future(self._writing)
+            self._writing = None
+
+    def _close_segment(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            segment.close()
+
+    def _check_room(self, header: ChunkHeader) -> None:
+        grant = self._grant
+        if header.range.stop > grant.elements:
+            raise InvalidRequestError(
+                "upload.range",
+                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {grant.elements - 1}",
+                "cut the chunks from the round's layout",
+            )
+        self._stored_bytes += header.payload_bytes
+        self._stored_chunks += 1
+        if self._stored_bytes > grant.max_bytes:
+            raise LimitExceededError(
+                "upload.bytes",
+                f"this participant's uploads for the round would hold over {grant.max_bytes} bytes",
+                "ask for the upload's status and send only what is missing",
+            )
+        most = CHUNKS_FLOOR + grant.max_bytes // MEAN_CHUNK_BYTES
+        if self._stored_chunks > most:
+            raise LimitExceededError(
+                "upload.chunks",
+                f"this participant's uploads for the round would have over {most} chunks",
+                "send larger chunks, as the welcome asks",
+            )
 
     def _write(self, chunk: Chunk) -> None:
         try:
@@ -78,20 +121,33 @@ class Receiver:
         except DigestError as error:
             raise InvalidRequestError("upload.digest", str(error), "send the chunk again") from None
         seen = inspect(chunk.payload, chunk.header.encoding)
-        self._check(chunk, finite=seen.finite, max_abs=seen.max_abs)
+        self._check_values(chunk, finite=seen.finite, max_abs=seen.max_abs)
         try:
             if self._segment is None:
                 self._segment = self._spool.open_segment(self._upload)
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
-            raise StorageError(
-                "storage.spool",
-                f"the chunk could not be stored: {error.strerror}",
-                "try again later",
-                retry_after_s=5.0,
-            ) from error
+            raise _refused_by_disk(error) from error
+        self._uncounted_bytes += chunk.header.payload_bytes
+        if self._uncounted_bytes >= RECOUNT_BYTES:
+            self._count_stored()
 
-    def _check(self, chunk: Chunk, *, finite: bool, max_abs: float) -> None:
+    def _count_stored(self) -> None:
+        """What the participant's uploads take on disk, this stream's writes included."""
+        try:
+            usage = self._spool.usage(self._upload)
+        except OSError as error:
+            raise _refused_by_disk(error) from error
+        if usage.segments >= MAX_SEGMENTS:
+            raise LimitExceededError(
+                "upload.streams",
+                f"{usage.segments} streams have fed this participant's uploads for the round",
+                "send more chunks per stream",
+            )
+        self._stored_bytes, self._stored_chunks = usage.payload_bytes, usage.chunks
+        self._uncounted_bytes = 0
+
+    def _check_values(self, chunk: Chunk, *, finite: bool, max_abs: float) -> None:
         first = chunk.header.range.offset
         if not finite:
             raise RejectedUpdateError(
@@ -106,3 +162,21 @@ class Receiver:
                 f"allowed is {self._grant.max_abs:g}",
                 "lower the learning rate, or raise aggregation.max_abs in the job",
             )
+
+
+def _check_wanted(grant: UploadGrant) -> None:
+    if grant.receipt is not None:
+        raise ConflictError(
+            "upload.reported", "this participant has reported for the round already", "wait for the next invitation"
+        )
+    if not grant.max_bytes:
+        raise InvalidRequestError(
+            "upload.unwanted", "this round asks for metrics, not for an update", "report without an upload"
+        )
+
+
+def _refused_by_disk(error: OSError) -> StorageError:
+    log.warning("an upload could not be stored: %s", error)
+    return StorageError(
+        "storage.spool", f"the chunk could not be stored: {error.strerror}", "try again later", retry_after_s=5.0
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import struct
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from atoll.server.errors import CorruptDataError
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import ChunkError
+
+log = logging.getLogger(__name__)
 
 # offset, block, stride, count | encoding, - | position in the data file | max |x|, sum of squares | digest | checksum
 _RECORD = struct.Struct("<QQQQ II Q dd 32s 8s")
@@ -58,14 +61,19 @@ class Record:
 
 
 def read_index(path: Path) -> list[Record]:
-    """The records of a segment's index; a torn last record (the writer was killed) is left out.
+    """The records of a segment's index that can be relied on.
 
-    Raises:
-        CorruptDataError: for a record that was changed on disk.
+    A torn last record (the writer was killed) is left out, and so is one that was changed on disk, with a warning: its
+    chunk counts as not received, and is sent again.
     """
     raw = path.read_bytes()
-    whole = len(raw) - len(raw) % RECORD_BYTES
-    return [unpack_record(raw[at : at + RECORD_BYTES], path, path.stem) for at in range(0, whole, RECORD_BYTES)]
+    records = []
+    for at in range(0, len(raw) - len(raw) % RECORD_BYTES, RECORD_BYTES):
+        try:
+            records.append(unpack_record(raw[at : at + RECORD_BYTES], path, path.stem))
+        except CorruptDataError as error:
+            log.warning("record %d is left out: %s", at // RECORD_BYTES, error)
+    return records
 
 
 def unpack_record(raw: bytes, path: Path, segment: str) -> Record:

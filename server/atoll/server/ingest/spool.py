@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
+import logging
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError
-from atoll.server.ingest.records import RECORD_BYTES, Record, read_index, unpack_record
+from atoll.server.errors import InvalidRequestError, ServerError
+from atoll.server.ingest.committed import (
+    COMMITTED,
+    SEGMENT_NAME_CHARS,
+    UPLOAD_ID_CHARS,
+    Committed,
+    map_segment,
+    open_committed,
+    pack_committed,
+    payload_in,
+)
+from atoll.server.ingest.records import RECORD_BYTES, Record, read_index
+from atoll.server.ingest.segment import DATA, INDEX, Segment
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
-from atoll.wire.digest import chunk_digest
 
-_UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
-_SEGMENT_NAME_BYTES = 16
-_UPLOAD_ID_BYTES = 32
+log = logging.getLogger(__name__)
+
+_UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class UploadRef:
-    """One upload of one participant for one attempt of a round."""
+    """One upload of one participant for one attempt of a round. Every part becomes the name of a folder.
+
+    Raises:
+        InvalidRequestError: for a part that cannot be such a name.
+    """
 
     run: str
     round: int
@@ -32,101 +48,103 @@ class UploadRef:
     participant: str
     upload_id: str
 
+    def __post_init__(self) -> None:
+        _check_name(self.run)
+        _check_name(self.participant)
+        if not _UPLOAD_ID.fullmatch(self.upload_id):
+            raise InvalidRequestError(
+                "upload.id",
+                f"upload_id {self.upload_id[:40]!r}: needs {UPLOAD_ID_CHARS} hexadecimal digits",
+                "name each upload with 16 random bytes in hex",
+            )
+
     @classmethod
     def of(cls, key: UploadKey, participant: str) -> UploadRef:
         """The reference for a key as it came over the wire.
 
         Raises:
-            InvalidRequestError: if the upload id is not 32 hex digits (it becomes a folder name).
+            InvalidRequestError: for a part that cannot be the name of a folder.
         """
-        if not _UPLOAD_ID.fullmatch(key.upload_id):
-            raise InvalidRequestError("upload.id", f"upload_id {key.upload_id[:40]!r}: needs 32 hexadecimal digits")
         return cls(key.run, key.round, key.attempt, participant, key.upload_id)
 
 
-class Segment:
-    """The file pair of one upload stream, being written. Not thread-safe: one stream, one writer."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one participant's uploads for one attempt take on disk, repeated chunks included."""
 
-    def __init__(self, folder: Path) -> None:
-        self.name = secrets.token_hex(_SEGMENT_NAME_BYTES // 2)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self._data = os.open(folder / f"{self.name}.data", flags, 0o600)
-        try:
-            self._index = os.open(folder / f"{self.name}.index", flags, 0o600)
-        except OSError:
-            os.close(self._data)
-            raise
-        self._position = 0
-
-    def append(self, header: ChunkHeader, payload: memoryview, max_abs: float, sum_squares: float) -> None:
-        """Write a payload and then its record, so that a record always has its payload.
-
-        Raises:
-            OSError: if the disk refuses; the segment then ends at the last whole record.
-        """
-        record = Record(header, self.name, self._position, max_abs, sum_squares)
-        _write_all(self._data, payload)
-        self._position += payload.nbytes
-        _write_all(self._index, memoryview(record.pack()))
-
-    def close(self) -> None:
-        """Close both files."""
-        os.close(self._data)
-        os.close(self._index)
+    payload_bytes: int = 0
+    chunks: int = 0
+    segments: int = 0
 
 
 class Spool:
-    """All uploads under one folder; every process of the server may open it at the same time."""
+    """All uploads under one folder; every process of the server may open it at the same time.
+
+    Segments that this object began carry its own prefix. What others wrote is compared with its digests before it is
+    relied on: after a power failure an index may tell of payloads that never reached the disk.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _fsync(root.parent)
+        self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
 
     def folder(self, upload: UploadRef) -> Path:
         """Where the segments of an upload lie."""
-        return self.round_folder(upload.run, upload.round, upload.attempt) / upload.participant / upload.upload_id
-
-    def round_folder(self, run: str, round_number: int, attempt: int) -> Path:
-        """Where all uploads of one attempt of a round lie."""
-        return self.root / run / f"{round_number}.{attempt}"
+        return self._participant_folder(upload.run, upload.round, upload.attempt, upload.participant) / upload.upload_id
 
     def open_segment(self, upload: UploadRef) -> Segment:
-        """A new segment of an upload."""
+        """A new segment of an upload.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
         folder = self.folder(upload)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Segment(folder)
+        return Segment(folder, self._prefix + secrets.token_hex(SEGMENT_NAME_CHARS // 4))
+
+    def usage(self, upload: UploadRef) -> Usage:
+        """What the participant's uploads for that attempt take, whatever their ids."""
+        payload_bytes = index_bytes = segments = 0
+        for path in self.folder(upload).parent.glob(f"*/*{DATA}"):
+            segments += 1
+            payload_bytes += _size_of(path)
+            index_bytes += _size_of(path.with_suffix(INDEX))
+        return Usage(payload_bytes, index_bytes // RECORD_BYTES, segments)
 
     def received(self, upload: UploadRef) -> list[Record]:
-        """What has arrived of an upload, one record per range, ordered by range.
+        """What has arrived of an upload, one record per chunk, ordered by range.
 
         A chunk that arrived twice (a stream broke before its answer) counts once; two different chunks for the same
-        range are both listed and fail the coverage check.
+        range are both listed and fail the coverage check. A chunk whose payload is not whole is left out.
         """
-        chosen: dict[tuple[object, bytes], Record] = {}
-        folder = self.folder(upload)
-        for path in sorted(folder.glob("*.index")):
-            for record in read_index(path):
-                chosen.setdefault((record.header.range, record.header.digest), record)
+        chosen: dict[ChunkHeader, Record] = {}
+        for path in sorted(self.folder(upload).glob(f"*{INDEX}")):
+            for record in self._reliable(path):
+                chosen.setdefault(record.header, record)
         return sorted(chosen.values(), key=lambda record: record.header.range)
 
-    def commit(self, upload: UploadRef, records: list[Record]) -> str:
+    def commit(self, upload: UploadRef, records: Collection[Record]) -> str:
         """Make an upload durable: its segments, the list of chosen records, and the folders. Returns its digest.
 
         Raises:
-            OSError: if the disk refuses; the upload is then not committed.
+            OSError: if the disk refuses; the upload is then not committed. Segments that could not be synced are
+                removed, for the kernel may have dropped what it failed to write, and would not say so twice.
         """
         folder = self.folder(upload)
         digest = update_digest([record.header for record in records])
         for name in sorted({record.segment for record in records}):
-            _fsync(folder / f"{name}.data")
-        temporary = folder / secrets.token_hex(8)
-        with temporary.open("wb") as file:
-            file.write(upload.upload_id.encode("ascii"))
-            for record in records:
-                file.write(record.segment.encode("ascii") + record.pack())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(folder.parent / f"{digest}.committed")
+            try:
+                _fsync(folder / f"{name}{DATA}")
+            except OSError:
+                _remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
+                raise
+        _write_durably(
+            folder.parent / f"{digest}{COMMITTED}",
+            folder / secrets.token_hex(8),
+            pack_committed(upload.upload_id, records),
+        )
         for parent in (folder, *list(folder.parents)[:4]):
             _fsync(parent)
         return digest
@@ -139,14 +157,13 @@ class Spool:
 
         Raises:
             NotFoundError: if it is not committed here.
-            CorruptDataError: if its list of records does not match ``digest``, or a file is shorter than it says.
+            CorruptDataError: if its list of records does not match ``digest``, or a data file is gone.
         """
-        folder = self.round_folder(run, round_number, attempt) / participant
-        upload_id, records = _read_committed(folder / f"{digest}.committed", digest)
-        with contextlib.ExitStack() as stack:
-            names = {record.segment for record in records}
-            maps = {name: stack.enter_context(_mapped(folder / upload_id / f"{name}.data")) for name in names}
-            yield Committed(folder / upload_id, records, maps)
+        if not _DIGEST.fullmatch(digest):
+            raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
+        folder = self._participant_folder(run, round_number, attempt, participant)
+        with open_committed(folder / f"{digest}{COMMITTED}", digest) as upload:
+            yield upload
 
     def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
         """Why a committed upload cannot be read whole; empty if it can."""
@@ -166,79 +183,89 @@ class Spool:
         Returns the (round, attempt) that are gone for good.
         """
         gone = []
-        for folder in sorted((self.root / run).glob("*.*")):
+        for folder in sorted(self._run_folder(run).glob("*.*")):
             number, _, attempt = folder.name.partition(".")
-            if not (number.isdigit() and attempt.isdigit()) or (int(number), int(attempt)) > through:
+            if not (number.isdecimal() and attempt.isdecimal()) or (int(number), int(attempt)) > through:
                 continue
             kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == (int(number), int(attempt))}
-            for uploads in folder.iterdir():
-                if uploads.name not in kept:
-                    shutil.rmtree(uploads, ignore_errors=True)
-            if not kept:
-                shutil.rmtree(folder, ignore_errors=True)
+            if kept:
+                _remove_folders(path for path in folder.iterdir() if path.name not in kept)
+            else:
+                _remove_folders([folder])
                 gone.append((int(number), int(attempt)))
         return gone
 
     def drop_run(self, run: str) -> None:
         """Remove every upload of a run; nothing happens if there is none."""
-        shutil.rmtree(self.root / run, ignore_errors=True)
+        _remove_folders([self._run_folder(run)])
 
     def runs(self) -> list[str]:
         """The runs that have uploads here, for sweeping after a restart."""
         return sorted(folder.name for folder in self.root.iterdir() if folder.is_dir())
 
+    def _reliable(self, index: Path) -> list[Record]:
+        """The records of a segment whose payloads are there."""
+        try:
+            records = read_index(index)
+            if index.stem.startswith(self._prefix):
+                size = _size_of(index.with_suffix(DATA))
+                return [record for record in records if record.position + record.header.payload_bytes <= size]
+            data = map_segment(index.parent, index.stem)
+        except (OSError, ValueError) as error:
+            log.warning("segment %s is left out: %s", index, error)
+            return []
+        found = [record for record in records if payload_in(data, record) is not None]
+        if len(found) < len(records):
+            log.warning("segment %s lacks %d of its %d payloads", index, len(records) - len(found), len(records))
+        return found
 
-@dataclass(frozen=True)
-class Committed:
-    """A committed upload, open for reading."""
+    def _run_folder(self, run: str) -> Path:
+        return self.root / _check_name(run)
 
-    folder: Path
-    records: list[Record]
-    maps: dict[str, memoryview]
-
-    def payload(self, record: Record) -> memoryview:
-        """The payload of a record: a view into the page cache.
-
-        Raises:
-            CorruptDataError: if the file is too short or the payload does not match its digest.
-        """
-        view = self.maps[record.segment][record.position : record.position + record.header.payload_bytes]
-        if view.nbytes != record.header.payload_bytes or chunk_digest(view) != record.header.digest:
-            raise CorruptDataError(
-                "spool.corrupt",
-                f"{self.folder / record.segment}.data: the chunk at byte {record.position} does not match its digest",
-                "the round is tried again without this upload",
-            )
-        return view
+    def _participant_folder(self, run: str, round_number: int, attempt: int, participant: str) -> Path:
+        return self._run_folder(run) / f"{round_number}.{attempt}" / _check_name(participant)
 
 
-def _read_committed(path: Path, digest: str) -> tuple[str, list[Record]]:
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequestError("spool.name", f"{name[:80]!r} cannot name a run or participant")
+    return name
+
+
+def _write_durably(path: Path, temporary: Path, content: bytes) -> None:
     try:
-        raw = path.read_bytes()
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        _remove_files(temporary)
+        raise
+
+
+def _remove_files(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):  # the disk is failing already; what stays goes with the round
+            path.unlink(missing_ok=True)
+
+
+def _remove_folders(folders: Iterable[Path]) -> None:
+    """Remove folders whole. What cannot be removed, or is written meanwhile, is logged and goes with the next sweep."""
+    for folder in folders:
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            _remove_files(folder)
+        if folder.exists():
+            log.warning("%s could not be removed; it is tried again when the next round ends", folder)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
     except FileNotFoundError:
-        raise NotFoundError("spool.missing", f"{path}: no committed upload there") from None
-    rows = raw[_UPLOAD_ID_BYTES:]
-    size = _SEGMENT_NAME_BYTES + RECORD_BYTES
-    records = []
-    for at in range(0, len(rows) - len(rows) % size, size):
-        name = rows[at : at + _SEGMENT_NAME_BYTES].decode("ascii", "replace")
-        records.append(unpack_record(rows[at + _SEGMENT_NAME_BYTES : at + size], path, name))
-    if update_digest([record.header for record in records]) != digest:
-        raise CorruptDataError("spool.corrupt", f"{path}: its records do not make up the update that it is named after")
-    return raw[:_UPLOAD_ID_BYTES].decode("ascii", "replace"), records
-
-
-@contextlib.contextmanager
-def _mapped(path: Path) -> Iterator[memoryview]:
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    # Not closed by hand: views of it may live a little longer than this block; the last one frees it.
-    yield memoryview(mapped)
-
-
-def _write_all(descriptor: int, payload: memoryview) -> None:
-    while payload.nbytes:
-        payload = payload[os.write(descriptor, payload) :]
+        return 0
 
 
 def _fsync(path: Path) -> None:

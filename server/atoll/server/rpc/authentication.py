@@ -1,23 +1,31 @@
-"""Who is calling, from the client certificate of the connection."""
+"""Who is calling, from the certificate of the connection, and whether a long stream's caller is still welcome."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import Any, TypeVar
 
 import grpc.aio
 
-from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 
-INSECURE_PARTICIPANT = "atoll-insecure-participant"
-INSECURE_OPERATOR = "atoll-insecure-operator"
-
+T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
-
+INSECURE_PARTICIPANT = "atoll-insecure-participant"
+INSECURE_OPERATOR = "atoll-insecure-operator"
 REVOCATION_CHECK_S = 1.0
+IDLE_S = 60.0
+"""A stream that sends nothing for so long is broken off; what it sent before is kept."""
+MAX_STREAMS = 32
+"""Transfers that one participant may have open at the same time, in one process of the server."""
+_ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
 class Authenticator:
@@ -47,7 +55,7 @@ class Authenticator:
             UnauthenticatedError: without a certificate that is in force.
             ForbiddenError: for an operator's certificate.
         """
-        return (await self._require(context, Role.PARTICIPANT)).name
+        return await self._require(context, Role.PARTICIPANT)
 
     async def operator(self, context: Context) -> str:
         """The calling operator's name.
@@ -56,18 +64,17 @@ class Authenticator:
             UnauthenticatedError: without a certificate that is in force.
             ForbiddenError: for a participant's certificate.
         """
-        return (await self._require(context, Role.OPERATOR)).name
+        return await self._require(context, Role.OPERATOR)
 
-    async def _require(self, context: Context, role: Role) -> Caller:
+    async def _require(self, context: Context, role: Role) -> str:
         caller = await self.caller(context)
         if caller.role is not role:
             raise ForbiddenError(
                 "certificate.role",
-                f"this needs the certificate of an {role}"
-                if role is Role.OPERATOR
-                else f"this needs the certificate of a {role}, not of an {caller.role}",
+                f"this call needs {_ROLES[role]}'s certificate; {caller.name} is {_ROLES[caller.role]}",
+                f"connect with the credential of {_ROLES[role]}",
             )
-        return caller
+        return caller.name
 
     def _from_metadata(self, context: Context) -> Caller:
         metadata = dict(context.invocation_metadata() or ())
@@ -99,3 +106,59 @@ class Watch:
         if now - self._checked >= REVOCATION_CHECK_S:
             self._checked = now
             await self._authenticator.caller(self._context)
+
+    async def over(self, requests: AsyncIterator[T], idle_s: float = IDLE_S) -> AsyncGenerator[T, None]:
+        """The messages of a stream as long as its caller is welcome, which is looked at between messages too.
+
+        Raises:
+            UnauthenticatedError: if the caller's certificate is no longer in force.
+            UnavailableError: if nothing comes for ``idle_s`` seconds.
+        """
+        messages = aiter(requests)
+        while True:
+            coming = asyncio.ensure_future(anext(messages, None))
+            try:
+                await self._wait(coming, idle_s)
+                message = coming.result()
+            finally:
+                coming.cancel()
+            if message is None:
+                return
+            await self.check()
+            yield message
+
+    async def _wait(self, coming: asyncio.Future[Any], idle_s: float) -> None:
+        until = time.monotonic() + idle_s
+        while not (await asyncio.wait({coming}, timeout=min(idle_s, REVOCATION_CHECK_S)))[0]:
+            await self.check()
+            if time.monotonic() >= until:
+                raise UnavailableError(
+                    "stream.idle", f"nothing came for {idle_s:g} s", "go on in a new stream", retry_after_s=1.0
+                )
+
+
+class Places:
+    """Bounds the transfers that each caller has open at the same time."""
+
+    def __init__(self, most: int = MAX_STREAMS) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def taken(self, caller: str) -> Iterator[None]:
+        """One place of this caller's.
+
+        Raises:
+            LimitExceededError: if all of them are taken.
+        """
+        if self._taken[caller] >= self._most:
+            raise LimitExceededError(
+                "stream.places", f"{caller} has {self._most} transfers open already", "close some first"
+            )
+        self._taken[caller] += 1
+        try:
+            yield
+        finally:
+            self._taken[caller] -= 1
+            if not self._taken[caller]:
+                del self._taken[caller]

@@ -26,6 +26,8 @@ _RECEIPTS = {
 _DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items()}
 IDENTITY_CACHE_S = 1.0
 """How long a worker remembers who holds a certificate: a revocation is in force there within this time."""
+CALL_S = 30.0
+"""The longest wait for the coordinator's answer."""
 _CACHED = 16_384
 
 
@@ -92,7 +94,9 @@ class RemoteDesk:
         if caller is not None and now - at < IDENTITY_CACHE_S:
             return caller
         async with as_server_errors("coordinator"):
-            answer = await self._stub.Identify(ingest_pb2.IdentifyRequest(certificate_pem=certificate_pem))
+            answer = await self._stub.Identify(
+                ingest_pb2.IdentifyRequest(certificate_pem=certificate_pem), timeout=CALL_S
+            )
         caller = Caller(Role(answer.role), answer.name)
         self._known[certificate_pem] = (now, caller)
         self._known.move_to_end(certificate_pem)
@@ -104,7 +108,8 @@ class RemoteDesk:
         """See ``Desk``."""
         key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
         async with as_server_errors("coordinator"):
-            answer = await self._stub.GrantUpload(ingest_pb2.GrantUploadRequest(participant=participant, round=key))
+            request = ingest_pb2.GrantUploadRequest(participant=participant, round=key)
+            answer = await self._stub.GrantUpload(request, timeout=CALL_S)
         return UploadGrant(
             elements=answer.elements,
             max_abs=answer.max_abs,
@@ -125,5 +130,5 @@ class RemoteDesk:
             late=commit.late,
         )
         async with as_server_errors("coordinator"):
-            answer = await self._stub.Commit(request)
+            answer = await self._stub.Commit(request, timeout=CALL_S)
         return receipt_from_proto(answer.response)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from atoll.server import errors
 from atoll.wire.errors import WireError
 from atoll.wire.status import ErrorDetail, Fault
 
 log = logging.getLogger(__name__)
+
+MAX_STATUS_CHARS = 256
+MAX_MESSAGE_BYTES = 3072
+MAX_REMEDY_BYTES = 512
+"""Together, escaped and in base64, they stay below the 8 KiB of metadata that every gRPC client takes."""
 
 # First match wins; subclasses come before their bases.
 _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
@@ -27,15 +35,17 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
     (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (errors.StorageError, grpc.StatusCode.UNAVAILABLE),
     (errors.CorruptDataError, grpc.StatusCode.DATA_LOSS),
+    (errors.ServerError, grpc.StatusCode.INTERNAL),
 )
+
+Behaviour = Callable[..., Any]
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail] | None:
     """The status and detail for an error that callers may see; None for one that is the server's own bug."""
     if isinstance(error, errors.ServerError):
-        for kind, status in _STATUSES:
-            if isinstance(error, kind):
-                return status, error.detail
+        status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+        return status, error.detail
     if isinstance(error, WireError):
         return grpc.StatusCode.INVALID_ARGUMENT, ErrorDetail("wire.invalid", Fault.CALLER, str(error))
     return None
@@ -46,24 +56,17 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     known = status_of(error)
     if known is None:
         log.error("unexpected error in %s", method, exc_info=error)
-        known = (
-            grpc.StatusCode.INTERNAL,
-            ErrorDetail(
-                "server.internal",
-                Fault.SERVER,
-                f"unexpected {type(error).__name__} in {method}",
-                "see the server's log",
-            ),
-        )
+        message = f"unexpected {type(error).__name__} in {method}"
+        detail = ErrorDetail("server.internal", Fault.SERVER, message, "see the server's log")
+        known = grpc.StatusCode.INTERNAL, detail
+    elif isinstance(error, errors.StorageError | errors.CorruptDataError):
+        log.error("%s failed: %s", method, error)
     status, detail = known
-    await context.abort(status, str(detail), (detail.trailer(),))
-
-
-Behaviour = Callable[..., Any]
+    await context.abort(status, str(detail)[:MAX_STATUS_CHARS], (_bounded(detail).trailer(),))
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler so that what it raises reaches the caller as status and detail."""
+    """Wraps every handler: what it raises, and what cannot be parsed, reaches the caller as status and detail."""
 
     async def intercept_service(
         self,
@@ -74,38 +77,43 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return handler
-        method = str(handler_call_details.method)
-        if handler.response_streaming:
-            wrap, make = (
-                _guard_stream,
-                (
-                    grpc.stream_stream_rpc_method_handler
-                    if handler.request_streaming
-                    else grpc.unary_stream_rpc_method_handler
-                ),
-            )
-            inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        else:
-            wrap, make = (
-                _guard_unary,
-                (
-                    grpc.stream_unary_rpc_method_handler
-                    if handler.request_streaming
-                    else grpc.unary_unary_rpc_method_handler
-                ),
-            )
-            inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-        return make(
-            wrap(inner, method),
-            request_deserializer=handler.request_deserializer,
-            response_serializer=handler.response_serializer,
+        method, parse = str(handler_call_details.method), _parser_of(handler)
+        inputs = "stream" if handler.request_streaming else "unary"
+        outputs = "stream" if handler.response_streaming else "unary"
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        make = getattr(grpc, f"{inputs}_{outputs}_rpc_method_handler")
+        behaviour = getattr(handler, f"{inputs}_{outputs}")
+        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+            guard(behaviour, method, parse), response_serializer=handler.response_serializer
         )
+        return wrapped
 
 
-def _guard_unary(behaviour: Behaviour, method: str) -> Behaviour:
+def _parser_of(handler: Any) -> Behaviour:
+    """What makes the handler's request, or iterator of requests, of raw messages."""
+    deserialise = handler.request_deserializer
+    if deserialise is None:
+        return lambda raw: raw
+
+    def parse(raw: bytes) -> Any:
+        try:
+            return deserialise(raw)
+        except DecodeError as error:
+            raise errors.InvalidRequestError(
+                "wire.message", f"the message cannot be read: {error}", "use a client of this protocol version"
+            ) from None
+
+    async def parse_each(raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+        async for raw in raws:
+            yield parse(raw)
+
+    return parse_each if handler.request_streaming else parse
+
+
+def _guard_unary(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behaviour(parse(request), context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a status
@@ -114,14 +122,32 @@ def _guard_unary(behaviour: Behaviour, method: str) -> Behaviour:
     return guarded
 
 
-def _guard_stream(behaviour: Behaviour, method: str) -> Behaviour:
+def _guard_stream(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            async for response in behaviour(request, context):
-                yield response
+            async with contextlib.aclosing(behaviour(parse(request), context)) as responses:
+                async for response in responses:
+                    yield response
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a status
             await refuse(context, error, method)
 
     return guarded
+
+
+def _bounded(detail: ErrorDetail) -> ErrorDetail:
+    return replace(
+        detail, message=_cut(detail.message, MAX_MESSAGE_BYTES), remedy=_cut(detail.remedy, MAX_REMEDY_BYTES)
+    )
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """The text, or as many whole lines of it as fit (of a single line, as much as fits)."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= most_bytes:
+        return raw.decode()
+    head = raw[: most_bytes - 40].decode("utf-8", "ignore")
+    lines, _, _ = head.rpartition("\n")
+    shown = lines or head
+    return f"{shown}\n... and {len(raw) - len(shown.encode())} bytes more"

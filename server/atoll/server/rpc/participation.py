@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
 from typing import Protocol
 
+import grpc
+import grpc.aio
+
 import atoll.server
-from atoll.server.daemon.sessions import Introduction, Session, Sessions
+from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
@@ -22,6 +25,9 @@ MAX_LABELS = 32
 MAX_LABEL_CHARS = 256
 MAX_REASON_CHARS = 1024
 MAX_EXAMPLES = 2**40
+MAX_RESUMING = 64
+HELLO_S = 10.0
+"""A stream that has not said hello by then is broken off."""
 
 
 class FrontDesk(Protocol):
@@ -50,6 +56,7 @@ class ParticipationService(ParticipationServiceServicer):
         self._desk = desk
         self._authenticator = authenticator
         self._transfer_address = transfer_address
+        self._aborting: set[asyncio.Task[None]] = set()
 
     async def CheckIn(
         self, request_iterator: AsyncIterator[participation_pb2.CheckInRequest], context: Context
@@ -58,7 +65,8 @@ class ParticipationService(ParticipationServiceServicer):
         participant = await self._authenticator.participant(context)
         introduction = await _introduction(request_iterator)
         await self._desk.introduced(participant, introduction)
-        session = self._sessions.connect(participant, introduction)
+        session = self._sessions.connect(participant, introduction, self._cutter(context))
+        expiry = self._close_at_expiry(session)
         reader = asyncio.create_task(self._read(request_iterator, session))
         try:
             yield self._welcome(participant)
@@ -68,9 +76,30 @@ class ParticipationService(ParticipationServiceServicer):
                 reader.result()
         finally:
             self._sessions.disconnect(session)
+            expiry.cancel()
             reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError, InvalidRequestError):
-                await reader
+            await asyncio.gather(reader, return_exceptions=True)
+
+    def _cutter(self, context: Context) -> Callable[[], None]:
+        """Ends the calling handler's stream even where it waits for a participant that does not read."""
+        handler, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def cut() -> None:
+            if handler is not None and handler.cancel():
+                task = loop.create_task(_abort(context))
+                self._aborting.add(task)
+                task.add_done_callback(self._aborting.discard)
+
+        return cut
+
+    def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
+        """A participant that has renewed its certificate in time comes back with the new one."""
+        remaining_s = self._desk.certificate_remaining_s(session.participant)
+        last = come_back(0.0, "the certificate of this connection has expired")
+        timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), session.close, last)
+        if remaining_s < 0:  # unknown: without TLS
+            timer.cancel()
+        return timer
 
     def _welcome(self, participant: str) -> participation_pb2.CheckInResponse:
         return participation_pb2.CheckInResponse(
@@ -95,21 +124,23 @@ class ParticipationService(ParticipationServiceServicer):
             session.close()
 
 
+async def _abort(context: Context) -> None:
+    with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError):
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was closed and not read to its end")
+
+
 async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest]) -> Introduction:
-    first = await anext(aiter(requests), None)
+    try:
+        async with asyncio.timeout(HELLO_S):
+            first = await anext(aiter(requests), None)
+    except TimeoutError:
+        first = None
     if first is None or first.WhichOneof("message") != "hello":
         raise InvalidRequestError("checkin.order", "the first message of a check-in stream must be hello")
     hello = first.hello
     if hello.protocol < 1:
         raise InvalidRequestError("checkin.protocol", f"protocol {hello.protocol}: this server speaks {PROTOCOL}")
-    if hello.examples > MAX_EXAMPLES:
-        raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
-    too_long = [name for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
-    if len(hello.labels) > MAX_LABELS or too_long:
-        raise InvalidRequestError(
-            "checkin.labels",
-            f"at most {MAX_LABELS} labels of at most {MAX_LABEL_CHARS} characters; over: {too_long[:3]}",
-        )
+    _check_bounds(hello)
     return Introduction(
         examples=hello.examples,
         encodings=frozenset(item for item in Encoding if int(item) in {int(number) for number in hello.encodings}),
@@ -118,3 +149,16 @@ async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest
         labels=MappingProxyType(dict(hello.labels)),
         resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
     )
+
+
+def _check_bounds(hello: participation_pb2.Hello) -> None:
+    if hello.examples > MAX_EXAMPLES:
+        raise InvalidRequestError("checkin.examples", f"examples {hello.examples}: at most {MAX_EXAMPLES}")
+    if len(hello.resuming) > MAX_RESUMING:
+        raise InvalidRequestError("checkin.resuming", f"{len(hello.resuming)} rounds in work: at most {MAX_RESUMING}")
+    too_long = [name[:40] for name, value in hello.labels.items() if len(name) + len(value) > MAX_LABEL_CHARS]
+    if len(hello.labels) > MAX_LABELS or too_long:
+        raise InvalidRequestError(
+            "checkin.labels",
+            f"at most {MAX_LABELS} labels of at most {MAX_LABEL_CHARS} characters; over: {too_long[:3]}",
+        )

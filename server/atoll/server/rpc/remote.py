@@ -19,6 +19,7 @@ _KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
     grpc.StatusCode.PERMISSION_DENIED: errors.ForbiddenError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
     grpc.StatusCode.ABORTED: errors.TooLateError,
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
     grpc.StatusCode.DATA_LOSS: errors.CorruptDataError,
 }
 
@@ -28,13 +29,15 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
     """Turn a failed call to ``peer`` back into the ``ServerError`` that it raised there.
 
     Raises:
-        ServerError: of the kind that the status names; ``UnavailableError`` if the process does not answer.
+        ServerError: of the kind that the status names; ``UnavailableError`` if the process does not answer, or not in
+            time.
     """
     try:
         yield
     except grpc.aio.AioRpcError as error:
         detail = detail_from_trailers(list(error.trailing_metadata() or ()))
-        kind = _KINDS.get(error.code(), errors.UnavailableError)
         if detail is None:
-            raise kind("server.process", f"the {peer} does not answer: {error.details()}", retry_after_s=1.0) from error
+            message = f"the {peer} does not answer: {error.code().name} {error.details()}"
+            raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from error
+        kind = _KINDS.get(error.code(), errors.ServerError)
         raise kind(detail.code, detail.message, detail.remedy, detail.retry_after_s) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
@@ -11,14 +12,15 @@ from typing import Any, ParamSpec, TypeVar
 import grpc
 import grpc.aio
 
-from atoll.server.errors import InvalidRequestError, TooLateError
+from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.desk import Commit, Desk, UploadGrant
+from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.rpc.authentication import Authenticator, Context, Watch
+from atoll.server.rpc.authentication import Authenticator, Context, Places, Watch
 from atoll.server.rpc.desk import receipt_to_proto
-from atoll.server.stores import BlobStore
+from atoll.server.rpc.open_blobs import OpenBlobs
+from atoll.server.stores import Blob, BlobStore
 from atoll.wire.chunks import Chunk, UploadKey, frame_download, header_to_proto, key_from_proto, parse_upload
 from atoll.wire.messages import manifest_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -56,8 +58,10 @@ class TransferService:
         self._desk = desk
         self._authenticator = authenticator
         self._blobs = blobs
+        self._open_blobs = OpenBlobs(blobs, executor)
         self._spool = spool
         self._executor = executor
+        self._places = Places()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
@@ -92,45 +96,59 @@ class TransferService:
         return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(manifest))
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
-        """Chunks of a blob, straight from its memory map."""
-        await self._authenticator.caller(context)
-        with self._blobs.open(request.blob) as blob:
-            total = blob.manifest.chunk_count
-            if request.first_chunk > total:
-                raise InvalidRequestError(
-                    "download.range", f"first_chunk {request.first_chunk}: the blob has {total} chunks"
-                )
-            last = min(total, request.first_chunk + (request.chunk_count or total))
-            watch = Watch(self._authenticator, context)
-            for index in range(request.first_chunk, last):
-                await watch.check()
-                yield frame_download(index, blob.chunk(index))
+        """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
+        caller = await self._authenticator.caller(context)
+        watch = Watch(self._authenticator, context)
+        with self._places.taken(caller.name):
+            async with self._open_blobs.open(request.blob) as blob:
+                chunks = _chunks_asked(request, blob.manifest.chunk_count)
+                coming = None
+                for index in chunks:
+                    message = await (coming or self._call(_framed, blob, index))
+                    coming = self._call(_framed, blob, index + 1) if index + 1 in chunks else None
+                    await watch.check()
+                    yield message
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
-        receiver: Receiver | None = None
-        key: UploadKey | None = None
+        with self._places.taken(participant):
+            async with contextlib.aclosing(watch.over(requests)) as messages:
+                first = await anext(messages, None)
+                if first is None:
+                    return transfer_pb2.UploadResponse()
+                return await self._receive(participant, parse_upload(first), messages)
+
+    async def _receive(
+        self, participant: str, first: Chunk, messages: AsyncIterator[bytes]
+    ) -> transfer_pb2.UploadResponse:
+        key = _key_of(first)
+        upload = UploadRef.of(key, participant)
+        grant = await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+        receiver = await self._call(Receiver, self._spool, upload, grant, self._executor)
         try:
-            async for message in requests:
-                await watch.check()
+            await receiver.add(first)
+            async for message in messages:
                 chunk = parse_upload(message)
-                if receiver is None:
-                    key = _key_of(chunk)
-                    receiver = await self._receiver(participant, key)
+                if chunk.key not in {None, key}:
+                    raise InvalidRequestError(
+                        "upload.key", "a stream feeds one upload", "open a stream for each upload"
+                    )
                 await receiver.add(chunk)
-            if receiver is None:
-                return transfer_pb2.UploadResponse()
-            await receiver.close()
+            await receiver.finish()
         except RejectedUpdateError as error:
-            if key is not None:
-                await self._desk.commit(_rejection(participant, key, self._node, str(error)))
+            await self._tell_rejected(participant, key, str(error))
             raise
         finally:
-            if receiver is not None:
-                await receiver.close()
+            receiver.close()
         return transfer_pb2.UploadResponse(chunks=receiver.chunks, payload_bytes=receiver.payload_bytes)
+
+    async def _tell_rejected(self, participant: str, key: UploadKey, reason: str) -> None:
+        try:
+            await self._desk.commit(_rejection(participant, key, self._node, reason))
+        except ServerError as error:
+            log.warning("the rejection of %s's update is not recorded: %s", participant, error, extra={"run": key.run})
 
     async def get_upload_status(
         self, request: transfer_pb2.GetUploadStatusRequest, context: Context
@@ -150,7 +168,8 @@ class TransferService:
             grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
         except TooLateError:
             return receipt_to_proto(await self._desk.commit(Commit(participant, request, self._node, late=True)))
-        if grant.receipt is not None and grant.receipt.digest == request.digest:
+        if grant.receipt is not None:
+            _check_same(grant.receipt, request)
             return receipt_to_proto(grant.receipt)
         commit = Commit(participant, request, self._node)
         if request.upload_id:
@@ -163,22 +182,45 @@ class TransferService:
         done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
         return Commit(participant, request, self._node, done.payload_bytes, done.norm)
 
-    async def _receiver(self, participant: str, key: UploadKey) -> Receiver:
-        grant = await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
-        upload = UploadRef.of(key, participant)
-        return await self._call(Receiver, self._spool, upload, grant, self._executor)
-
-    async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+        return loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> range:
+    if request.first_chunk > total:
+        raise InvalidRequestError(
+            "download.range",
+            f"first_chunk {request.first_chunk}: the blob has {total} chunks",
+            "ask for chunks within the manifest",
+        )
+    return range(request.first_chunk, min(total, request.first_chunk + (request.chunk_count or total)))
+
+
+def _framed(blob: Blob, index: int) -> bytes:
+    return frame_download(index, blob.chunk(index))
+
+
+def _check_same(receipt: ReportReceipt, request: transfer_pb2.ReportRequest) -> None:
+    if receipt.digest != request.digest:
+        raise ConflictError(
+            "report.conflict",
+            f"this participant has reported update {receipt.digest[:16]!r} for the round; now it sends "
+            f"{request.digest[:16]!r}",
+            "the first report stands; report once per round",
+        )
 
 
 def _key_of(chunk: Chunk) -> UploadKey:
     if chunk.key is None:
-        raise InvalidRequestError("upload.key", "the first message of an upload stream has no key")
+        raise InvalidRequestError(
+            "upload.key", "the first message of an upload stream has no key", "name the upload in the first message"
+        )
     if chunk.key.tensor_set != "model":
         raise InvalidRequestError(
-            "upload.tensor_set", f"tensor set {chunk.key.tensor_set[:80]!r}: this round asks for 'model' only"
+            "upload.tensor_set",
+            f"tensor set {chunk.key.tensor_set[:80]!r}: this round asks for 'model' only",
+            "send the tensor set that the round asked for",
         )
     return chunk.key
 

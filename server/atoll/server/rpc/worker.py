@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+WORK_S = 600.0
+"""The longest wait for a worker to fold or write: a sum of gigabytes on a busy disk takes a while."""
 
 
 class WorkerService(WorkerServiceServicer):
@@ -48,12 +50,13 @@ class WorkerService(WorkerServiceServicer):
 
     async def DropRound(self, request: ingest_pb2.DropRoundRequest, context: Context) -> ingest_pb2.DropRoundResponse:
         """See ``IngestNode.drop``."""
-        self._node.drop(request.round.run, request.round.round, request.round.attempt)
+        at = request.round
+        await self._call(self._node.drop, at.run, at.round, at.attempt)
         return ingest_pb2.DropRoundResponse()
 
     async def DropRun(self, request: ingest_pb2.DropRunRequest, context: Context) -> ingest_pb2.DropRunResponse:
         """See ``IngestNode.drop_run``."""
-        self._node.drop_run(request.run)
+        await self._call(self._node.drop_run, request.run)
         return ingest_pb2.DropRunResponse()
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -72,7 +75,7 @@ class WorkerCalls:
         """Fold in the worker."""
         request = ingest_pb2.FoldRequest(round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items))
         async with as_server_errors(self._name):
-            await self._stub.Fold(request)
+            await self._stub.Fold(request, timeout=WORK_S)
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
         """Have the worker write a partial sum."""
@@ -80,18 +83,18 @@ class WorkerCalls:
             round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items), path=str(path)
         )
         async with as_server_errors(self._name):
-            await self._stub.WritePartial(request)
+            await self._stub.WritePartial(request, timeout=WORK_S)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget one attempt of a round."""
+        """Forget a run's sums up to this attempt of a round."""
         key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
         async with as_server_errors(self._name):
-            await self._stub.DropRound(ingest_pb2.DropRoundRequest(round=key))
+            await self._stub.DropRound(ingest_pb2.DropRoundRequest(round=key), timeout=WORK_S)
 
     async def drop_run(self, run: str) -> None:
         """Forget a run."""
         async with as_server_errors(self._name):
-            await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run))
+            await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run), timeout=WORK_S)
 
 
 def _round(key: SumKey) -> participation_pb2.RoundKey:

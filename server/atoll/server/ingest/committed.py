@@ -1,0 +1,105 @@
+"""Committed uploads: the list of records that makes one, and its payloads as views into the page cache."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.errors import CorruptDataError, NotFoundError
+from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
+from atoll.server.ingest.segment import DATA
+from atoll.wire.chunks import update_digest
+from atoll.wire.digest import chunk_digest
+
+COMMITTED = ".committed"
+UPLOAD_ID_CHARS = 32
+SEGMENT_NAME_CHARS = 16
+_LOST = "the round goes on without this upload"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A committed upload, open for reading."""
+
+    folder: Path
+    records: list[Record]
+    maps: dict[str, memoryview]
+
+    def payload(self, record: Record) -> memoryview:
+        """The payload of a record: a view into the page cache, compared with its digest.
+
+        Raises:
+            CorruptDataError: if the file is too short or the payload does not match its digest.
+        """
+        view = payload_in(self.maps[record.segment], record)
+        if view is None:
+            raise CorruptDataError(
+                "spool.corrupt",
+                f"{self.folder / record.segment}{DATA}: the chunk at byte {record.position} does not match its digest",
+                _LOST,
+            )
+        return view
+
+
+def pack_committed(upload_id: str, records: Iterable[Record]) -> bytes:
+    """The list of an upload's chosen records, as it lies on disk."""
+    rows = (record.segment.encode("ascii") + record.pack() for record in records)
+    return b"".join((upload_id.encode("ascii"), *rows))
+
+
+@contextlib.contextmanager
+def open_committed(path: Path, digest: str) -> Iterator[Committed]:
+    """Open a committed upload by the path of its list; its data files are memory-mapped.
+
+    Raises:
+        NotFoundError: if there is none.
+        CorruptDataError: if the list does not match ``digest``, or a data file is gone.
+    """
+    upload_id, records = _read(path, digest)
+    folder = path.parent / upload_id
+    try:
+        maps = {name: map_segment(folder, name) for name in {record.segment for record in records}}
+    except (OSError, ValueError) as error:
+        raise CorruptDataError("spool.corrupt", f"{path}: a segment cannot be read: {error}", _LOST) from error
+    yield Committed(folder, records, maps)
+
+
+def map_segment(folder: Path, name: str) -> memoryview:
+    """The payloads of a segment as a memory map; views of it keep it alive.
+
+    Raises:
+        OSError: if it cannot be opened.
+        ValueError: if it is empty.
+    """
+    with (folder / f"{name}{DATA}").open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+
+
+def payload_in(data: memoryview, record: Record) -> memoryview | None:
+    """A record's payload among its segment's; None if it is cut short or does not match its digest."""
+    view = data[record.position : record.position + record.header.payload_bytes]
+    whole = view.nbytes == record.header.payload_bytes and chunk_digest(view) == record.header.digest
+    return view if whole else None
+
+
+def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
+    """Upload id and records, checked against the digest that the file is named after."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFoundError("spool.missing", f"{path}: no committed upload there", _LOST) from None
+    except OSError as error:
+        raise CorruptDataError("spool.corrupt", f"{path}: cannot be read: {error}", _LOST) from error
+    size = SEGMENT_NAME_CHARS + RECORD_BYTES
+    records = []
+    for at in range(UPLOAD_ID_CHARS, len(raw) - size + 1, size):
+        name = raw[at : at + SEGMENT_NAME_CHARS].decode("ascii", "replace")
+        records.append(unpack_record(raw[at + SEGMENT_NAME_CHARS : at + size], path, name))
+    if update_digest([record.header for record in records]) != digest:
+        raise CorruptDataError(
+            "spool.corrupt", f"{path}: its records do not make up the update that it is named after", _LOST
+        )
+    return raw[:UPLOAD_ID_CHARS].decode("ascii", "replace"), records
