@@ -15,7 +15,7 @@ from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import find_target
 from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
-from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.watch import JsonSink, follow, observe
 from atoll.server.control import Json, Progress, RunDetail
 from atoll.server.control.curves import panels
@@ -88,9 +88,10 @@ def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, j
     began = time.monotonic()
     with Processes(directory) as processes:
         federation = Federation(directory, plan, processes)
-        federation.prepare()
-        click.echo(f"starting a server and {plan.clients} clients", err=True)
-        ready = federation.start_server()
+        with busy("starting the server"):
+            federation.prepare()
+            ready = federation.start_server()
+        click.echo(f"server on {ready.address} (TLS), {plan.clients} clients joining", err=True)
         target = find_target(ready.address, ready.operator, None, insecure=False)
         with ControlClient(target.open(), target.address) as client:
             try:

@@ -91,6 +91,18 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+@contextmanager
+def busy(label: str) -> Iterator[None]:
+    """A spinner on stderr where that is a terminal; elsewhere the label, as a line."""
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        click.echo(label, err=True)
+        yield
+        return
+    with shown.status(label):
+        yield
+
+
 class Transfer:
     """How far a transfer has come; ``advance`` it by the bytes done."""
 

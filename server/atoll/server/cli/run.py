@@ -19,7 +19,7 @@ from atoll.server.cli.formats import (
     round_row,
     run_row,
 )
-from atoll.server.cli.output import json_option, print_json, print_table, size
+from atoll.server.cli.output import busy, json_option, print_json, print_table, size
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import Run
 from atoll.server.jobs import JobFileError, parse_job
@@ -153,7 +153,8 @@ def report(client: ControlClient, *, run_id: str, output: Path) -> None:
     """Write a report of a run: one HTML file that needs nothing else."""
     from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
 
-    page = render(client.run(find_run(client, run_id), members=True), now=time.time())
+    with busy("drawing the report"):
+        page = render(client.run(find_run(client, run_id), members=True), now=time.time())
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:
