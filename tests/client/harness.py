@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import grpc
 import numpy as np
@@ -192,7 +192,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def __aenter__(self) -> Federation:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

@@ -3,6 +3,7 @@
 Write a ``Participant``, then call ``run`` (or ``atoll client start MODULE:CLASS``).
 """
 
+from atoll.client.continuous import Continuous
 from atoll.client.errors import (
     ClientError,
     NotPermittedError,
@@ -29,6 +30,7 @@ from atoll.client.update import Evaluation, Update
 __all__ = [
     "Access",
     "ClientError",
+    "Continuous",
     "Decision",
     "Evaluation",
     "Event",

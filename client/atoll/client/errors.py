@@ -2,7 +2,7 @@
 
 ::
 
-    ClientError                     exit code 1; every error that the client raises on purpose
+    ClientError                     1  (the exit code) every error that the client raises on purpose
     ├── UsageError                  2  bad arguments, files or settings on this side
     │   ├── PolicyError             2  a policy file that is not valid
     │   ├── SettingError            2  a training setting that is missing or of another type

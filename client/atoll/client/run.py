@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,8 +83,9 @@ async def serve(
         ClientError: see ``run``.
     """
     access = access if isinstance(access, Access) else Access(access)
-    with _session(participant, access, policy, limits, observer) as session:
-        session.labels, session.max_rounds = labels or {}, max_rounds
+    with locked(access.state):
+        session = _session(participant, access.state, await asyncio.to_thread(access.endpoint), policy, limits)
+        session.observer, session.labels, session.max_rounds = observer, labels or {}, max_rounds
         return await session.run()
 
 
@@ -111,25 +112,21 @@ def run(
         KeyboardInterrupt: after Ctrl-C, once everything is put away.
     """
     access = access if isinstance(access, Access) else Access(access)
-    with _session(participant, access, policy, limits, observer) as session:
-        session.labels, session.max_rounds = labels or {}, max_rounds
+    with locked(access.state):
+        session = _session(participant, access.state, access.endpoint(), policy, limits)
+        session.observer, session.labels, session.max_rounds = observer, labels or {}, max_rounds
         summary = asyncio.run(_with_signals(session))
     if summary.reason == INTERRUPTED:
         raise KeyboardInterrupt
     return summary
 
 
-@contextlib.contextmanager
 def _session(
-    participant: Participant, access: Access, policy: Policy | None, limits: Limits | None, observer: Observer
-) -> Iterator[Session]:
-    """A session that holds its state directory."""
+    participant: Participant, state: Path, endpoint: Endpoint, policy: Policy | None, limits: Limits | None
+) -> Session:
     from atoll.client.session import Session  # noqa: PLC0415  # gRPC loads when it is needed
 
-    with locked(access.state):
-        yield Session(
-            participant, access.endpoint(), access.state, policy or Policy(), limits or Limits(), observer=observer
-        )
+    return Session(participant, endpoint, state, policy or Policy(), limits or Limits())
 
 
 async def _with_signals(session: Session) -> Summary:

@@ -1,5 +1,5 @@
 """The command line ``atoll``."""
 
-from atoll.client.cli.main import main
+from atoll.client.cli.app import main
 
 __all__ = ["main"]

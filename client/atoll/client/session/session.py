@@ -158,7 +158,7 @@ class Session:
             raise NotPermittedError(
                 f"the certificate expired on {until:%Y-%m-%d %H:%M} UTC; enrol with a new join token"
             )
-        return f"{code.name}: {text.rpartition('last error: ')[2].removeprefix('UNKNOWN: ')}"
+        return f"{code.name}: {text}"
 
     def _next_delay(self, backoff: Backoff, last_seen: float, error: Exception) -> float:
         delay = backoff.next_s()

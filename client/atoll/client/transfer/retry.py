@@ -47,8 +47,10 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return grpc.StatusCode.UNKNOWN, str(error), None
     detail = detail_from_trailers(error.trailing_metadata() or ())
-    text = str(detail) if detail else (error.details() or error.code().name)
-    return error.code(), text, detail
+    if detail is not None:
+        return error.code(), str(detail), detail
+    text = error.details() or error.code().name
+    return error.code(), text.rpartition("last error: ")[2].removeprefix("UNKNOWN: "), None
 
 
 def refusal_of(error: grpc.RpcError) -> Exception | None:

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from atoll.client import RoundKey, events
+from atoll.client.cli import output
+from atoll.client.cli.output import HumanLines, bar, describe, json_lines
+
+KEY = RoundKey("r1", 2, 0)
+EVERY = [
+    events.Connected("h:1", "p1", "0.1"),
+    events.Disconnected("refused", 1.5),
+    events.Invited(KEY, "digits", "train", 8, 60.0),
+    events.Declined(KEY, "policy: no"),
+    events.Trained(KEY, 20, 1.25, {"loss": 0.123456}),
+    events.Reported(KEY, "counted", 20),
+    events.Stopped(KEY, "over-selected"),
+    events.Failed(RoundKey("r1", 2, 1), "no data"),
+    events.Renewed(7200.0),
+    events.Finished("terminated", 3),
+]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_for_people() -> None:
+    assert [describe(event) for event in EVERY] == [
+        "connected to h:1 as p1",
+        "not connected: refused; next try in 1.5 s",
+        "round 3: digits asks to train, cohort 8, 60 s left",
+        "round 3: declined: policy: no",
+        "round 3: worked on 20 examples for 1.2 s: loss 0.1235",
+        "round 3: reported weight 20: counted",
+        "round 3: stopped: over-selected",
+        "round 3 (attempt 2): failed: no data",
+        "certificate renewed for 2.0 h",
+        "finished after 3 reports: terminated",
+    ]
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    for event in EVERY:
+        json_lines(event)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["event"] for line in lines] == [event.name for event in EVERY]
+    assert all(line["at"] > 1.6e9 for line in lines)
+    assert lines[4]["metrics"] == {"loss": 0.123456}
+
+
+def test_a_bar_for_transfers_over_a_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    monkeypatch.setattr(output, "now_s", lambda: now[0])
+    terminal = Terminal()
+    lines = HumanLines(terminal)
+    for seconds, done in [(0.0, 1), (0.5, 2), (1.2, 5_000_000), (1.25, 6_000_000), (1.4, 9_000_000)]:
+        now[0] = 100.0 + seconds
+        lines(events.Transferred(KEY, "download", done, 10_000_000))
+    assert terminal.getvalue().count("\r") == 2
+    assert "download [###############...............]  50% 5 of 10 MB" in terminal.getvalue()
+    lines(events.Transferred(KEY, "download", 10_000_000, 10_000_000))
+    assert terminal.getvalue().endswith("\r\033[K")
+    assert capsys.readouterr().out == ""
+
+
+def test_no_bar_where_nobody_looks() -> None:
+    stream = io.StringIO()
+    lines = HumanLines(stream)
+    lines(events.Transferred(KEY, "upload", 1, 2))
+    assert stream.getvalue() == ""
+
+
+def test_an_empty_transfer_is_whole() -> None:
+    assert "0 of 0 MB" in bar(events.Transferred(KEY, "upload", 0, 0))

@@ -1,0 +1,101 @@
+"""The public surface, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import atoll.client
+
+PUBLIC = [
+    "Access",
+    "ClientError",
+    "Continuous",
+    "Decision",
+    "Evaluation",
+    "Event",
+    "Limits",
+    "Model",
+    "NotPermittedError",
+    "Observer",
+    "Participant",
+    "Policy",
+    "PolicyError",
+    "RefusedError",
+    "RoundGoneError",
+    "RoundKey",
+    "SettingError",
+    "SettingRule",
+    "Settings",
+    "StateInUseError",
+    "Task",
+    "TaskKind",
+    "TrainerError",
+    "UnreachableError",
+    "Update",
+    "UpdateError",
+    "UsageError",
+    "run",
+    "serve",
+]
+MEASURE = """
+import sys, time
+started = time.perf_counter()
+import atoll.client
+seconds = time.perf_counter() - started
+with open("/proc/self/status") as status:
+    kilobytes = int(next(line for line in status if line.startswith("VmHWM")).split()[1])
+heavy = {"torch", "atoll.server", "atoll.datacenter", "pydantic", "sqlalchemy"} & set(sys.modules)
+print(seconds, kilobytes, ",".join(heavy))
+"""
+
+
+def measured() -> tuple[float, int, str]:
+    """Seconds, peak kilobytes, and heavy modules loaded by ``import atoll.client`` in a fresh process."""
+    out = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True).stdout
+    seconds, kilobytes, *heavy = out.split()
+    return float(seconds), int(kilobytes), ",".join(heavy)
+
+
+def test_the_public_names_are_these() -> None:
+    assert atoll.client.__all__ == PUBLIC
+    assert all(getattr(atoll.client, name).__doc__ for name in PUBLIC if name != "Observer")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_importing_is_cheap() -> None:
+    """At most 0.3 s and 60 MB; the best of three, since the machine may be busy."""
+    runs = [measured() for _ in range(3)]
+    assert min(seconds for seconds, _, _ in runs) <= 0.3
+    assert min(kilobytes for _, kilobytes, _ in runs) <= 60_000
+    assert runs[0][2] == ""
+
+
+def test_every_error_has_the_base_and_an_exit_code() -> None:
+    errors = [getattr(atoll.client, name) for name in PUBLIC if name.endswith("Error")]
+    assert all(issubclass(error, atoll.client.ClientError) for error in errors)
+    assert {error.__name__: error.exit_code for error in errors} == {
+        "ClientError": 1,
+        "NotPermittedError": 4,
+        "PolicyError": 2,
+        "RefusedError": 1,
+        "RoundGoneError": 1,
+        "SettingError": 2,
+        "StateInUseError": 2,
+        "TrainerError": 1,
+        "UnreachableError": 3,
+        "UpdateError": 1,
+        "UsageError": 2,
+    }
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    from atoll.client import errors  # noqa: PLC0415
+
+    drawn = errors.__doc__ or ""
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, errors.ClientError):
+            line = next(line for line in drawn.splitlines() if name in line.split())
+            assert str(value.exit_code) in line.split(), name

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import threading
+
+from atoll.client.control import TaskControl
+
+WAIT_S = 5.0
+
+
+def test_only_the_time_to_send_is_left() -> None:
+    control = TaskControl(100.0)
+    before = control.should_stop
+    control.reserve_s = 101.0
+    assert (before, control.should_stop) == (False, True)
+    assert not control.stop_event.is_set()
+
+
+def test_the_timer_says_stop_when_the_reserve_is_reached() -> None:
+    control = TaskControl(0.2)
+    control.arm(reserve_s=0.1)
+    assert control.stop_event.wait(WAIT_S)
+    assert control.reason == "the deadline is near"
+    assert control.remaining_s <= 0.1
+
+
+def test_a_new_deadline_moves_the_timer() -> None:
+    control = TaskControl(0.05)
+    control.arm(reserve_s=0.0)
+    control.extend(100.0)
+    assert not control.stop_event.wait(0.2)
+    assert control.remaining_s > 90
+    control.disarm()
+
+
+def test_disarmed_the_deadline_passes_without_a_word() -> None:
+    control = TaskControl(0.05)
+    control.arm(reserve_s=0.0)
+    control.disarm()
+    assert not control.stop_event.wait(0.2)
+    assert control.should_stop
+
+
+def test_the_first_reason_is_kept() -> None:
+    control = TaskControl(1.0)
+    control.stop("first")
+    control.abandon("second")
+    assert control.reason == "first"
+    assert control.abandoned.is_set()
+
+
+def test_watchers_are_called_once_while_they_watch() -> None:
+    control = TaskControl(1.0)
+    stops, abandons = [], []
+    with control.on_stop(lambda: stops.append(1)), control.on_abandon(lambda: abandons.append(1)):
+        control.stop("soft")
+        assert (stops, abandons) == ([1], [])
+        control.abandon("hard")
+        assert (stops, abandons) == ([1, 1], [1])
+    control.abandon("again")
+    assert (stops, abandons) == ([1, 1], [1])
+
+
+def test_who_watches_too_late_is_called_at_once() -> None:
+    control = TaskControl(1.0)
+    control.abandon("over")
+    called = threading.Event()
+    with control.on_abandon(called.set):
+        assert called.is_set()

@@ -1,0 +1,178 @@
+"""Enrolment and renewal over real TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from atoll.client import Access, NotPermittedError, RefusedError, UnreachableError, UsageError, serve
+from atoll.client import identity as identities
+from atoll.client.channel import Endpoint
+from atoll.client.events import Connected, Renewed
+from atoll.client.session.renewal import due_in_s
+from atoll.wire.errors import JoinTokenError
+from atoll.wire.join_token import JoinToken
+from tests.client.harness import FAST, MODEL, AddOne, running
+from tests.client.tls import Authority, SecureFederation
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[SecureFederation]:
+    async with SecureFederation(MODEL) as federation:
+        yield federation
+
+
+async def enrol(token: str, state: Path, timeout_s: float = 5.0) -> identities.Identity:
+    return await asyncio.to_thread(identities.enrol, token, state, timeout_s)
+
+
+async def test_enrolment_stores_an_identity_that_only_its_owner_can_read(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    state = tmp_path / "deep" / "state"
+    identity = await enrol(server.token(), state)
+    assert (identity.participant, identity.organisation, identity.kind) == ("p1", "clinic-a", "edge")
+    assert identity.server_address == server.address
+    path = state / "identity.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in state.iterdir()] == ["identity.json"]
+    assert identities.load(state) == identity
+    key = load_pem_private_key(identity.key_pem.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert key.curve.name == "secp256r1"
+    assert "PRIVATE" not in repr(identity)
+
+
+async def test_an_identity_that_is_there_spends_no_token(server: SecureFederation, tmp_path: Path) -> None:
+    first = await enrol(server.token(1), tmp_path)
+    assert await enrol(server.token(2), tmp_path) == first
+    assert list(server.spent) == ["t1"]
+
+
+async def test_a_lost_answer_is_asked_for_again_with_the_same_key(server: SecureFederation, tmp_path: Path) -> None:
+    server.lose_enrolments = 1
+    with pytest.raises(UnreachableError, match="the answer was lost"):
+        await enrol(server.token(), tmp_path)
+    assert (await enrol(server.token(), tmp_path)).participant == "p1"
+
+
+async def test_a_spent_token_is_refused_with_the_remedy(server: SecureFederation, tmp_path: Path) -> None:
+    await enrol(server.token(), tmp_path / "one")
+    with pytest.raises(NotPermittedError, match=r"used before.*ask for a new one") as caught:
+        await enrol(server.token(), tmp_path / "two")
+    assert caught.value.exit_code == 4
+
+
+async def test_a_token_that_was_mistyped_reaches_nobody(server: SecureFederation, tmp_path: Path) -> None:
+    with pytest.raises(JoinTokenError):
+        await enrol(server.token()[:-1], tmp_path)
+
+
+async def test_only_the_authority_in_the_token_is_trusted(server: SecureFederation, tmp_path: Path) -> None:
+    token = JoinToken(f"127.0.0.1:{server.enrolment_port}", Authority().pem, "t1", "s3cret").encode()
+    with pytest.raises(UnreachableError, match="handshake failed"):
+        await enrol(token, tmp_path, timeout_s=3.0)
+    assert not server.spent
+
+
+async def test_a_certificate_for_another_key_is_refused(server: SecureFederation, tmp_path: Path) -> None:
+    server.other_key = True
+    with pytest.raises(RefusedError, match="another key"):
+        await enrol(server.token(), tmp_path)
+    assert identities.load(tmp_path) is None
+
+
+def test_a_damaged_identity_is_named(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text("{")
+    with pytest.raises(UsageError, match=r"identity.json is not an identity"):
+        identities.load(tmp_path)
+
+
+async def test_a_session_over_mutual_tls(server: SecureFederation, tmp_path: Path) -> None:
+    """The token is spent off the loop: enrolment blocks."""
+    await enrol(server.token(), tmp_path / "state")
+    session = asyncio.create_task(serve(AddOne(), Access(state=tmp_path / "state"), max_rounds=1, limits=FAST))
+    assert (await server.hello()).examples == 7
+    server.invite()
+    np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+    assert (await session).reported == 1
+    assert ("atoll-insecure-participant", "p1") not in server.metadata
+
+
+async def test_a_stranger_is_not_let_in(server: SecureFederation, tmp_path: Path) -> None:
+    identity = await enrol(server.token(), tmp_path)
+    key_pem = identities.make_key()
+    certificate = Authority().client_certificate(identities.make_csr(key_pem), "p1", 600.0)
+    stranger = dataclasses.replace(identity, key_pem=key_pem, certificate_pem=certificate.decode())
+    run = running(
+        server,
+        AddOne(),
+        tmp_path,
+        endpoint=Endpoint(server.address, stranger),
+        limits=dataclasses.replace(FAST, give_up_after_s=0.1),
+    )
+    with pytest.raises(UnreachableError):
+        await run.finished()
+
+
+async def test_the_certificate_is_renewed_and_used(tmp_path: Path) -> None:
+    async with SecureFederation(MODEL, lifetime_s=2.0) as server:
+        server.refuse_renewals = 1
+        identity = await enrol(server.token(), tmp_path)
+        server.lifetime_s = 600.0
+        run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+        await run.saw(Renewed)
+        await run.saw(Connected, times=2)
+        fresh = identities.load(tmp_path)
+        assert fresh is not None
+        assert fresh.key_pem != identity.key_pem
+        assert fresh.lifetime_s > 500
+        assert server.peers == ["p1 v0", "p1 v0"]
+        server.invite()
+        np.testing.assert_array_equal(server.update_of(await server.report()), 1.0)
+        assert run.session.endpoint.identity == identity
+        await run.stop()
+
+
+async def test_an_expired_certificate_says_what_to_do(server: SecureFederation, tmp_path: Path) -> None:
+    server.lifetime_s = 0.0
+    identity = await enrol(server.token(), tmp_path)
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+    with pytest.raises(NotPermittedError, match=r"expired on .* enrol with a new join token"):
+        await run.finished()
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
+def test_renewal_is_due_at_two_thirds(jitter: float) -> None:
+    due = due_in_s(lifetime_s=900.0, remaining_s=900.0, jitter=jitter)
+    assert 0.6 * 900 < due <= 600.0
+    assert due_in_s(900.0, 300.0, jitter) == 0.0
+    assert due_in_s(900.0, -5.0, jitter) == 0.0
+
+
+def test_the_request_names_nobody() -> None:
+    """Who this is, is for the server to say."""
+    from cryptography import x509  # noqa: PLC0415
+
+    csr = x509.load_pem_x509_csr(identities.make_csr(identities.make_key()))
+    assert csr.is_signature_valid
+    assert not list(csr.subject)
+    assert json.dumps(csr.subject.rfc4514_string()) == '""'
+
+
+def test_grpc_takes_the_credentials() -> None:
+    authority = Authority()
+    key_pem = identities.make_key()
+    certificate = authority.client_certificate(identities.make_csr(key_pem), "p1", 60.0).decode()
+    identity = identities.Identity("p1", "o", "edge", "127.0.0.1:1", certificate, authority.pem.decode(), key_pem)
+    assert isinstance(identity.credentials(), grpc.ChannelCredentials)
