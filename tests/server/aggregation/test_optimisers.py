@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.server.aggregation import OPTIMISER_NAMES, AggregationError, Applied, ServerOptimiser, optimiser_named
-from atoll.server.aggregation.optimisers import FedAdam, State
+from atoll.server.aggregation.optimisers import FedAdam, FedYogi, State
 
 Rule = Callable[[float, float], float]
 
@@ -102,6 +102,13 @@ def test_fedavg_at_lr_1_adds_the_mean_update_exactly() -> None:
     rng = np.random.default_rng(0)
     weights, update = rng.standard_normal((2, 100))
     assert np.array_equal(optimiser_named("fedavg").apply({}, weights, update).weights, weights + update)
+
+
+def test_yogi_leaves_a_second_moment_that_equals_the_square() -> None:
+    """sign(0) = 0 in v - (1 - beta2) Δ² sign(v - Δ²); v starts at tau²."""
+    optimiser = FedYogi(tau=0.5)
+    applied = optimiser.apply(optimiser.init(2), np.zeros(2), np.array([0.5, -0.5]))
+    assert applied.state["second_moment"].tolist() == [0.25, 0.25]
 
 
 def test_compiled_arithmetic_is_neither_fused_nor_reordered() -> None:
