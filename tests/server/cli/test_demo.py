@@ -1,0 +1,72 @@
+"""The demo's shell; the whole demo with real processes is tests/system/test_demo.py."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from atoll.server.cli.demo import Summary, _show, _summary, _workplace, demo
+from atoll.server.cli.errors import BadInputError
+from atoll.server.control import Round, Run, RunDetail
+from atoll.server.demo import federation
+from atoll.server.demo.federation import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAN = Plan(clients=2, rounds=2, seed=1)
+
+
+def detail(status: str = "finished") -> RunDetail:
+    rounds = tuple(
+        Round(number, 0, "train", "released", "", 2, 2, 1, 2, 9, 10.0, 10.5, None, {"server/accuracy": 0.9}, (), number)
+        for number in range(2)
+    )
+    return RunDetail(Run("rabc", "digits", status, "", 2, 2, 5.0, 12.0, ""), rounds, 2, "")
+
+
+def test_the_summary_is_of_the_final_model(tmp_path: Path) -> None:
+    found = _summary(detail(), PLAN, tmp_path / "r.html", None, 20.0)
+    assert (found.accuracy, found.loss, found.median_round_s, found.training_s) == (0.9, None, 0.5, 7.0)
+    assert (found.rounds, found.clients, found.kept) == (2, 2, None)
+
+
+def test_the_summary_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    found = _summary(detail(), PLAN, tmp_path / "r.html", tmp_path, 20.0)
+    _show(found, json_output=False)
+    assert "0.9000" in capsys.readouterr().out
+    _show(found, json_output=True)
+    assert Summary(**json.loads(capsys.readouterr().out)) == found
+
+
+def test_the_workplace_goes_unless_it_is_kept(tmp_path: Path) -> None:
+    with _workplace(None) as directory:
+        (directory / "x").touch()
+    assert not directory.exists()
+    with _workplace(tmp_path / "kept") as directory:
+        (directory / "x").touch()
+    assert (directory / "x").exists()
+    with pytest.raises(BadInputError, match="is not empty"), _workplace(tmp_path / "kept"):
+        pass
+
+
+def test_a_server_that_cannot_start_is_shown_with_its_log_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(federation, "_ATOLL", (sys.executable, "-c", "raise SystemExit('no room on the disk')"))
+    result = CliRunner().invoke(demo, ["--clients", "2", "--report", str(tmp_path / "report.html")])
+    assert result.exit_code == 1
+    assert "server ended with exit code 1" in result.stderr
+    assert "  | no room on the disk" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--clients", "0"], ["--rounds", "0"], ["--port", "65535"]])
+def test_impossible_plans_are_refused(arguments: list[str]) -> None:
+    assert CliRunner().invoke(demo, arguments).exit_code == 2
