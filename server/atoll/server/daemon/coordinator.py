@@ -76,6 +76,7 @@ class Coordinator:
         self._pool = CohortPool(services, self.busy)
         self._journal = SqlJournal(services.writer)
         self._active: dict[str, ActiveRun] = {}
+        self._leaving = False
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
 
     async def start(self) -> None:
@@ -86,6 +87,10 @@ class Coordinator:
         for run_id in await self._services.call(self._services.spool.runs):
             if run_id not in self._active:
                 await self._services.call(self._services.spool.drop_run, run_id)
+
+    def leave(self) -> None:
+        """The server is about to send everyone away: who disconnects from now on is not gone."""
+        self._leaving = True
 
     async def stop(self) -> None:
         """Stop taking events; every run stands as its log says."""
@@ -274,6 +279,7 @@ class Coordinator:
         state, next_seq = await self._services.reader.run(work)
         log.info("run %s resumes: %s", run.id, state.status, extra={"run": run.id})
         driver = self._activate(run, spec, layout, state, next_seq)
+        self._active[run.id].performer.expect_back()
         if state.status is RunStatus.SUBMITTED:
             driver.post(Started())
 
@@ -314,5 +320,5 @@ class Coordinator:
 
     def _disconnected(self, session: Session) -> None:
         self._pool.count_online([session])
-        for active in list(self._active.values()):
+        for active in () if self._leaving else tuple(self._active.values()):
             active.performer.lost(session.participant)

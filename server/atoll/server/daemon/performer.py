@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
+RETURN_S = 40.0
+"""How long the members of a round may take to come back after a restart: a client's longest back-off is 30 s."""
 
 
 class RunPerformer:
@@ -106,30 +108,40 @@ class RunPerformer:
         member = live.roster.get(participant) if live is not None else None
         if live is None or session is None or member is None or not _expects(live, member.status):
             return
-        if (self._driver.run, live.key.round, live.key.attempt) in session.introduction.resuming:
-            return
+        at_work = (self._driver.run, live.key.round, live.key.attempt) in session.introduction.resuming
+        if at_work and member.status is not MemberStatus.SILENT:
+            return  # one that had been given up says anew that it works on it
         remaining_s = live.deadline_at - self._services.clock()
         task = self._invitations.participate(state, live, remaining_s)
         session.send(self._invitations.for_member(task, state, member.declared_weight))
 
     def lost(self, participant: str) -> None:
-        """A participant's connection broke: unless it returns in time, it counts as gone."""
+        """A participant is not connected: unless it returns in time, it counts as gone."""
+        self._expect(participant, self._services.silence_s)
+
+    def expect_back(self) -> None:
+        """After a restart nobody is connected: give the members of the open round time to notice that we are back."""
+        live = self._driver.state.round
+        for member in live.roster if live is not None else ():
+            self._expect(member.participant, max(self._services.silence_s, RETURN_S))
+
+    def _expect(self, participant: str, patience_s: float) -> None:
         live = self._driver.state.round
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or not _expects(live, member.status):
             return
         key = live.key
-        self._call_later(
-            f"silence {participant}", self._services.silence_s, lambda: self._fell_silent(key, participant)
-        )
+        self._call_later(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
 
     def _invite_all(self, effect: Invite) -> None:
         for participant in effect.participants:
+            if self._services.sessions.get(participant) is None:
+                self.lost(participant)  # it went between the draw and now, when nobody watched
             self.invite(participant)
 
-    def _fell_silent(self, key: RoundKey, participant: str) -> None:
+    def _fell_silent(self, key: RoundKey, participant: str, patience_s: float) -> None:
         if self._services.sessions.get(participant) is None:
-            reason = f"the connection was lost for {self._services.silence_s:g} s"
+            reason = f"the connection was lost for {patience_s:g} s"
             self._start(f"silent {key} {participant}", self._answer(WentSilent(key, participant, reason)))
 
     async def _draw(self, effect: DrawCohort) -> None:

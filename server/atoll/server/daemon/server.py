@@ -77,6 +77,7 @@ class Daemon:
         self._sessions = Sessions()
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="atoll")
         self._closing = contextlib.AsyncExitStack()
+        self._coordinator: Coordinator | None = None
         self._listeners: list[grpc.aio.Server] = []
         self._health: list[HealthServicer] = []
 
@@ -96,6 +97,8 @@ class Daemon:
         """Tell participants to come back, let open calls end for a moment, and close the state."""
         for health in self._health:
             await health.enter_graceful_shutdown()
+        if self._coordinator is not None:
+            self._coordinator.leave()
         for session in self._sessions.all():
             session.close(come_back(COME_BACK_S, "the server is stopping"))
         await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
@@ -125,7 +128,7 @@ class Daemon:
             silence_s=config.silence_s,
             keep_models=config.keep_models,
         )
-        coordinator = Coordinator(services, book, insecure=config.insecure)
+        coordinator = self._coordinator = Coordinator(services, book, insecure=config.insecure)
         addresses = await self._listen(services, coordinator, book, authority)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
