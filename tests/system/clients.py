@@ -1,0 +1,128 @@
+"""Participants of the system tests: real ``atoll client start`` processes, told and watched line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.system.processes import ATOLL, WAIT_S, Nursery, Process
+from tests.system.servers import Server
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Client:
+    """One participant: its state directory, and the process that works in it, if there is one now.
+
+    Attributes:
+        behaviour: a class of ``participants.py``, with its arguments.
+        access: how it comes to the server, as options of ``atoll client start``.
+    """
+
+    nursery: Nursery
+    name: str
+    behaviour: str
+    access: Sequence[str]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    options: Sequence[str] = ()
+    _process: Process | None = None
+
+    @property
+    def state(self) -> Path:
+        return self.nursery.folder / f"{self.name}-state"
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, f"client {self.name} was not started"
+        return self._process
+
+    @property
+    def participant(self) -> str:
+        """Its id, once it has been connected."""
+        return str(self.wait("connected")["participant"])
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What enrolment has given it."""
+        found: dict[str, str] = json.loads((self.state / "identity.json").read_text())
+        return found
+
+    def start(self) -> Client:
+        """Start it, or start it again in the same state directory."""
+        given = [f"--arg={name}={json.dumps(value)}" for name, value in self.arguments.items()]
+        command = (*ATOLL, "client", "start", f"participants:{self.behaviour}", "--json", "--state", str(self.state))
+        self._process = self.nursery.start((*command, *self.access, *given, *self.options), self.name)
+        return self
+
+    def wait(self, name: str, *, count: int = 1, timeout_s: float = WAIT_S, **fields: object) -> Event:
+        """The ``count``-th event of this process that has the name and these fields, once it has happened."""
+
+        def choose(lines: list[str]) -> Event | None:
+            found = [event for event in map(_event, lines) if _matches(event, name, fields)]
+            return found[count - 1] if len(found) >= count else None
+
+        return self.process.wait_for(choose, f"event {name} {fields or ''} ({count})", timeout_s)
+
+    def events(self, name: str, **fields: object) -> list[Event]:
+        """The events so far that have the name and these fields."""
+        return [event for event in map(_event, self.process.lines) if _matches(event, name, fields)]
+
+    def go(self) -> None:
+        """Let a participant that is held go on."""
+        self.process.tell("go")
+
+
+class Crew:
+    """Makes clients of one server, each with an identity of its own, and ends them."""
+
+    def __init__(self, nursery: Nursery, server: Server) -> None:
+        self._nursery = nursery
+        self._server = server
+        self.clients: list[Client] = []
+
+    def add(self, behaviour: str, *options: str, token: str = "", **arguments: object) -> Client:
+        """A client that is not started yet."""
+        name = f"{self._nursery.folder.name}-{len(self.clients)}-{behaviour.lower()}"
+        if self._server.insecure:
+            access = ["--insecure", "--server", self._server.address, "--participant", f"p{len(self.clients):a>12}"]
+        else:
+            access = ["--join", token or self._server.operator.tokens(1)[0]]
+        client = Client(self._nursery, name, behaviour, access, arguments, options)
+        self.clients.append(client)
+        return client
+
+    def start(self, behaviour: str, *options: str, token: str = "", **arguments: object) -> Client:
+        """A client that was started, but need not be connected yet."""
+        return self.add(behaviour, *options, token=token, **arguments).start()
+
+    def steady(self, count: int, behaviour: str = "Steady", **arguments: object) -> list[Client]:
+        """Well-behaved clients 0, 1, ... ``count`` - 1."""
+        return [self.start(behaviour, index=index, **arguments) for index in range(count)]
+
+
+@contextlib.contextmanager
+def crew(server: Server, folder: Path) -> Iterator[Crew]:
+    """Clients that do not outlive the block; their logs and states are in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hands = Nursery(folder)
+    try:
+        yield Crew(hands, server)
+    finally:
+        hands.close()
+
+
+def _event(line: str) -> Event:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _matches(event: Event, name: str, fields: Mapping[str, object]) -> bool:
+    return event.get("event") == name and all(event.get(key) == value for key, value in fields.items())

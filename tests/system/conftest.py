@@ -1,0 +1,66 @@
+"""What the system tests share: one server for the tests that do not hurt it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.system.clients import Crew, crew
+from tests.system.processes import Nursery, nursery
+from tests.system.reference import JOB, MODEL, SIZE
+from tests.system.servers import Server, serving
+
+Serve = Callable[..., Server]
+Hire = Callable[..., Crew]
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that every test may use and none may stop; participants that break off count as gone after 1 s."""
+    with (
+        nursery(tmp_path_factory.mktemp("shared")) as processes,
+        serving(processes, "shared", "--silence-s", "1", "--evaluator", "norm=participants:norm") as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Nursery]:
+    """Processes that end with the test."""
+    with nursery(tmp_path / "processes") as made:
+        yield made
+
+
+@pytest.fixture
+def serve(processes: Nursery) -> Iterator[Serve]:
+    """Starts servers of the test's own."""
+    with ExitStack() as stack:
+
+        def start(name: str, *options: str, insecure: bool = False) -> Server:
+            return stack.enter_context(serving(processes, name, *options, insecure=insecure))
+
+        yield start
+
+
+@pytest.fixture
+def hire(tmp_path: Path) -> Iterator[Hire]:
+    """Makes crews: clients that end with the test."""
+    with ExitStack() as stack:
+
+        def make(server: Server) -> Crew:
+            return stack.enter_context(crew(server, tmp_path / f"crew-{server.name}"))
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def reference_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What ``reference.JOB`` makes of ``reference.MODEL`` when nothing goes wrong."""
+    with crew(shared_server, tmp_path_factory.mktemp("reference")) as undisturbed:
+        undisturbed.steady(SIZE)
+        run = shared_server.operator.submit(JOB, MODEL)
+        shared_server.operator.finished(run)
+        return shared_server.operator.model(run)

@@ -1,0 +1,179 @@
+"""Participants for the system tests: every update is a pure function of (index, round, model).
+
+They are started by ``atoll client start participants:NAME`` in this folder; numpy and the SDK are all that they import.
+They tell of what the SDK has no event for in JSON lines on standard output, and those that are held wait for a line on
+standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.client import Evaluation, Model, Participant, Task, Update
+
+Array = npt.NDArray[Any]
+HOLD_S = 100.0
+
+
+def examples_of(index: int) -> int:
+    """The weight of a participant."""
+    return 10 + 7 * index
+
+
+def trained(model: Mapping[str, Array], index: int, round_: int) -> dict[str, Array]:
+    """The local weights of participant ``index``: a step towards zero, and noise of its own."""
+    noise = np.random.default_rng((index, round_))
+    return {
+        name: (0.9 * weights + 0.1 * noise.standard_normal(weights.shape)).astype(weights.dtype)
+        for name, weights in model.items()
+    }
+
+
+def say(event: str, task: Task, **fields: object) -> None:
+    """Tell the test."""
+    at = {"run": task.run, "round": task.round, "attempt": task.attempt}
+    sys.stdout.write(json.dumps({"event": event, **at, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+class Steady(Participant):
+    """Does what it is asked, at once."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.examples = examples_of(index)
+
+    def fit(self, model: Model, task: Task) -> Update:
+        self.ponder(task)
+        weights = self.weights(trained(model, self.index, task.round), task)
+        return Update(weights=weights, weight=self.examples, metrics={"index": float(self.index)})
+
+    def ponder(self, task: Task) -> None:
+        """What it does before it trains."""
+
+    def weights(self, weights: Mapping[str, Array], task: Task) -> Mapping[str, Array]:
+        """What it sends instead of its weights."""
+        del task
+        return weights
+
+
+class Judging(Steady):
+    """Also evaluates: the mean of all elements, over as many examples as its index says."""
+
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        del task
+        mean = float(np.mean([np.mean(values, dtype=np.float64) for values in model.values()]))
+        return Evaluation(metrics={"mean": mean}, weight=1 + self.index)
+
+
+class Gate:
+    """Opens once for each line that comes in on standard input, and whenever a task is told to stop."""
+
+    def __init__(self) -> None:
+        self._signs: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def wait(self, task: Task, *, obey: bool) -> str:
+        """Hold until told to go on ("go"), or, where ``obey``, to stop ("stop")."""
+        if obey:
+            threading.Thread(target=self._heed, args=(task,), daemon=True).start()
+        return self._signs.get(timeout=HOLD_S)
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            self._signs.put(line.strip())
+
+    def _heed(self, task: Task) -> None:
+        if task.stop_event.wait(HOLD_S):
+            self._signs.put("stop")
+
+
+class Held(Steady):
+    """Stops in ``fit`` in some rounds until it is told to go on; ``obey``: or to stop, which it says."""
+
+    def __init__(self, index: int = 0, rounds: Sequence[int] = (0,), obey: bool = True) -> None:
+        super().__init__(index)
+        self._rounds = rounds
+        self._obey = obey
+        self._gate = Gate()
+
+    def ponder(self, task: Task) -> None:
+        if task.round in self._rounds:
+            say("held", task)
+            if self._gate.wait(task, obey=self._obey) == "stop":
+                say("told_to_stop", task, reason=task.stop_reason, should_stop=task.should_stop)
+
+
+class HeldUpload(Steady):
+    """Stops in the middle of its upload in some rounds, with the tensors before the last on their way."""
+
+    def __init__(self, index: int = 0, rounds: Sequence[int] = (0,)) -> None:
+        super().__init__(index)
+        self._rounds = rounds
+        self._gate = Gate()
+
+    def weights(self, weights: Mapping[str, Array], task: Task) -> Mapping[str, Array]:
+        return Sluggish(weights, task, self._gate) if task.round in self._rounds else weights
+
+
+class Sluggish(Mapping[str, Array]):
+    """Weights whose last tensor is withheld once, when it is read to be sent: after it has been checked."""
+
+    def __init__(self, weights: Mapping[str, Array], task: Task, gate: Gate) -> None:
+        self._weights = weights
+        self._task = task
+        self._gate = gate
+        self._last = list(weights)[-1]
+        self._reads = 0
+
+    def __getitem__(self, name: str) -> Array:
+        if name == self._last:
+            self._reads += 1
+            if self._reads == 2:
+                say("held", self._task)
+                self._gate.wait(self._task, obey=False)
+        return self._weights[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights  # a Mapping's own would read
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+class Crashing(Steady):
+    """Fails in ``fit`` in its first ``attempts`` attempts at every round."""
+
+    def __init__(self, index: int = 0, attempts: int = 1000) -> None:
+        super().__init__(index)
+        self._attempts = attempts
+
+    def ponder(self, task: Task) -> None:
+        if task.attempt < self._attempts:
+            raise RuntimeError("the sensor is unplugged")
+
+
+class NotFinite(Steady):
+    """Sends a NaN."""
+
+    def weights(self, weights: Mapping[str, Array], task: Task) -> Mapping[str, Array]:
+        del task
+        next(iter(weights.values())).flat[3] = np.nan
+        return weights
+
+
+def norm(model: Mapping[str, Array]) -> dict[str, float]:
+    """An operator's evaluator: the model's Euclidean norm, and how many elements it has."""
+    squares = sum(float(np.sum(np.square(values, dtype=np.float64))) for values in model.values())
+    return {"norm": squares**0.5, "elements": float(sum(values.size for values in model.values()))}

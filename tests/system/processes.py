@@ -1,0 +1,188 @@
+"""Child processes of the system tests: each in a group of its own, its output kept, gone afterwards whatever happens.
+
+Nothing here polls: a wait is on a line that a thread has read, or on the end of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+HERE = Path(__file__).parent
+ATOLL = (str(Path(sys.executable).with_name("atoll")),)
+WAIT_S = 40.0
+"""The longest wait for anything: only a test that fails waits so long."""
+_LOG_TAIL = 4000
+
+T = TypeVar("T")
+
+
+class Process:
+    """A running command: its lines of standard output as they come, its standard error in a file.
+
+    Standard input is a pipe (``tell``). The command sees this folder on its import path and as its directory.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], log: Path, *, keep_open: Sequence[int] = (), env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = log.stem
+        self._log = log
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        with log.open("ab") as errors:
+            self._popen = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=HERE,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path()), **(env or {})},
+                pass_fds=tuple(keep_open),
+                start_new_session=True,
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read, name=f"reads {self.name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has written to standard output so far."""
+        with self._news:
+            return list(self._lines)
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error so far."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        stdin = self._popen.stdin
+        assert stdin is not None
+        stdin.write(line + "\n")
+        stdin.flush()
+
+    def wait_for(self, choose: Callable[[list[str]], T | None], what: str, timeout_s: float = WAIT_S) -> T:
+        """What ``choose`` finds in the lines, once it finds something.
+
+        Raises:
+            AssertionError: if the output ends, or the time, before it does; shows what the process wrote.
+        """
+        until = time.monotonic() + timeout_s
+        with self._news:
+            while (found := choose(self._lines)) is None:
+                left = until - time.monotonic()
+                if self._ended or left <= 0:
+                    raise AssertionError(self._account(f"no {what}"))
+                self._news.wait(left)
+        return found
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """Its exit status, once it has ended and its output is read.
+
+        Raises:
+            AssertionError: if it does not end in time.
+        """
+        try:
+            code = self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._account(f"it still runs after {timeout_s:g} s")) from None
+        self._reader.join(timeout_s)
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process itself, not to what it started."""
+        self._popen.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does, and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def terminate(self) -> int:
+        """Ask it to end, and wait; its exit status."""
+        self.send(signal.SIGTERM)
+        return self.wait()
+
+    def destroy(self) -> None:
+        """Kill what is left of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._popen.wait()
+        self._reader.join()
+        for pipe in (self._popen.stdin, self._popen.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read(self) -> None:
+        stdout = self._popen.stdout
+        assert stdout is not None
+        for line in stdout:
+            with self._news:
+                self._lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def _account(self, problem: str) -> str:
+        status = self._popen.poll()
+        state = "running" if status is None else f"ended with {status}"
+        last = "\n".join(self._lines[-20:])
+        return f"{self.name} ({state}): {problem}\n--- output\n{last}\n--- errors\n{self.log[-_LOG_TAIL:]}"
+
+
+def _import_path() -> tuple[str, ...]:
+    given = os.environ.get("PYTHONPATH")
+    return (str(HERE), given) if given else (str(HERE),)
+
+
+class Nursery:
+    """Starts processes and ends whatever is left of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._processes: list[Process] = []
+
+    def start(
+        self, arguments: Sequence[str], name: str, *, keep_open: Sequence[int] = (), env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Start a command; its errors go to ``<name>.log``."""
+        process = Process(arguments, self.folder / f"{name}.log", keep_open=keep_open, env=env)
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End everything that was started here, last first."""
+        while self._processes:
+            self._processes.pop().destroy()
+
+
+@contextlib.contextmanager
+def nursery(folder: Path) -> Iterator[Nursery]:
+    """A nursery whose processes do not outlive the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Nursery(folder)
+    try:
+        yield made
+    finally:
+        made.close()

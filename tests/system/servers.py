@@ -1,0 +1,129 @@
+"""A server of the system tests: a real ``atoll server start`` on loopback that can be killed and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.system.operators import Operator
+from tests.system.processes import ATOLL, HERE, Nursery, Process
+
+_PORTS_EACH = 3
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+"""Below the range from which outgoing connections take theirs: while the server is down, nothing slips into its place."""
+
+
+class Server:
+    """One data directory and the process that serves it, if there is one now.
+
+    Args:
+        nursery: holds the processes.
+        name: of folder and logs.
+        options: further arguments of ``atoll server start``.
+        insecure: without TLS.
+    """
+
+    def __init__(self, nursery: Nursery, name: str, *options: str, insecure: bool = False) -> None:
+        self.nursery = nursery
+        self.name = name
+        self.data = nursery.folder / name
+        self.insecure = insecure
+        self.port = free_ports()
+        self.options = (*options, "--insecure") if insecure else options
+        self._process: Process | None = None
+        self._operator: Operator | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, f"server {self.name} was not started"
+        return self._process
+
+    @property
+    def operator(self) -> Operator:
+        """The operator, over a connection to the process that serves now."""
+        assert self._operator is not None, f"server {self.name} was not started"
+        return self._operator
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, *, dies: str = "") -> Server:
+        """Start it, or start it again, and wait until it serves; ``dies``: see ``dying_server``, perhaps before."""
+        ready, written = os.pipe()
+        command = (sys.executable, str(HERE / "dying_server.py")) if dies else ATOLL
+        arguments = (*command, "server", "start", *self.arguments(), "--ready-fd", str(written))
+        self._process = self.nursery.start(
+            arguments, self.name + "-server", keep_open=(written,), env={"ATOLL_DIES": dies}
+        )
+        os.close(written)
+        with os.fdopen(ready) as pipe:
+            line = pipe.readline()
+        self._drop_operator()
+        if not line and dies:
+            return self
+        assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
+        facts = json.loads(line)
+        self._operator = (
+            Operator.insecure(facts["address"]) if self.insecure else Operator.of(Path(facts["operator"]))
+        )
+        return self
+
+    def arguments(self) -> tuple[str, ...]:
+        """The options of ``atoll server start`` that make it this server."""
+        return ("--data", str(self.data), "--port", str(self.port), *self.options)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.kill()
+
+    def stop(self) -> int:
+        """Ask it to stop; its exit status."""
+        return self.process.terminate()
+
+    def died(self) -> None:
+        """Wait until it has killed itself (``dies``)."""
+        assert self.process.wait() == -signal.SIGKILL
+
+    def close(self) -> None:
+        """Close the operator's connection; the nursery ends the process."""
+        self._drop_operator()
+
+    def _drop_operator(self) -> None:
+        if self._operator is not None:
+            self._operator.close()
+            self._operator = None
+
+
+@contextlib.contextmanager
+def serving(nursery: Nursery, name: str, *options: str, insecure: bool = False) -> Iterator[Server]:
+    """A server that runs while inside."""
+    server = Server(nursery, name, *options, insecure=insecure)
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+def free_ports() -> int:
+    """The first of three successive ports that are free now: main, enrolment and transfer."""
+    for first in random.sample(range(_FIRST_PORT, _LAST_PORT, _PORTS_EACH), 100):
+        if all(_free(port) for port in range(first, first + _PORTS_EACH)):
+            return first
+    raise AssertionError("no free ports on loopback")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
