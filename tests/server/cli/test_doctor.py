@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 
-from atoll.server.cli.doctor import doctor
+from atoll.server.cli.connection import Target
+from atoll.server.cli.doctor import _connection, doctor
+from atoll.server.identity import Authority, OperatorCredential
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,3 +45,14 @@ def test_without_a_server_the_ports_are_tried(tmp_path: Path, monkeypatch: pytes
     assert found["credential"] == "warn"
     assert "port 1" in found
     assert "port 2" in found
+
+
+def test_another_machine_that_cannot_be_reached_fails_without_trying_our_ports(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path / "ca", now=time.time())
+    made = authority.issue_operator("admin", now=time.time())
+    address = "203.0.113.1.invalid:7400"
+    credential = OperatorCredential(
+        "admin", address, authority.certificate_pem.decode(), made.issued.pem.decode(), made.key_pem.decode()
+    )
+    found = {item.check: item.status.value for item in _connection(Target(address, credential), address, None)}
+    assert found == {"operator credential": "ok", "server": "fail"}

@@ -48,7 +48,7 @@ class Target:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit():
             raise BadInputError(f"server {self.address!r}: expected HOST:PORT")
-        if self.credential is None and not _is_loopback(host):
+        if self.credential is None and not is_loopback(host):
             raise BadInputError(
                 f"server {self.address!r} is not on this machine: --insecure is for loopback only",
                 "leave --insecure out and give --credentials FILE",
@@ -126,7 +126,8 @@ def _find_credential(data: Path | None) -> Path:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine and nothing else."""
     bare = host.removeprefix("[").removesuffix("]")
     if bare == "localhost":
         return True

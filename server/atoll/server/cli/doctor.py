@@ -13,7 +13,7 @@ from rich.text import Text
 from atoll.server.cli import checks
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
+from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target, is_loopback
 from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.output import json_option, print_json, print_table
 
@@ -85,6 +85,9 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
             yield from checks.server(info, target.address, asked_at, time.time())
             yield from checks.ports(host, wanted, serving=True)
     except UnreachableError as error:
+        if not is_loopback(host):
+            yield Finding("server", Status.FAIL, error.message, "start it there, or open the way to it (firewall, DNS)")
+            return
         yield Finding("server", Status.WARN, error.message, "start it: atoll server start")
         yield from checks.ports(host, wanted, serving=False)
     except CommandError as error:
