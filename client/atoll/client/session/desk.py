@@ -164,7 +164,8 @@ class Desk:
         if job is None:
             self._begin(invitation)
         elif job.key.run == invitation.task.key.run:
-            job.invitation.task.control.abandon(f"the server went on to {invitation.task.key}")
+            # Without a Stop the old round may still take the work late: come to an end with it, and report.
+            job.invitation.task.control.stop(f"the server went on to {invitation.task.key}")
             self._next = invitation
         else:
             self._finish(invitation.task.key, DECLINED, f"busy with {job.key}")
