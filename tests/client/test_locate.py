@@ -57,6 +57,19 @@ def test_arguments_take_the_type_that_the_parameter_wants() -> None:
     assert values("Good", rate="adaptive") == (0, "x", "adaptive")
 
 
+def test_files_by_their_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "deep").mkdir()
+    (here / "deep" / "helper_locate.py").write_text("SHARD = 5\n")
+    (here / "deep" / "filed_locate.py").write_text(
+        "from helper_locate import SHARD\n" + SOURCE.replace("Good(7)", "Good(SHARD)")
+    )
+    ready = make_participant("deep/filed_locate.py:READY", {})
+    assert vars(ready)["values"] == (5, "x", 0.1)
+    monkeypatch.delitem(sys.modules, "filed_locate")
+    with pytest.raises(UsageError, match=r"no file gone\.py in /"):
+        make_participant("gone.py:READY", {})
+
+
 def test_functions_and_instances_and_nested_classes() -> None:
     assert values("factory", shard="4") == (4, "x", 0.1)
     assert values("READY") == (7, "x", 0.1)

@@ -11,6 +11,7 @@ from atoll.client.update import MAX_METRICS, check_evaluation, check_update, fin
 
 MODEL = model_of({"w": np.zeros((2, 2), np.float32), "b": np.zeros(3, np.uint16)})
 GOOD: dict[str, Any] = {"w": np.ones((2, 2)), "b": np.ones(3, np.float32)}
+LISTS: Any = GOOD | {"w": [[0, 0], [0, 0]]}
 
 
 def check(update: Any) -> None:
@@ -30,7 +31,7 @@ def test_any_float_type_and_the_bits_of_bfloat16_pass(bias: Any) -> None:
         (Update(weight=1), "either weights"),
         (Update(weights=GOOD, delta=GOOD, weight=1), "not both"),
         (Update(weights=GOOD | {"extra": np.zeros(1)}, weight=1), r"unknown ones \['extra'\]"),
-        (Update(weights=GOOD | {"w": [[0, 0], [0, 0]]}, weight=1), "'w' is a list; a numpy array"),
+        (Update(weights=LISTS, weight=1), "'w' is a list; a numpy array"),
         (Update(weights=GOOD | {"w": np.zeros(4)}, weight=1), r"shape \[4\], the model's has \[2, 2\]"),
         (Update(weights=GOOD | {"w": np.zeros((2, 2), np.uint16)}, weight=1), "element type uint16"),
         (Update(weights=GOOD | {"b": np.zeros(3, np.int32)}, weight=1), "element type int32"),

@@ -1,4 +1,8 @@
-"""Finding the participant that a user names: ``MODULE:CLASS``, with the current directory on the import path."""
+"""Finding the participant that a user names: ``MODULE:CLASS``, with the current directory on the import path.
+
+``MODULE`` is a module's name (``my_trainer``, ``my_package.trainer``) or the path of a file (``trainers/mine.py``),
+whose directory is then on the import path too.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,16 @@ from atoll.client.participant import Participant
 
 
 def locate(name: str) -> object:
-    """The object that ``module:attribute`` names.
+    """The object that ``module:attribute`` or ``path/to/file.py:attribute`` names.
 
     Raises:
         UsageError: if the name has another form, or module or attribute are missing or fail to import.
     """
-    module_name, colon, attribute = name.partition(":")
+    module_name, colon, attribute = name.rpartition(":")
     if not (module_name and colon and attribute):
         raise UsageError(f"{name!r}: expected MODULE:NAME, as in my_trainer:Digits for class Digits in my_trainer.py")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    found: object = _import(module_name, here)
+    _add_to_path(Path.cwd())
+    found: object = _import_file(Path(module_name)) if module_name.endswith(".py") else _import(module_name)
     for part in attribute.split("."):
         if not hasattr(found, part):
             choices = [key for key, value in vars(found).items() if inspect.isclass(value) and not key.startswith("_")]
@@ -56,12 +58,24 @@ def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
     return made
 
 
-def _import(module_name: str, here: str) -> object:
+def _add_to_path(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _import_file(path: Path) -> object:
+    if not path.is_file():
+        raise UsageError(f"no file {path} in {Path.cwd()}")
+    _add_to_path(path.resolve().parent)
+    return _import(path.stem)
+
+
+def _import(module_name: str) -> object:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise UsageError(f"no module {module_name!r} in {here} or among the installed packages") from None
+            raise UsageError(f"no module {module_name!r} in {Path.cwd()} or among the installed packages") from None
         raise UsageError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
     except Exception as error:
         raise UsageError(f"module {module_name!r} fails to import: {type(error).__name__}: {error}") from error

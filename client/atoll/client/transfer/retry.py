@@ -31,7 +31,8 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
-_BARRED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
+_IDENTITY = frozenset({"certificate", "participant", "token", "insecure"})
+"""Areas of error codes that are about who the caller is; PERMISSION_DENIED in others is about one request."""
 
 
 class Abandoned(Exception):  # noqa: N818  # control flow: the work is no longer wanted, which is nobody's error
@@ -56,7 +57,7 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
 def refusal_of(error: grpc.RpcError) -> Exception | None:
     """The error to raise for a failed call that should not be repeated; None for one that may be."""
     code, text, detail = error_of(error)
-    if code in _BARRED:
+    if code is grpc.StatusCode.UNAUTHENTICATED or (code is grpc.StatusCode.PERMISSION_DENIED and _barred(detail)):
         return NotPermittedError(f"the server does not accept this participant: {text}")
     if detail is not None and detail.fault is Fault.TIMING:
         return RoundGoneError(text, detail)
@@ -64,6 +65,10 @@ def refusal_of(error: grpc.RpcError) -> Exception | None:
     if detail is not None and detail.fault is Fault.CALLER and detail.retry_after_s is None:
         retriable = False
     return None if retriable else RefusedError(text, detail)
+
+
+def _barred(detail: ErrorDetail | None) -> bool:
+    return detail is None or detail.code.partition(".")[0] in _IDENTITY
 
 
 class Retrier:

@@ -1,0 +1,49 @@
+"""The examples learn, as their first lines promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load_file
+
+from atoll.client import Participant
+from atoll.client.locate import make_participant
+from atoll.client.testing import FakeServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str, **arguments: str) -> Participant:
+    """A participant, made as ``atoll client start`` makes it."""
+    file, _, attribute = name.partition(":")
+    return make_participant(f"{EXAMPLES / file}:{attribute}", arguments)
+
+
+@pytest.mark.parametrize(("script", "participant"), [("sklearn_client.py", "Digits"), ("torch_client.py", "digits")])
+def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, EXAMPLES / script], cwd=tmp_path, check=True)
+    initial: dict[str, npt.NDArray[Any]] = load_file(tmp_path / "initial.safetensors")
+    clients = [example(f"{script}:{participant}", shard=str(shard), shards="4") for shard in range(4)]
+    result = FakeServer(initial).run(*clients, rounds=4, settings={"epochs": 3, "lr": 0.1})
+    accuracies = [report.evaluation["accuracy"] for report in result.rounds[-1].reports]
+    assert np.mean(accuracies) > 0.85
+    assert not any(report.partial for report in result.rounds[-1].reports)
+
+
+def test_ridge() -> None:
+    clients = [example("numpy_client.py:Ridge", seed=str(seed)) for seed in range(3)]
+    result = FakeServer({"weight": np.zeros(8, np.float32)}).run(*clients, rounds=5)
+    np.testing.assert_allclose(result.model["weight"], np.arange(8), atol=0.2)
+    losses = [played.reports[0].metrics["loss"] for played in result.rounds]
+    assert losses[-1] < losses[0]
+
+
+def test_the_numpy_client_has_at_most_fifteen_lines() -> None:
+    lines = (EXAMPLES / "numpy_client.py").read_text().splitlines()
+    assert sum(bool(line.strip()) and not line.strip().startswith('"""') for line in lines) <= 15
