@@ -16,7 +16,6 @@ from atoll.server.daemon.journal import SqlJournal, event_from_json
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.reporting import (
     answer_to,
-    may_report,
     member_of,
     no_longer_wanted,
     report_recorder,
@@ -44,6 +43,7 @@ from atoll.server.rounds import (
     Started,
     initial,
     replay,
+    wants,
 )
 from atoll.server.stores import event_log, models, participants, reports, runs
 from atoll.wire.layout import Layout
@@ -186,7 +186,7 @@ class Coordinator:
         active = self._require_active(run)
         state = active.driver.state
         member = member_of(state, key, participant)
-        if standing is None and not may_report(state, key, participant):
+        if standing is None and not wants(state, key, participant):
             raise no_longer_wanted(key, participant, member)
         size = active.layout.size
         return UploadGrant(
@@ -206,7 +206,7 @@ class Coordinator:
             await active.driver.post(Rejected(key, commit.participant, commit.rejection))
             return ReportReceipt(Disposition.DROPPED, "")
         event = reported_event(commit, key)
-        if commit.late and may_report(active.driver.state, key, commit.participant):
+        if commit.late and wants(active.driver.state, key, commit.participant):
             raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)
         row = report_recorder(active.driver.run, commit, self._services.clock())
         effects = await active.driver.post(event, also=row)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 
+from atoll.server.daemon.histories import record_online
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Session
-from atoll.server.jobs import JobSpec
+from atoll.server.errors import StorageError, UnavailableError
+from atoll.server.jobs import JobSpec, expected_window_s, report_window_of
+from atoll.server.report_window import report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
+from atoll.server.sampling import Eligible, History, Request, sampler_named
+from atoll.server.stores import ParticipantHistory, history
+
+log = logging.getLogger(__name__)
+
+SEED_BITS = 63
 
 
 class CohortPool:
@@ -24,33 +35,102 @@ class CohortPool:
         self._busy = busy
 
     async def draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn:
-        """Wait until enough participants are there, then draw."""
-        while len(there := self._there(effect, run, spec)) < max(spec.cohort.min_available, effect.needed):
-            await self._services.sessions.changed().wait()
-        seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(63)
-        import random
+        """Wait until enough participants are there, then draw.
 
-        names = sorted(s.participant for s in there)
-        chosen = random.Random(f"{seed}{effect.key}").sample(names, min(len(names), effect.invited))
-        ex = {s.participant: s.introduction.examples for s in there}
-        return CohortDrawn(effect.key, tuple((n, ex[n]) for n in sorted(chosen)), len(there), spec.cohort.sampler, seed)
+        Raises:
+            ServerError: if what is known of them cannot be read.
+        """
+        there = await self._enough(effect, run, spec)
+        self.count_online(there)
+        seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
+        cohort = sampler_named(spec.cohort.sampler).draw(
+            Request(
+                eligible=tuple(Eligible(session.participant, session.introduction.examples) for session in there),
+                size=effect.invited,
+                seed=seed,
+                round=effect.key.round,
+                attempt=effect.key.attempt,
+                history=await self._known([session.participant for session in there]),
+                rate=spec.cohort.rate,
+                at=self._services.clock(),
+                window_s=expected_window_s(spec),
+            )
+        )
+        return CohortDrawn(effect.key, cohort.members, cohort.eligible, cohort.sampler, cohort.seed)
+
+    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+        """Those who could be drawn, once they are as many as the job wants to choose from.
+
+        A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
+        nobody to wait for.
+        """
+        wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
+        while True:
+            changed = self._services.sessions.changed()
+            there = self._there(effect, run, spec)
+            if len(there) >= wanted:
+                return there
+            await changed.wait()
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
-        return spec.straggler.report_window_s
+        """Seconds from the invitation to the deadline."""
+        names = [participant for participant, _ in effect.members]
+        known = await self._services.reader.run(history.of, names)
+        past = [known[name].report_s if name in known else () for name in names]
+        return report_window_s(report_window_of(spec), past)
 
-    def count_online(self, sessions: list[Session]) -> None:
-        """Provisional."""
-        del sessions
+    def count_online(self, sessions: Iterable[Session]) -> Future[None] | None:
+        """Add to the histories how long these have been connected since they were last counted."""
+        now, spells = self._services.clock(), {}
+        for session in sessions:
+            spells[session.participant] = (session.counted_from, now)
+            session.counted_from = now
+        if not spells:
+            return None
+        try:
+            stored = self._services.writer.submit(record_online, spells)
+        except UnavailableError as error:
+            log.warning("time online not counted: %s", error.detail)
+            return None
+        stored.add_done_callback(_log_failure)
+        return stored
+
+    async def _known(self, names: list[str]) -> dict[str, History]:
+        records = await self._services.reader.run(history.of, names)
+        return {name: _history(record) for name, record in records.items()}
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         busy = self._busy(run)
-        encoding = spec.aggregation.wire_encoding
-        train = effect.kind is RoundKind.TRAIN
+        excluded = frozenset(effect.excluded)
         return [
             session
             for session in self._services.sessions.all()
             if session.participant not in busy
-            and session.participant not in effect.excluded
-            and (session.introduction.examples > 0 if train else session.introduction.can_evaluate)
-            and (not train or encoding in session.introduction.encodings)
+            and session.participant not in excluded
+            and _is_able(session, effect.kind, spec)
         ]
+
+
+def _is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
+    said = session.introduction
+    if kind is RoundKind.EVALUATE:
+        return said.can_evaluate
+    return said.examples > 0 and spec.aggregation.wire_encoding in said.encodings
+
+
+def _history(record: ParticipantHistory) -> History:
+    return History(
+        times_selected=record.times_selected,
+        times_reported=record.times_reported,
+        last_selected_at=record.last_selected_at,
+        online_s=record.online_s,
+        report_s=record.report_s,
+    )
+
+
+def _log_failure(stored: Future[None]) -> None:
+    error = None if stored.cancelled() else stored.exception()
+    if isinstance(error, StorageError):
+        log.warning("time online not counted: %s", error.detail)
+    elif error is not None:
+        log.error("time online not counted", exc_info=error)

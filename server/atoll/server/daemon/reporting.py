@@ -10,10 +10,7 @@ from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestErr
 from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
 from atoll.server.rounds import (
     Effect,
-    LateMode,
     Member,
-    MemberStatus,
-    Phase,
     Receipt,
     Reported,
     RoundKey,
@@ -31,10 +28,6 @@ _DISPOSITIONS = {
     Verdict.CARRIED: Disposition.CARRIED,
     Verdict.LATE: Disposition.DROPPED,
 }
-_EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
-_MAY_BE_LATE = frozenset(
-    {MemberStatus.TIMED_OUT, MemberStatus.OVER_SELECTED, MemberStatus.SILENT, MemberStatus.STOPPED}
-)
 
 
 def reported_event(commit: Commit, key: RoundKey) -> Reported:
@@ -111,18 +104,6 @@ def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None
         if past.key == key:
             return past.roster.get(participant)
     return None
-
-
-def may_report(state: RunState, key: RoundKey, participant: str) -> bool:
-    """Whether a first report of this participant for this round could still count, now or in a later round."""
-    member = member_of(state, key, participant)
-    if member is None:
-        return False
-    live = state.round
-    if live is not None and live.key == key and live.phase is Phase.OPEN:
-        return member.status in _EXPECTED
-    carried = state.policy.straggler.late.mode is LateMode.CARRY
-    return carried and member.status in _MAY_BE_LATE and member.update is None
 
 
 def no_longer_wanted(key: RoundKey, participant: str, member: Member | None) -> ServerError:
