@@ -3,7 +3,7 @@
 Read ``models`` for what a job can say, ``convert`` for what the engine makes of it.
 """
 
-from atoll.server.jobs.convert import expected_window_s, optimiser_of, report_window_of, to_run_policy
+from atoll.server.jobs.convert import averaged_tensors, expected_window_s, optimiser_of, report_window_of, to_run_policy
 from atoll.server.jobs.errors import JobFileError, Problem
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
 from atoll.server.jobs.models import (
@@ -31,6 +31,7 @@ __all__ = [
     "OptimiserSection",
     "Problem",
     "StragglerSection",
+    "averaged_tensors",
     "expected_window_s",
     "optimiser_of",
     "parse_job",

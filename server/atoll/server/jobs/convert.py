@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from atoll.server.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
@@ -10,6 +11,7 @@ from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, Straggle
 if TYPE_CHECKING:
     from atoll.server.aggregation.optimisers import ServerOptimiser
     from atoll.server.jobs.models import JobSpec
+    from atoll.wire.layout import Layout
 
 
 def to_run_policy(spec: JobSpec) -> RunPolicy:
@@ -39,6 +41,15 @@ def optimiser_of(spec: JobSpec) -> ServerOptimiser:
     from atoll.server.aggregation.optimisers import optimiser_named  # noqa: PLC0415  # the command line parses jobs too
 
     return optimiser_named(spec.optimiser.name, spec.optimiser.settings)
+
+
+def averaged_tensors(spec: JobSpec, layout: Layout) -> frozenset[str]:
+    """The tensors of the layout that take the plain mean, whatever the optimiser."""
+    return frozenset(
+        tensor.name
+        for tensor in layout.tensors
+        if any(fnmatchcase(tensor.name, pattern) for pattern in spec.aggregation.averaged)
+    )
 
 
 def report_window_of(spec: JobSpec) -> ReportWindow:

@@ -237,6 +237,15 @@ class AggregationSection(Section):
         ),
         Hint(allowed="a power of two from 2^-24 to 2^20"),
     ] = 32.0
+    averaged: Annotated[
+        tuple[str, ...],
+        Field(
+            max_length=256,
+            description="Tensors (names, with `*` and `?`) that take the plain mean whatever the server optimiser: "
+            "statistics such as batch-norm's, which are no weights and must not gather momentum.",
+        ),
+        Hint(allowed="a list of names or patterns"),
+    ] = ("*running_mean", "*running_var")
     encoding: Annotated[
         Literal["float32", "bfloat16", "float16", "float64"],
         Field(description="How updates travel. The 16-bit ones halve the bytes and round the update."),
