@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -26,26 +26,13 @@ from atoll.server.aggregation.kernel import fold
 from atoll.wire.chunks import ElementRange
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding, encode
+from benchmarks.figures import Figure, table
 
 TARGET = 0.5
 PLAIN = "plain float32 acc += w*x"
 READ = "plain float32 read (numpy max)"
 UNIT = "Gelement/s"
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One line of the table: a rate, the limit measured beside it, and whether their ratio meets the target."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float
-    ratio: float
-    target: float | None
-    ok: bool
-    command: str
 
 
 def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
@@ -63,6 +50,11 @@ def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
         ratio = rate / limit
         figures.append(Figure(name, rate, UNIT, limit, ratio, target, target is None or ratio >= target, command))
     return figures
+
+
+def run(smoke: bool) -> list[Figure]:
+    """The benchmark as ``python -m benchmarks fold`` runs it; ``smoke``: small, once."""
+    return measure(1 << 20, 1) if smoke else measure()
 
 
 def _rates(cases: dict[str, Callable[[], object]], elements: int, repeats: int) -> dict[str, float]:
@@ -143,9 +135,7 @@ def main() -> None:
     if options.json:
         print(json.dumps([asdict(figure) for figure in figures], indent=2))
         return
-    for figure in figures:
-        verdict = "" if figure.target is None else f"  target {figure.target:g}: {'met' if figure.ok else 'MISSED'}"
-        print(f"{figure.name:<34}{figure.value:7.2f} {figure.unit}   {figure.ratio:5.2f} of its limit{verdict}")
+    print(table(figures))
 
 
 if __name__ == "__main__":
