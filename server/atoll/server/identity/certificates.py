@@ -21,6 +21,8 @@ from atoll.server.identity.peer import Role, identity_uri
 
 # A peer whose clock is an hour slow must accept a certificate made just now: an hour, and half of one to spare.
 CLOCK_SKEW_S = 1.5 * 3600.0
+_SKEW_SHARE = 0.1
+"""Of a short life at most so much is put before its beginning: holders reckon from there when to renew."""
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -132,13 +134,14 @@ def _builder(
     now: float,
     not_after: float,
 ) -> x509.CertificateBuilder:
+    skew_s = min(CLOCK_SKEW_S, _SKEW_SHARE * (not_after - now))
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_utc(now - CLOCK_SKEW_S))
+        .not_valid_before(_utc(now - skew_s))
         .not_valid_after(_utc(not_after))
     )
 
