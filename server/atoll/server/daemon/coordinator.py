@@ -11,8 +11,8 @@ from sqlalchemy import Connection
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RunDriver
-from atoll.server.daemon.invitations import max_weight
-from atoll.server.daemon.journal import SqlJournal, event_from_json
+from atoll.server.daemon.invitations import max_weight, stop_message
+from atoll.server.daemon.journal import SqlJournal, replayed
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.reporting import (
     answer_to,
@@ -23,7 +23,7 @@ from atoll.server.daemon.reporting import (
 )
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session
-from atoll.server.errors import ConflictError, InvalidRequestError, NotFoundError, UnavailableError
+from atoll.server.errors import ConflictError, InvalidRequestError, TooLateError, UnavailableError
 from atoll.server.identity import new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import JobSpec, parse_job, to_run_policy
@@ -38,14 +38,13 @@ from atoll.server.rounds import (
     Rejected,
     ResumeRequested,
     RoundKey,
+    RoundKind,
     RunState,
     RunStatus,
-    Started,
     initial,
-    replay,
     wants,
 )
-from atoll.server.stores import event_log, models, participants, reports, runs
+from atoll.server.stores import models, participants, reports, runs
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_from_proto, layout_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
@@ -53,7 +52,9 @@ from atoll.wire.v1 import participation_pb2, tensors_pb2
 log = logging.getLogger(__name__)
 
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
+MAX_REASON_CHARS = 1024
 _BYTES_PER_ELEMENT = 8
+_LEAST_UPLOAD_BYTES = 16 << 20
 
 
 @dataclass(eq=False)
@@ -74,27 +75,38 @@ class Coordinator:
         self._services = services
         self._certificates = certificates
         self._pool = CohortPool(services, self.busy)
-        self._journal = SqlJournal(services.writer)
+        self._journal = SqlJournal(services.writer, services.reader)
         self._active: dict[str, ActiveRun] = {}
+        self._open = False
         self._leaving = False
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
 
     async def start(self) -> None:
-        """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left."""
+        """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left.
+
+        Raises:
+            CorruptDataError: if a run's log is damaged; nothing of it is lost, and nothing else is begun.
+        """
         found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
+        await self._sweep({run.id for run in found})
         for run in found:
             await self._resume(run)
-        for run_id in await self._services.call(self._services.spool.runs):
-            if run_id not in self._active:
-                await self._services.call(self._services.spool.drop_run, run_id)
+        self._open = True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server is about to stop."""
+        return self._leaving
 
     def leave(self) -> None:
-        """The server is about to send everyone away: who disconnects from now on is not gone."""
+        """The server is about to send everyone away: who disconnects from now on is not gone, who watches is told."""
         self._leaving = True
+        for active in self._active.values():
+            active.driver.changed.set()
 
     async def stop(self) -> None:
         """Stop taking events; every run stands as its log says."""
-        for active in self._active.values():
+        for active in list(self._active.values()):
             await active.driver.stop()
 
     def active(self, run_id: str) -> ActiveRun | None:
@@ -139,8 +151,8 @@ class Coordinator:
             models.add(connection, first)
 
         await self._services.writer.run(work)
-        driver = self._activate(run, spec, layout, initial(run_id, to_run_policy(spec), initial_blob), 0)
-        await driver.post(Started())
+        active = self._activate(run, spec, layout, initial(run_id, to_run_policy(spec), initial_blob), 0)
+        await active.performer.begin()
         return run_id
 
     async def pause(self, run_id: str) -> None:
@@ -157,7 +169,7 @@ class Coordinator:
 
     async def cancel(self, run_id: str, reason: str) -> None:
         """End the run now. Raises as ``pause``."""
-        await self._order(run_id, CancelRequested(reason or "cancelled by the operator"))
+        await self._order(run_id, CancelRequested(reason[:MAX_REASON_CHARS] or "cancelled by the operator"))
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Shut a participant out at once, also from streams that are open.
@@ -165,7 +177,7 @@ class Coordinator:
         Raises:
             RecordMissingError: if there is no such participant.
         """
-        row = await self._certificates.revoke(participant, reason)
+        row = await self._certificates.revoke(participant, reason[:MAX_REASON_CHARS])
         session = self._services.sessions.get(participant)
         if session is not None:
             session.close()
@@ -175,36 +187,39 @@ class Coordinator:
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``Desk``."""
+        self._check_open()
         return await self._certificates.identify(certificate_pem)
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``Desk``."""
+        self._check_open()
         key = RoundKey(round_number, attempt)
         standing = await self._standing_receipt(participant, run, key)
-        if standing is not None and run not in self._active:
-            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, receipt=standing)
-        active = self._require_active(run)
+        active = self._active.get(run)
+        if active is None:
+            return await self._grant_ended(run, standing)
         state = active.driver.state
         member = member_of(state, key, participant)
         if standing is None and not wants(state, key, participant):
-            raise no_longer_wanted(key, participant, member)
-        size = active.layout.size
+            raise no_longer_wanted(state, key, participant)
+        train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
         return UploadGrant(
-            elements=size,
+            elements=active.layout.size,
             max_abs=state.policy.max_abs,
-            max_bytes=2 * _BYTES_PER_ELEMENT * size,
+            max_bytes=max(_LEAST_UPLOAD_BYTES, 2 * _BYTES_PER_ELEMENT * active.layout.size) if train else 0,
             max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
             receipt=standing,
         )
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``Desk``."""
+        self._check_open()
         at = commit.report.round
-        active = self._require_active(at.run)
-        key = RoundKey(at.round, at.attempt)
-        if commit.rejection:
-            await active.driver.post(Rejected(key, commit.participant, commit.rejection))
-            return ReportReceipt(Disposition.DROPPED, "")
+        key, active = RoundKey(at.round, at.attempt), self._active.get(at.run)
+        if active is None or commit.rejection:
+            if active is not None:
+                await active.driver.post(Rejected(key, commit.participant, commit.rejection))
+            return ReportReceipt(Disposition.DROPPED, commit.report.digest)
         event = reported_event(commit, key)
         if commit.late and wants(active.driver.state, key, commit.participant):
             raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)
@@ -260,28 +275,37 @@ class Coordinator:
             for participant in active.driver.state.round.roster.with_status(MemberStatus.INVITED, MemberStatus.TRAINING)
         }
 
-    def _activate(self, run: runs.Run, spec: JobSpec, layout: Layout, state: RunState, next_seq: int) -> RunDriver:
+    def _activate(
+        self, run: runs.Run, spec: JobSpec, layout: Layout, state: RunState, next_seq: int, *, resumed: bool = False
+    ) -> ActiveRun:
         driver = RunDriver(state, next_seq, self._journal, self._services.clock, self._moved)
         performer = RunPerformer(driver, spec, layout, self._services, self._pool)
-        self._active[run.id] = ActiveRun(driver, performer, spec, layout)
+        active = self._active[run.id] = ActiveRun(driver, performer, spec, layout)
+        if resumed:
+            performer.members.expect_back()
         driver.start(performer)
-        return driver
+        return active
 
     async def _resume(self, run: runs.Run) -> None:
         spec = parse_job(run.job_toml, f"the job of run {run.id}")
         layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
 
-        def work(connection: Connection) -> tuple[RunState, int]:
-            logged = [(event_from_json(event.body), event.at) for event in event_log.replay(connection, run.id)]
-            state = initial(run.id, to_run_policy(spec), run.initial_model)
-            return replay(state, logged), len(logged)
-
-        state, next_seq = await self._services.reader.run(work)
+        first = initial(run.id, to_run_policy(spec), run.initial_model)
+        state, next_seq = await self._services.reader.run(lambda connection: replayed(connection, first))
         log.info("run %s resumes: %s", run.id, state.status, extra={"run": run.id})
-        driver = self._activate(run, spec, layout, state, next_seq)
-        self._active[run.id].performer.expect_back()
+        active = self._activate(run, spec, layout, state, next_seq, resumed=True)
         if state.status is RunStatus.SUBMITTED:
-            driver.post(Started())
+            await active.performer.begin()
+
+    async def _sweep(self, active: set[str]) -> None:
+        """Remove what killed or ended runs have left: uploads, and models that were never released."""
+        services = self._services
+        for run_id in await services.call(services.spool.runs):
+            if run_id not in active:
+                await services.call(services.spool.drop_run, run_id)
+        named = await services.reader.run(models.referenced_blobs)
+        for blob in await services.call(lambda: [name for name in services.blobs.names() if name not in named]):
+            await services.call(services.blobs.delete, blob)
 
     def _moved(self, driver: RunDriver) -> None:
         self._services.sessions.touch()
@@ -302,11 +326,17 @@ class Coordinator:
                 "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
             )
 
-    def _require_active(self, run_id: str) -> ActiveRun:
-        active = self._active.get(run_id)
-        if active is None:
-            raise NotFoundError("run.unknown", f"no run {run_id[:40]!r} is in work here", "wait for an invitation")
-        return active
+    def _check_open(self) -> None:
+        """Workers ask before every run is resumed."""
+        if not self._open:
+            raise UnavailableError("server.starting", "the server is starting", "try again", retry_after_s=1.0)
+
+    async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
+        """Of a run that has ended, a receipt is left at most."""
+        if standing is not None:
+            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, receipt=standing)
+        ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
+        raise TooLateError("run.ended", f"run {run} has {ended.status}", "wait for the next invitation")
 
     async def _standing_receipt(self, participant: str, run: str, key: RoundKey) -> ReportReceipt | None:
         found = await self._services.reader.run(
@@ -316,9 +346,12 @@ class Coordinator:
 
     def _connected(self, session: Session) -> None:
         for active in list(self._active.values()):
-            active.performer.invite(session.participant)
+            active.performer.members.connected(session)
+        for run, number, attempt in sorted(session.introduction.resuming):
+            if run not in self._active:
+                session.send(stop_message(run, RoundKey(number, attempt), "the run has ended"))
 
     def _disconnected(self, session: Session) -> None:
         self._pool.count_online([session])
         for active in () if self._leaving else tuple(self._active.values()):
-            active.performer.lost(session.participant)
+            active.performer.members.lost(session.participant)

@@ -6,50 +6,90 @@ name it. Nothing that comes over the network is ever imported.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib
+import logging
 import math
+import re
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.stores import BlobStore
 from atoll.wire.encoding import bfloat16_to_float32
 from atoll.wire.layout import Dtype, Layout
 from atoll.wire.views import tensor_views
 
+log = logging.getLogger(__name__)
+
 Evaluator = Callable[[Mapping[str, npt.NDArray[np.generic]]], Mapping[str, float]]
 """Takes the model, name → array (read-only; bfloat16 widened to float32), gives metric name → finite value."""
+
+PATIENCE_S = 600.0
+"""How long a release waits for the evaluator; then it goes on without."""
+MAX_METRICS = 256
+_MAX_REASON_CHARS = 300
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an evaluator said of a model: metrics named ``server/...``, or in words why it said nothing."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failure: str = ""
 
 
 def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
     """Import the evaluators given as ``NAME=MODULE:FUNCTION``.
 
     Raises:
-        InvalidRequestError: for one that cannot be read or imported.
+        InvalidRequestError: for one that cannot be read or imported, or a name that comes twice.
     """
     evaluators: dict[str, Evaluator] = {}
     for text in specifications:
         name, _, target = text.partition("=")
-        module, _, function = target.partition(":")
-        if not (name and module and function):
-            raise InvalidRequestError("evaluator.form", f"evaluator {text!r}: needs the form NAME=MODULE:FUNCTION")
-        try:
-            found = getattr(importlib.import_module(module), function)
-        except (ImportError, AttributeError) as error:
-            raise InvalidRequestError("evaluator.import", f"evaluator {text!r} cannot be imported: {error}") from error
-        if not callable(found):
-            raise InvalidRequestError("evaluator.import", f"evaluator {text!r}: {target} cannot be called")
-        evaluators[name] = cast("Evaluator", found)
+        if not _NAME.fullmatch(name) or not all(target.partition(":")):
+            raise InvalidRequestError(
+                "evaluator.form",
+                f"evaluator {text!r}: needs the form NAME=MODULE:FUNCTION, the name of a-z, 0-9, _ and -",
+                "for example: --evaluator digits=my_package.evaluation:digits",
+            )
+        if name in evaluators:
+            raise InvalidRequestError(
+                "evaluator.twice", f"evaluator {name!r} is installed twice", "give each a name of its own"
+            )
+        evaluators[name] = _imported(text, target)
     return evaluators
 
 
+async def judge(name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStore, blob: str) -> Judgement:
+    """Have an evaluator judge a model. Whatever the operator's code does, the release goes on."""
+
+    def work() -> dict[str, float]:
+        with blobs.open(blob) as opened:
+            return run_evaluator(evaluator, layout, opened.read(0, opened.manifest.size_bytes))
+
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return Judgement(await _in_own_thread(work, f"evaluator {name}"))
+    except Exception as error:
+        log.exception("evaluator %s failed", name)
+        return Judgement(failure=f"evaluator {name} failed: {type(error).__name__}: {error}"[:_MAX_REASON_CHARS])
+
+
 def run_evaluator(evaluator: Evaluator, layout: Layout, blob: memoryview) -> dict[str, float]:
-    """Judge a model; blocks, so call it from a worker thread. Metric names get the prefix ``server/``.
+    """Judge a model; blocks. Metric names get the prefix ``server/``.
 
     Raises:
-        ValueError: if the evaluator gives a value that is not finite.
+        ValueError: if the evaluator gives a value that is not finite, or too many.
+        Exception: whatever the evaluator raises.
     """
     metrics: dict[str, float] = {}
     for name, value in evaluator(_widened(layout, blob)).items():
@@ -57,7 +97,51 @@ def run_evaluator(evaluator: Evaluator, layout: Layout, blob: memoryview) -> dic
         if not math.isfinite(number):
             raise ValueError(f"the evaluator gave {name} = {number}; metrics must be finite")
         metrics[f"server/{name}"] = number
+    if len(metrics) > MAX_METRICS:
+        raise ValueError(f"the evaluator gave {len(metrics)} metrics, at most {MAX_METRICS}")
     return metrics
+
+
+def _imported(text: str, target: str) -> Evaluator:
+    module, _, function = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:
+        raise InvalidRequestError(
+            "evaluator.import",
+            f"evaluator {text!r} cannot be imported: {type(error).__name__}: {error}",
+            "check the module's name, and that it can be imported from where the server is started",
+        ) from error
+    if not callable(found):
+        raise InvalidRequestError(
+            "evaluator.import", f"evaluator {text!r}: {target} cannot be called", "name a function of the model"
+        )
+    return cast("Evaluator", found)
+
+
+async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dict[str, float]:
+    """Run the operator's code in a thread that nobody else needs, and that does not keep the server from stopping."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[dict[str, float]] = loop.create_future()
+
+    def settle(result: dict[str, float] | Exception) -> None:
+        if done.done():
+            return
+        if isinstance(result, Exception):
+            done.set_exception(result)
+        else:
+            done.set_result(result)
+
+    def run() -> None:
+        try:
+            result: dict[str, float] | Exception = work()
+        except Exception as error:  # noqa: BLE001 - handed over, whatever it is
+            result = error
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(settle, result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
 
 
 def _widened(layout: Layout, blob: memoryview) -> dict[str, npt.NDArray[np.generic]]:

@@ -26,15 +26,11 @@ class Invitations:
     spec: JobSpec
     layout: Layout
 
-    def key(self, key: RoundKey) -> participation_pb2.RoundKey:
-        """A round's key as its protobuf message."""
-        return participation_pb2.RoundKey(run=self.run, round=key.round, attempt=key.attempt)
-
     def participate(self, state: RunState, live: RoundState, remaining_s: float) -> participation_pb2.Participate:
         """The task of an open round, but for the member's own ``max_weight``."""
         spec = self.spec
         return participation_pb2.Participate(
-            key=self.key(live.key),
+            key=_key(self.run, live.key),
             run_name=spec.job.name,
             kind=_KINDS[live.kind],
             rounds_total=spec.job.rounds,
@@ -57,11 +53,21 @@ class Invitations:
 
     def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
         """The round no longer wants this participant's work."""
-        return participation_pb2.CheckInResponse(
-            stop=participation_pb2.Stop(key=self.key(key), reason=reason, late_report_welcome=late_welcome)
-        )
+        return stop_message(self.run, key, reason, late_welcome=late_welcome)
+
+
+def stop_message(
+    run: str, key: RoundKey, reason: str, *, late_welcome: bool = False
+) -> participation_pb2.CheckInResponse:
+    """The instruction to end the work on a round."""
+    stop = participation_pb2.Stop(key=_key(run, key), reason=reason, late_report_welcome=late_welcome)
+    return participation_pb2.CheckInResponse(stop=stop)
 
 
 def max_weight(state: RunState, declared_weight: int) -> int:
     """The largest weight that a member may report: what it declared, where weights count; else any."""
     return declared_weight if state.policy.weighting is Weighting.EXAMPLES else ANY_WEIGHT
+
+
+def _key(run: str, key: RoundKey) -> participation_pb2.RoundKey:
+    return participation_pb2.RoundKey(run=run, round=key.round, attempt=key.attempt)

@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
-from atoll.server.aggregation import PartialFile, PartialSum
+from atoll.server.aggregation import PartialFile, PartialSum, PartialSumError
 from atoll.server.errors import ServerError, UnavailableError
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 
@@ -88,7 +88,7 @@ class FileNode:
         path = self._folder / f"{self.name}-{secrets.token_hex(8)}.partial"
         try:
             await self._calls.write_partial(key, items, path)
-            yield await asyncio.get_running_loop().run_in_executor(self._executor, PartialFile, path)
+            yield await asyncio.get_running_loop().run_in_executor(self._executor, _opened, path)
         finally:
             path.unlink(missing_ok=True)
 
@@ -177,6 +177,14 @@ class NodePool:
         if not self._nodes:
             raise UnavailableError("node.none", "no ingest node is running", "try again", retry_after_s=1.0)
         return self._nodes.get(name) or self._nodes[min(self._nodes)]
+
+
+def _opened(path: Path) -> PartialSum:
+    """A partial sum that a worker has written; a torn one (it was killed) is written again."""
+    try:
+        return PartialFile(path)
+    except (PartialSumError, OSError) as error:
+        raise UnavailableError("node.partial", f"{path}: {error}", "fold again", retry_after_s=1.0) from error
 
 
 def _sum_of(outcome: PartialSum | BaseException) -> PartialSum:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from atoll.server.daemon.drawing import CohortPool
-from atoll.server.daemon.driver import Also, RunDriver
+from atoll.server.daemon.driver import Also, RefusedEventError, RunDriver
 from atoll.server.daemon.invitations import Invitations
-from atoll.server.daemon.journal import add_metrics
+from atoll.server.daemon.journal import add_judgement
+from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
-from atoll.server.errors import ConflictError, ServerError, StorageError, UnavailableError
+from atoll.server.daemon.tasks import Job, Tasks
+from atoll.server.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    ServerError,
+    StorageError,
+    UnavailableError,
+)
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import (
     Aggregate,
@@ -28,9 +38,6 @@ from atoll.server.rounds import (
     Finish,
     Fold,
     Invite,
-    LateMode,
-    MemberStatus,
-    Phase,
     PrepareRound,
     Publish,
     Published,
@@ -38,22 +45,23 @@ from atoll.server.rounds import (
     RetryDue,
     RoundKey,
     RoundPrepared,
-    RoundState,
     StartDeadline,
+    Started,
     StartRetry,
     Stop,
-    WentSilent,
 )
 from atoll.wire.layout import Layout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-_EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
+PATIENCE_S = 3600.0
+"""How long disk, database or workers may refuse an effect before the run is given up."""
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
-RETURN_S = 40.0
-"""How long the members of a round may take to come back after a restart: a client's longest back-off is 30 s."""
+_FAILING = "fail"
+_TRANSIENT = (StorageError, UnavailableError)
+_UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
 
 
 class RunPerformer:
@@ -64,202 +72,179 @@ class RunPerformer:
         self._spec = spec
         self._services = services
         self._pool = pool
-        self._invitations = Invitations(driver.run, spec, layout)
         self._releaser = Releaser(driver, spec, layout, services)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks = Tasks(driver.run, self._crashed)
+        self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
         # Receipts are answered by the poster; RecordRound and RecordMember are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
-            DrawCohort: lambda effect: self._start("draw", self._draw(effect), replaces=True),
-            PrepareRound: lambda effect: self._start(f"prepare {effect.key}", self._prepare(effect)),
-            Invite: self._invite_all,
-            Stop: self._stop,
-            StartDeadline: lambda effect: self._timer("deadline", effect.remaining_s, DeadlinePassed(effect.key)),
-            Fold: lambda effect: self._start(f"fold {effect.key} {effect.update}", self._fold(effect)),
-            Aggregate: lambda effect: self._start("aggregate", self._aggregate(effect), replaces=True),
-            ChargeAndStore: lambda effect: self._start(f"charge {effect.key}", self._charge(effect)),
-            Publish: lambda effect: self._start(f"publish {effect.key}", self._publish(effect)),
-            StartRetry: lambda effect: self._timer("retry", effect.delay_s, RetryDue(effect.key)),
-            DropSpools: lambda effect: self._start(f"drop {effect.through}", self._releaser.drop(effect)),
-            Finish: lambda effect: self._start("finish", self._finish(effect)),
+            DrawCohort: lambda effect: self._start("draw", effect.key, self._draw(effect), replaces=True),
+            PrepareRound: lambda effect: self._start("prepare", effect.key, self._prepare(effect)),
+            Invite: self.members.invite_all,
+            Stop: self.members.stop,
+            StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
+            Fold: lambda effect: self._start("fold", effect.key, self._fold(effect), what=str(effect.update)),
+            Aggregate: lambda effect: self._start("aggregate", effect.key, self._aggregate(effect), replaces=True),
+            ChargeAndStore: lambda effect: self._start("charge", effect.key, self._charge(effect)),
+            Publish: lambda effect: self._start("publish", effect.key, self._publish(effect)),
+            StartRetry: self._start_retry,
+            DropSpools: lambda effect: self._start("drop", effect.through, self._drop(effect)),
+            Finish: lambda effect: self._start("finish", None, self._finish(effect)),
         }
 
     def perform(self, effect: Effect) -> None:
         """See ``driver.Performer``."""
         begin = self._begin.get(type(effect))
-        if begin is not None:
+        if begin is None:
+            return
+        try:
             begin(effect)
+        except Exception as error:  # noqa: BLE001 - the run's log goes on: its failure is an event like any other
+            self._crashed(Job(type(effect).__name__, getattr(effect, "key", None)), error)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """See ``driver.Performer``."""
-        for timer in self._timers.values():
-            timer.cancel()
-        for task in self._tasks.values():
-            task.cancel()
+        await self._tasks.close()
+
+    async def begin(self) -> None:
+        """Begin a run that was submitted; returns when that is durable."""
+        await self._answer(Started())
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
         return self._releaser.server_metrics(key)
 
-    def invite(self, participant: str) -> None:
-        """Push the open round's task to a connected member that is still expected and not at work on it already."""
-        state, live = self._driver.state, self._driver.state.round
-        session = self._services.sessions.get(participant)
-        member = live.roster.get(participant) if live is not None else None
-        if live is None or session is None or member is None or not _expects(live, member.status):
-            return
-        at_work = (self._driver.run, live.key.round, live.key.attempt) in session.introduction.resuming
-        if at_work and member.status is not MemberStatus.SILENT:
-            return  # one that had been given up says anew that it works on it
-        remaining_s = live.deadline_at - self._services.clock()
-        task = self._invitations.participate(state, live, remaining_s)
-        session.send(self._invitations.for_member(task, state, member.declared_weight))
-
-    def lost(self, participant: str) -> None:
-        """A participant is not connected: unless it returns in time, it counts as gone."""
-        self._expect(participant, self._services.silence_s)
-
-    def expect_back(self) -> None:
-        """After a restart nobody is connected: give the members of the open round time to notice that we are back."""
-        live = self._driver.state.round
-        for member in live.roster if live is not None else ():
-            self._expect(member.participant, max(self._services.silence_s, RETURN_S))
-
-    def _expect(self, participant: str, patience_s: float) -> None:
-        live = self._driver.state.round
-        member = live.roster.get(participant) if live is not None else None
-        if live is None or member is None or not _expects(live, member.status):
-            return
-        key = live.key
-        self._call_later(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
-
-    def _invite_all(self, effect: Invite) -> None:
-        for participant in effect.participants:
-            if self._services.sessions.get(participant) is None:
-                self.lost(participant)  # it went between the draw and now, when nobody watched
-            self.invite(participant)
-
-    def _fell_silent(self, key: RoundKey, participant: str, patience_s: float) -> None:
-        if self._services.sessions.get(participant) is None:
-            reason = f"the connection was lost for {patience_s:g} s"
-            self._start(f"silent {key} {participant}", self._answer(WentSilent(key, participant, reason)))
+    def _start_retry(self, effect: StartRetry) -> None:
+        self._tasks.after("retry", effect.delay_s, lambda: self._tell(RetryDue(effect.key)))
 
     async def _draw(self, effect: DrawCohort) -> None:
-        await self._answer(await self._pool.draw(effect, self._driver.run, self._spec))
+        drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
+        await self._answer(drawn)
 
     async def _prepare(self, effect: PrepareRound) -> None:
-        window_s = await self._pool.report_window_s(effect, self._spec)
+        window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
         grid = self._releaser.grid(effect)
         await self._answer(RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid))
-
-    def _stop(self, effect: Stop) -> None:
-        late_welcome = self._driver.state.policy.straggler.late.mode is LateMode.CARRY
-        message = self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome)
-        for participant in effect.participants:
-            session = self._services.sessions.get(participant)
-            if session is not None:
-                session.send(message)
 
     async def _fold(self, effect: Fold) -> None:
         live = self._driver.state.round
         if live is None or live.key != effect.key or live.grid is None:
             return
+        update = effect.update
         try:
             await self._releaser.fold(effect, live.grid)
-        except UnavailableError as error:
-            log.info("run %s: %s not folded yet: %s", self._driver.run, effect.update.participant, error.detail)
+        except _UNUSABLE as error:
+            await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:
-            await self._answer(Rejected(effect.update.key, effect.update.participant, str(error.detail)))
+            log.info("run %s: %s is folded later: %s", self._driver.run, update.participant, error.detail)
 
     async def _aggregate(self, effect: Aggregate) -> None:
+        # The sum is read without a lock: nothing may be folded into it any more.
+        await self._tasks.ended(lambda job: job.kind == "fold" and job.key == effect.key)
         try:
             done = await self._retrying("aggregation", lambda: self._releaser.aggregate(effect))
         except ServerError as error:
-            await self._unusable(effect, error)
-            return
-        await self._answer(done)
+            await self._leave_out(effect, error)
+        else:
+            await self._answer(done)
 
-    async def _unusable(self, effect: Aggregate, error: ServerError) -> None:
+    async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
         """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
-        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.detail)
         damaged = await self._releaser.unreadable(effect)
+        if not damaged:
+            raise error
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.detail)
         for update, reason in damaged:
             await self._answer(Rejected(update.key, update.participant, reason))
-        if not damaged:
-            await self._answer(EffectFailed(effect.key, "aggregate", str(error.detail)))
 
     async def _charge(self, effect: ChargeAndStore) -> None:
-        try:
-            also = await self._retrying("release", lambda: self._releaser.charge(effect))
-        except ServerError as error:
-            log.exception("run %s round %s: the release could not be charged", self._driver.run, effect.key)
-            await self._answer(EffectFailed(effect.key, "charge", str(error.detail)))
-            return
+        also = await self._retrying("the release", lambda: self._releaser.charge(effect))
         await self._answer(Charged(effect.key), also)
 
     async def _publish(self, effect: Publish) -> None:
-        metrics = await self._releaser.evaluate(effect)
-        await self._answer(Published(effect.key), add_metrics(self._driver.run, effect.key, metrics))
-        await self._releaser.retain()
+        judgement = await self._releaser.evaluate(effect)
+        await self._answer(Published(effect.key), add_judgement(self._driver.run, effect.key, judgement))
+        await self._tidy("old models", self._releaser.retain())
+
+    async def _drop(self, effect: DropSpools) -> None:
+        """Whatever is still being done for these rounds is not wanted any more."""
+        kinds = ("fold", "aggregate", "charge")
+        await self._tasks.end(lambda job: job.kind in kinds and job.key is not None and job.key <= effect.through)
+        await self._tidy("uploads", self._releaser.drop(effect))
 
     async def _finish(self, effect: Finish) -> None:
         log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})
-        await self._services.nodes.drop_run(self._driver.run)
+        self._tasks.cancel_timers()
+        tidying = ("publish", "drop")
+        await self._tasks.end(lambda job: job.kind not in tidying)
+        await self._tasks.ended(lambda _: True)
+        await self._tidy("a model that was not released", self._releaser.discard_candidate())
+        await self._tidy("uploads", self._releaser.drop_all())
+
+    async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Remove what is not needed any more. If that fails the run goes on, and the next sweep removes it."""
+        try:
+            await work
+        except (ServerError, OSError) as error:
+            log.warning("run %s: %s not removed: %s", self._driver.run, what, error, extra={"run": self._driver.run})
+
+    def _tell(self, event: Event) -> None:
+        """Hand in an event that nobody waits for."""
+        key = getattr(event, "key", None)
+        self._start("tell", key, self._answer(event), what=f"{event.kind} {getattr(event, 'participant', '')}")
 
     async def _answer(self, event: Event, also: Also | None = None) -> None:
-        """Post an event until it is stored: without it the run would stand still."""
+        """Post an event until it is stored: without it the run would stand still until the server is started anew.
+
+        Raises:
+            ServerError: if the run cannot take it though it should: it contradicts what is on record.
+        """
 
         async def post() -> None:
             await self._driver.post(event, also)
 
         try:
-            await self._retrying(event.kind, post)
-        except ConflictError as error:
+            await self._retrying(event.kind, post, patience_s=math.inf)
+        except RefusedEventError as error:
             log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
 
-    async def _retrying(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retrying(self, what: str, work: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
         """Do something that disk, database or a worker may refuse for a while; every refusal is logged.
 
         Raises:
-            ServerError: for a refusal that waiting does not mend.
+            ServerError: for a refusal that waiting does not mend, or has not mended.
         """
-        delay_s = _FIRST_RETRY_S
+        loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
+        until = loop.time() + patience_s
         while True:
             try:
                 return await work()
-            except (StorageError, UnavailableError) as error:
-                log.warning("run %s: %s failed, trying again: %s", self._driver.run, what, error.detail)
+            except _TRANSIENT as error:
+                if loop.time() >= until:
+                    raise
+                log.warning(
+                    "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.detail
+                )
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
 
-    def _start(self, name: str, work: Coroutine[Any, Any, None], *, replaces: bool = False) -> None:
-        current = self._tasks.get(name)
-        if current is not None and not current.done():
-            if not replaces:
-                work.close()
-                return
-            current.cancel()
-        task = asyncio.create_task(work, name=f"{self._driver.run} {name}")
-        self._tasks[name] = task
-        task.add_done_callback(lambda done: self._ended(name, done))
+    def _start(
+        self,
+        kind: str,
+        key: RoundKey | None,
+        work: Coroutine[Any, Any, None],
+        *,
+        what: str = "",
+        replaces: bool = False,
+    ) -> None:
+        self._tasks.start(Job(kind, key, what), work, replaces=replaces)
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("run %s: %s failed unexpectedly", self._driver.run, name, exc_info=error)
-            live = self._driver.state.round
-            if live is not None:
-                self._driver.post(EffectFailed(live.key, name, f"unexpected {type(error).__name__}: {error}"))
-
-    def _timer(self, name: str, delay_s: float, event: Event) -> None:
-        self._call_later(name, delay_s, lambda: self._start(f"{name} due", self._answer(event)))
-
-    def _call_later(self, name: str, delay_s: float, call: Any) -> None:
-        if name in self._timers:
-            self._timers[name].cancel()
-        self._timers[name] = asyncio.get_running_loop().call_later(max(0.0, delay_s), call)
-
-
-def _expects(live: RoundState, status: MemberStatus) -> bool:
-    return live.phase is Phase.OPEN and status in _EXPECTED
+    def _crashed(self, job: Job, error: BaseException) -> None:
+        """What cannot be done fails the run, with the reason, if it is for the round in work."""
+        log.error("run %s: %s failed", self._driver.run, job, exc_info=error, extra={"run": self._driver.run})
+        live = self._driver.state.round
+        if job.kind == _FAILING or live is None or (job.key is not None and job.key != live.key):
+            return
+        reason = f"unexpected {type(error).__name__}: {error}"
+        if isinstance(error, ServerError):
+            reason = str(error.detail)
+        self._start(_FAILING, live.key, self._answer(EffectFailed(live.key, job.kind, reason)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from blake3 import blake3
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from atoll.server.aggregation import Grid, MergedSum, NewModel, OldModel, grid_for, release_model
 from atoll.server.daemon.driver import Also, RunDriver
-from atoll.server.daemon.evaluators import run_evaluator
+from atoll.server.daemon.evaluators import Judgement, judge
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
 from atoll.server.errors import CorruptDataError
@@ -63,7 +63,7 @@ class Releaser:
         self._services = services
         self._optimiser = optimiser_of(spec)
         self._candidate: Candidate | None = None
-        self._server_metrics: dict[RoundKey, dict[str, float]] = {}
+        self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
 
     def grid(self, effect: PrepareRound) -> RoundGrid | None:
         """The grid of a train round with anyone to count."""
@@ -85,8 +85,10 @@ class Releaser:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(self._live())
         else:
-            self._candidate = await self._make_candidate(effect)
+            before, self._candidate = self._candidate, await self._make_candidate(effect)
             digest = self._candidate.blob
+            if before is not None and before.key == effect.key and before.blob != digest:
+                await self._discard(before)
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
 
     async def charge(self, effect: ChargeAndStore) -> Also:
@@ -127,16 +129,16 @@ class Releaser:
                     found.append((update, reason))
         return found
 
-    async def evaluate(self, effect: Publish) -> Mapping[str, float]:
-        """Have the operator's evaluator judge the released model; nothing if the job names none."""
+    async def evaluate(self, effect: Publish) -> Judgement:
+        """Have the operator's evaluator judge the released model; it says nothing if the job names none."""
         name = self._spec.evaluation.server
-        evaluator = self._services.evaluators.get(name) if name else None
-        if evaluator is None or effect.kind is not RoundKind.TRAIN:
-            return {}
-        with self._services.blobs.open(effect.digest) as blob:
-            view = blob.read(0, blob.manifest.size_bytes)
-            found = await self._services.call(run_evaluator, evaluator, self._layout, view)
-        self._server_metrics = {effect.key: found}
+        if name is None or effect.kind is not RoundKind.TRAIN:
+            return Judgement()
+        evaluator = self._services.evaluators.get(name)
+        if evaluator is None:
+            return Judgement(failure=f"evaluator {name} is not installed any more")
+        found = await judge(name, evaluator, self._layout, self._services.blobs, effect.digest)
+        self._server_metrics = {effect.key: found.metrics}
         return found
 
     async def retain(self) -> None:
@@ -147,39 +149,54 @@ class Releaser:
             newest = models.latest(connection, run)
             if newest is None:
                 return []
-            old = models.of_version(connection, run, newest.version - 1)
-            spent = {blob for _, blob in old.optimiser_blobs} if old is not None else set()
-            models.forget_optimiser(connection, run, below_version=newest.version)
             surplus = models.surplus_blobs(connection, run, through_version=newest.version - keep)
+            old = models.of_version(connection, run, newest.version - 1)
+            if old is None or not old.optimiser_blobs:
+                return sorted(surplus)
+            models.forget_optimiser(connection, run, below_version=newest.version)
+            spent = {blob for _, blob in old.optimiser_blobs}
             return sorted((spent - models.referenced_blobs(connection)) | surplus)
 
-        for blob in await self._services.writer.run(work):
-            await self._services.call(self._services.blobs.delete, blob)
+        await self._delete(await self._services.writer.run(work))
+
+    async def discard_candidate(self) -> None:
+        """Remove a candidate that was never released."""
+        candidate, self._candidate = self._candidate, None
+        if candidate is not None:
+            await self._discard(candidate)
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the evaluator said of the round's model; empty if there is none."""
         return self._server_metrics.get(key, {})
 
     async def drop(self, effect: DropSpools) -> None:
-        """Remove uploads that no sum can need, and forget the sums."""
+        """Forget the sums of these rounds, and remove the uploads that no sum can need."""
         run = self._driver.run
         keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
         through = (effect.through.round, effect.through.attempt)
-        dropped = await self._services.call(self._services.spool.drop_through, run, through, keep)
-        for number, attempt in dropped:
-            await self._services.nodes.drop(run, number, attempt)
+        await self._services.nodes.drop(run, *through)
+        await self._services.call(self._services.spool.drop_through, run, through, keep)
+
+    async def drop_all(self) -> None:
+        """Forget every sum and remove every upload of the run: it has ended."""
+        await self._services.nodes.drop_run(self._driver.run)
+        await self._services.call(self._services.spool.drop_run, self._driver.run)
 
     async def _make_candidate(self, effect: Aggregate) -> Candidate:
-        grid = self._live().grid
-        if grid is None:
-            raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
+        latest = await self._services.reader.run(lambda connection: models.latest(connection, self._driver.run))
+        if latest is None:
+            raise CorruptDataError("release.model", f"run {self._driver.run} has no model to go on from")
         items = [
             (term.update.node, self._item(term.update, term.weight))
             for term in effect.contributions
             if term.update is not None
         ]
-        latest = await self._services.reader.run(lambda connection: models.latest(connection, self._driver.run))
-        states = dict(latest.optimiser_blobs) if latest is not None else {}
+        if not items:  # an empty Poisson sample: a round like any other, which changes nothing
+            return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
+        grid = self._live().grid
+        if grid is None:
+            raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
+        states = dict(latest.optimiser_blobs)
         async with self._services.nodes.partials(self._sum_key(effect.key, grid), items) as parts:
             return await self._services.call(self._write_candidate, effect.key, MergedSum(parts), states)
 
@@ -228,6 +245,15 @@ class Releaser:
                 runs.set_model(connection, run, model.blob, rounds_released=version + 1)
 
         return also
+
+    async def _discard(self, candidate: Candidate) -> None:
+        named = await self._services.reader.run(models.referenced_blobs)
+        blobs = {candidate.blob, *(blob for _, blob in candidate.optimiser_blobs)}
+        await self._delete(blobs - named)
+
+    async def _delete(self, blobs: Iterable[str]) -> None:
+        for blob in blobs:
+            await self._services.call(self._services.blobs.delete, blob)
 
     def _live(self) -> RoundState:
         live = self._driver.state.round

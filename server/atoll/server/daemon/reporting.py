@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from atoll.server.daemon.driver import Also
+from atoll.server.daemon.invitations import ANY_WEIGHT
 from atoll.server.daemon.records import report_metrics
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
@@ -34,14 +35,25 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
     """The engine's event for a report.
 
     Raises:
-        InvalidRequestError: for too many or impossible metrics.
+        InvalidRequestError: for impossible weights, too many or impossible metrics, or a digest of nothing.
     """
     report = commit.report
+    if max(report.weight, report.evaluation_weight) > ANY_WEIGHT:
+        raise InvalidRequestError(
+            "report.weight",
+            f"weight {report.weight}, evaluation weight {report.evaluation_weight}: at most {ANY_WEIGHT}",
+            "report the number of examples used",
+        )
+    if report.digest and not report.upload_id:
+        raise InvalidRequestError(
+            "report.digest", "a digest, but no upload_id", "name the upload, or leave the digest out"
+        )
     names = [*report.metrics, *report.evaluation]
     if len(names) > MAX_METRICS or any(len(name) > MAX_METRIC_NAME_CHARS for name in names):
         raise InvalidRequestError(
             "report.metrics",
             f"{len(names)} metrics: at most {MAX_METRICS}, with names of at most {MAX_METRIC_NAME_CHARS} characters",
+            "report fewer metrics, or shorter names",
         )
     metrics = report_metrics(report.metrics, report.evaluation, report.evaluation_weight)
     weight = report.weight if report.upload_id else report.evaluation_weight
@@ -51,7 +63,7 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
     try:
         return Reported(key, commit.participant, update, weight, metrics)
     except ValueError as error:
-        raise InvalidRequestError("report.metrics", str(error)) from None
+        raise InvalidRequestError("report.metrics", str(error), "leave metrics out that are not finite") from None
 
 
 def report_recorder(run: str, commit: Commit, now: float) -> Also:
@@ -106,13 +118,18 @@ def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None
     return None
 
 
-def no_longer_wanted(key: RoundKey, participant: str, member: Member | None) -> ServerError:
-    """Why a report is not wanted."""
-    if member is None:
-        return ForbiddenError("round.stranger", f"participant {participant} is not a member of round {key}")
-    return TooLateError(
-        "round.over", f"round {key}: {member.status} {member.detail}".rstrip(), "wait for the next invitation"
-    )
+def no_longer_wanted(state: RunState, key: RoundKey, participant: str) -> ServerError:
+    """Why a report is not wanted. Rounds that are forgotten are over; only a remembered one can have strangers."""
+    remembered = {past.key for past in state.past} | ({state.round.key} if state.round is not None else set())
+    member = member_of(state, key, participant)
+    if member is None and key in remembered:
+        return ForbiddenError(
+            "round.stranger", f"participant {participant} is not a member of round {key}", "wait for an invitation"
+        )
+    if state.round is None or key > state.round.key:
+        return InvalidRequestError("round.unknown", f"round {key} has not begun", "wait for an invitation")
+    standing = "it is over" if member is None else f"{member.status} {member.detail}".rstrip()
+    return TooLateError("round.over", f"round {key}: {standing}", "wait for the next invitation")
 
 
 def _receipt(effects: tuple[Effect, ...], participant: str) -> Receipt | None:

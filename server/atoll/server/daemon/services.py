@@ -49,6 +49,11 @@ class Services:
     keep_models: int
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking function in a thread."""
+        """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, lambda: function(*args, **kwargs))
+        running = loop.run_in_executor(self.executor, lambda: function(*args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.gather(running, return_exceptions=True)
+            raise

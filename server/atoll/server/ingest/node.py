@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from atoll.server.aggregation import Accumulator, Grid
+from atoll.server.errors import StorageError
 from atoll.server.ingest.committed import Committed
 from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
@@ -91,10 +92,19 @@ class IngestNode:
             return accumulator
 
     def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> int:
-        """Write the sum of exactly these updates to a file; returns their total weight. Raises as ``partial``."""
+        """Write the sum of exactly these updates to a file; returns their total weight.
+
+        Raises:
+            StorageError: if the file cannot be written; else as ``partial``.
+        """
         with self._locked(key) as accumulator:
             self._make_exact(accumulator, key, items)
-            accumulator.write_to(path)
+            try:
+                accumulator.write_to(path)
+            except OSError as error:
+                raise StorageError(
+                    "storage.partial", f"{path}: {error.strerror}", "free some space", retry_after_s=1.0
+                ) from error
             return accumulator.total_weight
 
     def drop(self, run: str, round_number: int, attempt: int) -> None:

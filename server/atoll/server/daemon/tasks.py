@@ -1,0 +1,107 @@
+"""The tasks and timers of one run, by name: at most one of each, none lost, none left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.server.rounds import RoundKey
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a task does: its kind, the attempt of a round that it is for (None: for the run), and which one."""
+
+    kind: str
+    key: RoundKey | None = None
+    what: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(str(part) for part in (self.kind, self.key, self.what) if part)
+
+
+class Tasks:
+    """Starts tasks and timers. Only the event loop touches it.
+
+    Args:
+        label: names the run in the tasks' names.
+        crashed: told of each task that ends with an error.
+    """
+
+    def __init__(self, label: str, crashed: Callable[[Job, BaseException], None]) -> None:
+        self._label = label
+        self._crashed = crashed
+        self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self, job: Job, work: Coroutine[Any, Any, None], *, replaces: bool = False) -> None:
+        """Begin a job unless it is under way; with ``replaces`` cancel that one, and begin when it has ended."""
+        current = self._tasks.get(job)
+        if current is not None:
+            if not replaces:
+                work.close()
+                return
+            current.cancel()
+            work = _after(current, work)
+        task = asyncio.create_task(work, name=f"{self._label} {job}")
+        self._tasks[job] = task
+        task.add_done_callback(lambda done: self._ended(job, done))
+
+    def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        """Call in ``delay_s`` seconds of a monotonic clock; the timer of that name before it is forgotten."""
+        before = self._timers.pop(name, None)
+        if before is not None:
+            before.cancel()
+
+        def fire() -> None:
+            del self._timers[name]
+            call()
+
+        self._timers[name] = asyncio.get_running_loop().call_later(max(0.0, delay_s), fire)
+
+    def due_in_s(self, name: str) -> float | None:
+        """Seconds until a timer fires; None if there is none of that name."""
+        timer = self._timers.get(name)
+        return None if timer is None else max(0.0, timer.when() - asyncio.get_running_loop().time())
+
+    def cancel_timers(self) -> None:
+        """Forget every timer."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    async def end(self, unwanted: Callable[[Job], bool]) -> None:
+        """Cancel these jobs and wait until they have ended."""
+        tasks = self._apart_from_caller(unwanted)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ended(self, awaited: Callable[[Job], bool]) -> None:
+        """Wait until these jobs have ended by themselves."""
+        await asyncio.gather(*self._apart_from_caller(awaited), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel everything and wait until it has ended."""
+        self.cancel_timers()
+        await self.end(lambda _: True)
+
+    def _apart_from_caller(self, chosen: Callable[[Job], bool]) -> list[asyncio.Task[None]]:
+        caller = asyncio.current_task()
+        return [task for job, task in self._tasks.items() if task is not caller and chosen(job)]
+
+    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(job) is task:
+            del self._tasks[job]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._crashed(job, error)
+
+
+async def _after(current: asyncio.Task[None], work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await asyncio.wait({current})
+        await work
+    finally:
+        work.close()
