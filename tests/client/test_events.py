@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from atoll.client import RoundKey
-from atoll.client.events import Connected, Reported, Transferred, log_event
+from atoll.client.events import Announcer, Connected, Reported, Transferred, log_event
 
 KEY = RoundKey("r1", 2, 0)
 
@@ -25,3 +25,11 @@ def test_log_lines(caplog: pytest.LogCaptureFixture) -> None:
         log_event(Reported(KEY, "counted", 7))
         log_event(Transferred(KEY, "upload", 1, 2))
     assert caplog.messages == ["reported: run=r1, round=2, attempt=0, disposition=counted, weight=7"]
+
+
+def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no terminal")
+
+    Announcer(fail)(Reported(KEY, "counted", 7))
+    assert "the observer failed at reported" in caplog.text

@@ -1,11 +1,12 @@
 """What a session tells its observer: one small value per thing that happened.
 
-``Observer`` functions are called from several threads, one event at a time, and should return soon.
+Observers are called from several threads, one event at a time, and should return soon.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -136,8 +137,20 @@ class Finished(Event):
 Observer = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
-    """An observer that looks at nothing."""
+class Announcer:
+    """Passes events on, one at a time; an observer that fails is logged and harms nothing else."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Tell the observer."""
+        with self._lock:
+            try:
+                self._observer(event)
+            except Exception:
+                log.exception("the observer failed at %s", event.name)
 
 
 def log_event(event: Event) -> None:

@@ -6,6 +6,7 @@ or certificate), 5 the run ended failed or cancelled, 130 interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points, version
@@ -67,6 +68,7 @@ def atoll() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its C core logs every GOAWAY to stderr otherwise
     sys.exit(run_cli(arguments))
 
 

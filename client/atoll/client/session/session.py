@@ -19,7 +19,7 @@ import grpc
 from atoll.client.backoff import Backoff
 from atoll.client.clock import now_s
 from atoll.client.errors import NotPermittedError, UnreachableError
-from atoll.client.events import Disconnected, Finished, Observer, log_event
+from atoll.client.events import Announcer, Disconnected, Finished, Observer, log_event
 from atoll.client.limits import Limits
 from atoll.client.policy import Policy
 from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, StreamEnded
@@ -83,27 +83,28 @@ class Session:
         self._loop = asyncio.get_running_loop()
         if self._stop_reason:
             self._ending.set()
-        desk = Desk(self.participant, self.state, self.policy, self.limits, self.observer)
+        announce = Announcer(self.observer)
+        desk = Desk(self.participant, self.state, self.policy, self.limits, announce)
         desk.on_finished = lambda: self._count(desk.tally)
-        renewal = Renewal(self.endpoint, self.state, self.limits, self.observer)
+        renewal = Renewal(self.endpoint, self.state, self.limits, announce)
         try:
-            await self._stay_connected(desk, renewal)
+            await self._stay_connected(desk, renewal, announce)
         finally:
             desk.give_up(self._stop_reason or "the session broke off")
             await desk.close()
         tally = desk.tally
-        self.observer(Finished(self._stop_reason, tally.reported))
+        announce(Finished(self._stop_reason, tally.reported))
         return Summary(tally.reported, tally.declined, tally.failed, self._stop_reason)
 
     def _count(self, tally: Tally) -> None:
         if self.max_rounds and tally.finished >= self.max_rounds:
             self.stop(f"{tally.finished} of {self.max_rounds} rounds are done")
 
-    async def _stay_connected(self, desk: Desk, renewal: Renewal) -> None:
+    async def _stay_connected(self, desk: Desk, renewal: Renewal, announce: Announcer) -> None:
         backoff = Backoff(self.limits.backoff_base_s, self.limits.backoff_cap_s)
         last_seen = now_s()
         while not self._ending.is_set():
-            connection = Connection(desk, renewal, self.limits, self.observer, self.labels)
+            connection = Connection(desk, renewal, self.limits, announce, self.labels)
             try:
                 await self._hold(connection, desk)
             except Rejoin:
@@ -111,12 +112,16 @@ class Session:
             except ComeBackLater as order:
                 backoff.reset()
                 last_seen = now_s() + order.after_s
-                await self._pause(str(order), order.after_s)
+                announce(Disconnected(str(order), order.after_s))
+                await self._pause(order.after_s)
             except (grpc.aio.AioRpcError, StreamEnded, TimeoutError) as error:
                 if connection.welcomed:
                     backoff.reset()
                     last_seen = now_s()
-                await self._pause(self._reason(error, renewal), self._next_delay(backoff, last_seen, error))
+                reason = self._reason(error, renewal)
+                delay = self._next_delay(backoff, last_seen, reason)
+                announce(Disconnected(reason, delay))
+                await self._pause(delay)
 
     async def _hold(self, connection: Connection, desk: Desk) -> None:
         """Hold one stream until it ends by itself, the session is to end, or the desk finds the identity refused."""
@@ -160,14 +165,13 @@ class Session:
             )
         return f"{code.name}: {text}"
 
-    def _next_delay(self, backoff: Backoff, last_seen: float, error: Exception) -> float:
+    def _next_delay(self, backoff: Backoff, last_seen: float, reason: str) -> float:
         delay = backoff.next_s()
         away = now_s() - last_seen
         if away + delay > self.limits.give_up_after_s:
-            raise UnreachableError(f"{self.endpoint.address} was out of reach for {away:.0f} s; at last: {error}")
+            raise UnreachableError(f"{self.endpoint.address} was out of reach for {away:.0f} s; at last: {reason}")
         return delay
 
-    async def _pause(self, reason: str, delay: float) -> None:
-        self.observer(Disconnected(reason, delay))
+    async def _pause(self, delay: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), delay)
