@@ -33,15 +33,32 @@ class CohortPool:
     def __init__(self, services: Services, busy: Callable[[str], set[str]]) -> None:
         self._services = services
         self._busy = busy
+        self._drawn: dict[str, frozenset[str]] = {}
 
     async def draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn:
-        """Wait until enough participants are there, then draw.
+        """Wait until enough participants are there, then draw. They are the run's until it says ``settled``.
 
         Raises:
             ServerError: if what is known of them cannot be read.
         """
-        there = await self._enough(effect, run, spec)
-        self.count_online(there)
+        while True:
+            there = await self._enough(effect, run, spec)
+            self.count_online(there)
+            known = await self._known([session.participant for session in there])
+            drawn = self._cohort(effect, spec, there, known)
+            members = frozenset(participant for participant, _ in drawn.members)
+            if not members & self._taken(run):  # by another run that has drawn meanwhile
+                self._drawn[run] = members
+                return drawn
+
+    def settled(self, run: str) -> None:
+        """The run's last draw is in its state, or given up."""
+        if self._drawn.pop(run, None):
+            self._services.sessions.touch()
+
+    def _cohort(
+        self, effect: DrawCohort, spec: JobSpec, there: list[Session], known: dict[str, History]
+    ) -> CohortDrawn:
         seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
         cohort = sampler_named(spec.cohort.sampler).draw(
             Request(
@@ -50,13 +67,17 @@ class CohortPool:
                 seed=seed,
                 round=effect.key.round,
                 attempt=effect.key.attempt,
-                history=await self._known([session.participant for session in there]),
+                history=known,
                 rate=spec.cohort.rate,
                 at=self._services.clock(),
                 window_s=expected_window_s(spec),
             )
         )
         return CohortDrawn(effect.key, cohort.members, cohort.eligible, cohort.sampler, cohort.seed)
+
+    def _taken(self, apart_from: str) -> set[str]:
+        """Participants that other runs expect a report from, or have just drawn."""
+        return self._busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
 
     async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         """Those who could be drawn, once they are as many as the job wants to choose from.
@@ -100,7 +121,7 @@ class CohortPool:
         return {name: _history(record) for name, record in records.items()}
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
-        busy = self._busy(run)
+        busy = self._taken(run)
         excluded = frozenset(effect.excluded)
         return [
             session

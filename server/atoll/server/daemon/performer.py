@@ -117,8 +117,11 @@ class RunPerformer:
         self._tasks.after("retry", effect.delay_s, lambda: self._tell(RetryDue(effect.key)))
 
     async def _draw(self, effect: DrawCohort) -> None:
-        drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
-        await self._answer(drawn)
+        try:
+            drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
+            await self._answer(drawn)
+        finally:
+            self._pool.settled(self._driver.run)
 
     async def _prepare(self, effect: PrepareRound) -> None:
         window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
