@@ -18,3 +18,8 @@ def test_every_path_that_the_documents_link_to_exists() -> None:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_shows_the_numpy_client_word_for_word() -> None:
+    client = (ROOT / "examples" / "numpy_client.py").read_text().rstrip()
+    assert f"```python\n{client}\n```" in (ROOT / "README.md").read_text()
