@@ -12,8 +12,9 @@
     │   └── LimitExceededError      more bytes, streams or messages than allowed
     ├── TooLateError                nobody's fault: the round moved on
     ├── UnavailableError            the server is starting, stopping or overloaded; try again
-    ├── StorageError          disk or database failed; nothing was acknowledged
-    └── CorruptDataError            bytes on disk do not match their digest
+    ├── StorageError                disk or database failed; nothing was acknowledged
+    ├── CorruptDataError            bytes on disk do not match their digest
+    └── SetupError                  the server cannot start where and how it was told to
 
 The RPC shell turns each into a gRPC status with an ``ErrorDetail`` (``rpc/errors.py``).
 """
@@ -88,3 +89,7 @@ class StorageError(ServerError):
 
 class CorruptDataError(ServerError):
     """Bytes on disk do not match their digest."""
+
+
+class SetupError(ServerError):
+    """The server cannot start where and how it was told to: a port is taken, a process does not come up."""

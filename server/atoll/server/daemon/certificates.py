@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -23,6 +25,8 @@ from atoll.server.ingest.desk import Caller
 from atoll.server.stores import Reader, Writer, certificates, participants, tokens
 from atoll.wire.join_token import JoinToken
 
+K = TypeVar("K")
+V = TypeVar("V")
 _CACHED = 16_384
 _RE_ENROL = "enrol again with a new join token"
 
@@ -49,7 +53,8 @@ class CertificateBook:
         self._clock = clock
         self._lifetime_s = lifetime_s
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
-        self._newest: dict[str, float] = {}
+        self._newest: OrderedDict[str, float] = OrderedDict()
+        self._revocations = 0
 
     @property
     def ca_certificate_pem(self) -> bytes:
@@ -76,7 +81,8 @@ class CertificateBook:
         if found.not_after <= self._clock():
             raise UnauthenticatedError("certificate.expired", f"the certificate of {found.subject} expired", _RE_ENROL)
         if found.role is Role.PARTICIPANT:
-            self._newest[found.subject] = max(found.not_after, self._newest.get(found.subject, 0.0))
+            newest = max(found.not_after, self._newest.get(found.subject, 0.0))
+            _remember(self._newest, found.subject, newest)
         return Caller(found.role, found.subject)
 
     def remaining_s(self, participant: str) -> float:
@@ -93,6 +99,9 @@ class CertificateBook:
         """
         request = CertificateRequest.parse(csr_pem)
         now = self._clock()
+        # Anybody may knock at this door: a token that does not admit must cost a read, not a place with the writer.
+        known = await self._reader.run(lambda connection: tokens.get(connection, token_id))
+        verify(known, secret, now=now, key=request.key)
 
         def work(connection: Connection) -> tuple[participants.Participant, IssuedCertificate]:
             record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
@@ -135,6 +144,7 @@ class CertificateBook:
         revoked = await self._writer.run(
             lambda connection: participants.revoke(connection, participant, at=now, reason=reason)
         )
+        self._revocations += 1
         self._known.clear()
         return revoked
 
@@ -155,7 +165,11 @@ class CertificateBook:
 
         await self._writer.run(work)
         ca = self._authority.certificate_pem
-        return [JoinToken(address, ca, token.record.id, token.secret) for token in minted]
+
+        def pack() -> list[JoinToken]:
+            return [JoinToken(address, ca, token.record.id, token.secret) for token in minted]
+
+        return await asyncio.to_thread(pack)
 
     async def adopt_insecure(self, participant: str) -> None:
         """Make a row for a participant that was believed on its word (``--insecure``)."""
@@ -180,12 +194,20 @@ class CertificateBook:
 
     async def _look_up(self, pem: bytes) -> certificates.Certificate:
         peer = Peer.from_pem(pem)
+        revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
         if found is None:
             raise UnauthenticatedError(
                 "certificate.unknown", f"the certificate of {peer.name} was not issued by this server", _RE_ENROL
             )
-        self._known[pem] = found
-        while len(self._known) > _CACHED:
-            self._known.popitem(last=False)
+        if revocations != self._revocations:  # what was read may be older than the revocation
+            return await self._look_up(pem)
+        _remember(self._known, pem, found)
         return found
+
+
+def _remember(cache: OrderedDict[K, V], key: K, value: V) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > _CACHED:
+        cache.popitem(last=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
@@ -12,10 +13,12 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from atoll.server.errors import StorageError
+from atoll.server.errors import ServerError, SetupError
 from atoll.server.identity import Authority
 from atoll.server.rpc.errors import ErrorInterceptor
 from atoll.wire.digest import MAX_CHUNK_BYTES
+
+log = logging.getLogger(__name__)
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + (64 << 10)),
@@ -31,11 +34,19 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.lookahead_bytes", 8 << 20),
 )
 _CERTIFICATE_CHECK_S = 3600.0
+MAX_INSIDE_BYTES = 64 << 20
 
 
-def make_server(*, shared_port: bool = False) -> grpc.aio.Server:
-    """A server without ports; with ``shared_port`` several processes may listen on the same one."""
+def make_server(*, shared_port: bool = False, inside: bool = False) -> grpc.aio.Server:
+    """A server without ports.
+
+    Args:
+        shared_port: whether several processes may listen on the same port.
+        inside: for the processes of one server among themselves, whose messages name whole cohorts.
+    """
     options = [*_OPTIONS, ("grpc.so_reuseport", int(shared_port))]
+    if inside:
+        options.append(("grpc.max_receive_message_length", MAX_INSIDE_BYTES))
     return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options)
 
 
@@ -57,7 +68,10 @@ def server_credentials(
         nonlocal checked, current
         if time.monotonic() - checked >= _CERTIFICATE_CHECK_S:
             checked = time.monotonic()
-            current = configuration()
+            try:
+                current = configuration()
+            except ServerError as error:
+                log.warning("the server's certificate could not be renewed; the old one stays: %s", error)
         return current
 
     return grpc.dynamic_ssl_server_credentials(current, refreshed, require_client_authentication=mutual)
@@ -67,7 +81,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     """Listen on a port (0: any free one) and return it; without credentials in plaintext.
 
     Raises:
-        StorageError: if the port cannot be had.
+        SetupError: if the port cannot be had.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -77,7 +91,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     except RuntimeError:
         bound = 0
     if bound == 0:
-        raise StorageError(
+        raise SetupError(
             "server.port",
             f"cannot listen on {address}: the port is taken, or the address is not of this machine",
             "choose another with --port, --enrol-port, --transfer-port or --host",

@@ -24,7 +24,19 @@ class JsonFormatter(logging.Formatter):
         entry.update({name: getattr(record, name) for name in FIELDS if hasattr(record, name)})
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+        return json.dumps(entry, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people, with what is known of ``FIELDS`` at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the base class's
+        """See ``logging.Formatter``."""
+        known = " ".join(f"{name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))
+        return f"{super().formatMessage(record)} [{known}]" if known else super().formatMessage(record)
 
 
 _settings = ("info", False)
@@ -40,9 +52,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     global _settings  # noqa: PLW0603 - logging is a matter of the process as a whole
     _settings = (level, as_json)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    )
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -24,7 +24,7 @@ from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back
 from atoll.server.daemon.workers import WorkerPool
-from atoll.server.identity import Authority, CredentialError, OperatorCredential, Peer
+from atoll.server.identity import Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.authentication import Authenticator
@@ -203,11 +203,8 @@ class Daemon:
         """The operator's credential in the data directory: made on first start, renewed a month before it ends."""
         path = self._config.data / OPERATOR_FILE
         now = self._clock()
-        with contextlib.suppress(CredentialError):
-            kept = OperatorCredential.read(path)
-            peer = Peer.from_pem(kept.certificate.encode())
-            if kept.address == address and peer.not_after - now > _RENEW_OPERATOR_S:
-                return path
+        if await self._is_kept(services, authority, address, path):
+            return path
         identity = authority.issue_operator(OPERATOR_NAME, now=now)
 
         def work(connection: Connection) -> None:
@@ -222,3 +219,15 @@ class Daemon:
             key=identity.key_pem.decode(),
         ).write(path)
         return path
+
+    async def _is_kept(self, services: Services, authority: Authority, address: str, path: Path) -> bool:
+        """Whether the credential on disk is of this authority and database, and good for a while."""
+        try:
+            kept = OperatorCredential.read(path)
+            peer = Peer.from_pem(kept.certificate.encode())
+        except (CredentialError, PeerError):
+            return False
+        known = await services.reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
+        same = kept.address == address and kept.ca_certificate == authority.certificate_pem.decode()
+        in_force = known is not None and known.revoked_at is None
+        return same and in_force and peer.not_after - self._clock() > _RENEW_OPERATOR_S

@@ -53,7 +53,7 @@ async def serve(order: WorkerOrder) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
     loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole group; the coordinator decides
-    loop.add_reader(sys.stdin.fileno(), stopping.set)
+    loop.add_reader(sys.stdin.fileno(), _coordinator_ended, loop, stopping)
     executor = ThreadPoolExecutor(THREADS, thread_name_prefix=order.name)
     await loop.run_in_executor(executor, warm)
     config = order.config
@@ -67,7 +67,7 @@ async def serve(order: WorkerOrder) -> None:
             spool=spool,
             executor=executor,
         )
-        public, private = make_server(shared_port=True), make_server()
+        public, private = make_server(shared_port=True), make_server(inside=True)
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])
         add_WorkerServiceServicer_to_server(WorkerService(IngestNode(order.name, spool), executor), private)
@@ -78,6 +78,11 @@ async def serve(order: WorkerOrder) -> None:
         await stopping.wait()
         await asyncio.gather(public.stop(config.drain_s), private.stop(config.drain_s))
     executor.shutdown(wait=True)
+
+
+def _coordinator_ended(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    loop.remove_reader(sys.stdin.fileno())
+    stopping.set()
 
 
 def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:

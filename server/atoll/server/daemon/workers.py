@@ -12,7 +12,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -23,7 +22,7 @@ from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import make_server
 from atoll.server.daemon.logs import logging_settings
 from atoll.server.daemon.nodes import FileNode, NodePool
-from atoll.server.errors import StorageError, UnavailableError
+from atoll.server.errors import SetupError
 from atoll.server.ingest.desk import Desk
 from atoll.server.rpc.desk import DeskService
 from atoll.server.rpc.worker import WorkerCalls
@@ -48,17 +47,15 @@ class WorkerPool:
         # Short and private: a Unix socket's path has at most 107 bytes, a data directory may be deeper.
         self._sockets = Path(tempfile.mkdtemp(prefix="atoll-"))
         self._partials = config.data / "partials"
-        self._server = make_server()
+        self._server = make_server(inside=True)
         self._reserved: socket.socket | None = None
         self._keepers: list[asyncio.Task[None]] = []
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, port: int) -> int:
         """Start the workers on a port (0: any free one) and wait until they serve; returns the port.
 
         Raises:
-            StorageError: if the port cannot be had.
-            UnavailableError: if a worker does not come up.
+            SetupError: if the port cannot be had, or a worker does not come up.
         """
         self._reserved = _reserve(self._config.host, port)
         bound: int = self._reserved.getsockname()[1]
@@ -79,7 +76,6 @@ class WorkerPool:
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        await asyncio.gather(*(self._end(process) for process in self._processes.values()))
         await self._server.stop(None)
         if self._reserved is not None:
             self._reserved.close()
@@ -87,24 +83,31 @@ class WorkerPool:
         shutil.rmtree(self._partials, ignore_errors=True)
 
     async def _keep(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
+        """Run a worker, again and again; that the first one serves, or does not, is told through ``ready``."""
         while True:
-            process = await self._spawn(name, port)
-            self._processes[name] = process
-            async with grpc.aio.insecure_channel(self._socket(name), options=_CHANNEL_OPTIONS) as channel:
-                try:
-                    await _until_ready(channel, process)
-                except UnavailableError as error:
-                    if not ready.done():
-                        ready.set_exception(error)
-                        return
-                else:
-                    self._nodes.add(FileNode(name, WorkerCalls(name, channel), self._partials, self._executor))
-                    if not ready.done():
-                        ready.set_result(None)
-                    await process.wait()
-                    self._nodes.remove(name)
-            log.error("%s ended with status %s; starting it again", name, process.returncode)
+            try:
+                await self._run(name, port, ready)
+            except (SetupError, OSError) as error:
+                if not ready.done():
+                    ready.set_exception(error if isinstance(error, SetupError) else _not_started(name, error))
+                    return
+                log.warning("%s does not come up, trying again: %s", name, error)
             await asyncio.sleep(_RESTART_S)
+
+    async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
+        """One process from its start to its end."""
+        process = await self._spawn(name, port)
+        try:
+            async with grpc.aio.insecure_channel(self._socket(name), options=_CHANNEL_OPTIONS) as channel:
+                await _until_ready(name, channel, process)
+                self._nodes.add(FileNode(name, WorkerCalls(name, channel), self._partials, self._executor))
+                if not ready.done():
+                    ready.set_result(None)
+                status = await process.wait()
+                log.error("%s ended with status %s; starting it again", name, status)
+        finally:
+            self._nodes.remove(name)
+            await self._end(process)
 
     async def _spawn(self, name: str, port: int) -> asyncio.subprocess.Process:
         from atoll.server.daemon.worker import WorkerOrder  # noqa: PLC0415 - that module is the other process's main
@@ -138,25 +141,28 @@ class WorkerPool:
         return f"unix:{self._sockets / name}.sock"
 
 
-async def _until_ready(channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
+async def _until_ready(name: str, channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
     """Wait until the worker answers.
 
     Raises:
-        UnavailableError: if it ends or does not answer in time.
+        SetupError: if it ends or does not answer in time.
     """
-    started = time.monotonic()
     connected = asyncio.create_task(channel.channel_ready())
     ended = asyncio.create_task(process.wait())
     waiting: Sequence[asyncio.Task[object]] = (connected, ended)
-    await asyncio.wait(waiting, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
-    answered = connected.done() and not ended.done()
-    for task in waiting:
-        task.cancel()
-    if not answered:
-        seconds = time.monotonic() - started
-        raise UnavailableError(
-            "worker.start", f"an ingest worker did not come up within {seconds:.0f} s", "see the log"
-        )
+    try:
+        await asyncio.wait(waiting, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise _not_started(name, f"it ended with status {process.returncode}")
+        if not connected.done():
+            raise _not_started(name, f"it does not answer after {READY_S:.0f} s")
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _not_started(name: str, why: object) -> SetupError:
+    return SetupError("worker.start", f"{name}, an ingest worker, did not come up: {why}", "see the log above")
 
 
 def _reserve(host: str, port: int) -> socket.socket:
@@ -168,7 +174,7 @@ def _reserve(host: str, port: int) -> socket.socket:
         reserved.bind((host, port))
     except OSError as error:
         reserved.close()
-        raise StorageError(
+        raise SetupError(
             "server.port", f"cannot listen on {host}:{port}: {error.strerror}", "choose another with --transfer-port"
         ) from error
     return reserved

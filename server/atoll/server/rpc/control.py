@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,11 @@ import atoll.server
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.services import Services
-from atoll.server.errors import InvalidRequestError, NotFoundError
+from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.rpc import views
-from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.enrolment import KINDS
-from atoll.server.stores import history, models, participants, rounds, runs, tokens
+from atoll.server.stores import BlobWriter, history, models, participants, rounds, runs, tokens
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
 from atoll.wire.v1 import control_pb2, tensors_pb2
@@ -26,6 +27,11 @@ from atoll.wire.v1.control_pb2_grpc import ControlServiceServicer
 
 MAX_LISTED = 1000
 MAX_TOKENS = 1000
+MAX_FILE_NAME_CHARS = 256
+MAX_ROUNDS = 1000
+"""Attempts of rounds that one answer lists: the newest."""
+MAX_MEMBERS = 10_000
+"""Members that one answer lists, of the newest attempts; older attempts come without theirs."""
 WATCH_INTERVAL_S = 0.05
 """Changes that come faster than this are sent together."""
 
@@ -65,20 +71,22 @@ class ControlService(ControlServiceServicer):
     ) -> control_pb2.UploadModelResponse:
         """Take the initial model, chunk by chunk in order."""
         await self._authenticator.operator(context)
-        manifest: BlobManifest | None = None
-        with self._services.blobs.create() as writer:
-            expected = 0
-            async for request in request_iterator:
-                if manifest is None:
-                    manifest = manifest_from_proto(request.manifest)
-                if request.index != expected:
-                    raise InvalidRequestError("model.order", f"chunk {request.index} came, {expected} was expected")
-                manifest.verify_chunk(request.index, request.payload)
-                await self._services.call(writer.write, request.payload)
-                expected += 1
-            if manifest is None or expected != manifest.chunk_count:
-                raise InvalidRequestError("model.incomplete", f"the model ended after {expected} chunks")
-            stored = await self._services.call(writer.commit)
+        watch = Watch(self._authenticator, context)
+        async with contextlib.aclosing(watch.over(request_iterator)) as requests:
+            first = await anext(requests, None)
+            if first is None:
+                raise _incomplete(0)
+            manifest = manifest_from_proto(first.manifest)
+            call = self._services.call
+            with await call(self._services.blobs.create, chunk_bytes=manifest.chunk_bytes) as writer:
+                await call(_write_chunk, writer, manifest, first, 0)
+                expected = 1
+                async for request in requests:
+                    await call(_write_chunk, writer, manifest, request, expected)
+                    expected += 1
+                if expected != manifest.chunk_count:
+                    raise _incomplete(expected)
+                stored = await call(writer.commit)
         return control_pb2.UploadModelResponse(blob=stored.name)
 
     async def SubmitRun(self, request: control_pb2.SubmitRunRequest, context: Context) -> control_pb2.SubmitRunResponse:
@@ -86,7 +94,7 @@ class ControlService(ControlServiceServicer):
         operator = await self._authenticator.operator(context)
         run = await self._coordinator.submit(
             job_toml=request.job_toml,
-            file_name=request.file_name,
+            file_name=request.file_name[:MAX_FILE_NAME_CHARS],
             layout=layout_from_proto(request.layout),
             initial_blob=request.initial_blob,
             operator=operator,
@@ -106,16 +114,11 @@ class ControlService(ControlServiceServicer):
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
-            everyone = rounds.members_of_run(connection, run.id) if request.members else ()
-            organisations = _organisations(connection, {member.participant for member in everyone})
-            shown = [
-                views.past_round(
-                    row,
-                    [m for m in everyone if (m.round, m.attempt) == (row.round, row.attempt)],
-                    organisations,
-                )
-                for row in rounds.listed(connection, run.id)
-            ]
+            newest = rounds.listed(connection, run.id)[-MAX_ROUNDS:]
+            members = _newest_members(connection, newest) if request.members else {}
+            everyone = {member.participant for of_round in members.values() for member in of_round}
+            organisations = _organisations(connection, everyone)
+            shown = [views.past_round(row, members.get((row.round, row.attempt), ()), organisations) for row in newest]
             return control_pb2.GetRunResponse(summary=views.run_summary(run), rounds=shown, job_toml=run.job_toml)
 
         response = await self._services.reader.run(work)
@@ -146,6 +149,10 @@ class ControlService(ControlServiceServicer):
             if active is None or changed is None:
                 return
             await changed.wait()
+            if self._coordinator.leaving:
+                raise UnavailableError(
+                    "server.stopping", "the server is stopping", "watch again when it is back", retry_after_s=1.0
+                )
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
@@ -182,7 +189,9 @@ class ControlService(ControlServiceServicer):
         run, model = await self._services.reader.run(work)
         if model is None:
             raise NotFoundError(
-                "model.missing", f"run {run.id} has released {run.rounds_released} models; there is no model {version}"
+                "model.missing",
+                f"run {run.id} has released {run.rounds_released} models; there is no model {version}",
+                f"ask for one of 0 (the initial model) to {run.rounds_released}",
             )
         if not await self._services.call(self._services.blobs.exists, model.blob):
             raise NotFoundError(
@@ -203,7 +212,9 @@ class ControlService(ControlServiceServicer):
         kind = _KINDS.get(request.kind)
         if kind is None or not 1 <= request.count <= MAX_TOKENS:
             raise InvalidRequestError(
-                "token.request", f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})"
+                "token.request",
+                f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})",
+                "name a kind, and a count within the bounds",
             )
         made = await self._certificates.create_tokens(
             request.organisation,
@@ -295,6 +306,37 @@ class ControlService(ControlServiceServicer):
 
     async def _summary(self, run_id: str) -> control_pb2.RunSummary:
         return views.run_summary(await self._services.reader.run(lambda connection: runs.get(connection, run_id)))
+
+
+def _write_chunk(
+    writer: BlobWriter, manifest: BlobManifest, request: control_pb2.UploadModelRequest, expected: int
+) -> None:
+    if request.index != expected:
+        raise InvalidRequestError(
+            "model.order", f"chunk {request.index} came, {expected} was expected", "send the chunks in order"
+        )
+    manifest.verify_chunk(request.index, request.payload)
+    writer.write(request.payload)
+
+
+def _incomplete(chunks: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        "model.incomplete", f"the model ended after {chunks} chunks", "send all chunks that the manifest names"
+    )
+
+
+def _newest_members(
+    connection: Connection, shown: Sequence[rounds.Round]
+) -> dict[tuple[int, int], tuple[rounds.Member, ...]]:
+    """The members of the newest attempts, by (round, attempt): as many attempts as fit the limit."""
+    found: dict[tuple[int, int], tuple[rounds.Member, ...]] = {}
+    room = MAX_MEMBERS
+    for row in reversed(shown):
+        room -= row.cohort
+        if room < 0:
+            break
+        found[row.round, row.attempt] = rounds.members_of(connection, row.run_id, row.round, row.attempt)
+    return found
 
 
 def _organisations(connection: Connection, ids: set[str]) -> dict[str, str]:
