@@ -3,6 +3,8 @@
 Write a ``Participant``, then call ``run`` (or ``atoll client start MODULE:CLASS``).
 """
 
+import os
+
 from atoll.client.continuous import Continuous
 from atoll.client.errors import (
     ClientError,
@@ -26,6 +28,10 @@ from atoll.client.run import Access, run, serve
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, Update
+
+# Read when gRPC is loaded, which nothing above does. A trainer may fork (torch's DataLoader workers do) while gRPC's
+# threads run; its fork handlers then crash the child, which has no use for gRPC anyway.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "Access",

@@ -111,6 +111,9 @@ def run(
         UnreachableError: if the server is out of reach for too long.
         KeyboardInterrupt: after Ctrl-C, once everything is put away.
     """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise UsageError("run() blocks and an event loop runs here already (a notebook?): await serve(...) instead")
     access = access if isinstance(access, Access) else Access(access)
     with locked(access.state):
         session = _session(participant, access.state, access.endpoint(), policy, limits)

@@ -34,6 +34,18 @@ class Patient(Add):
         task.stop_event.wait(60)
         return super().fit(model, task)
 
+class Forking(Add):
+    def fit(self, model, task):
+        import multiprocessing, random
+        fork = multiprocessing.get_context("fork")
+        children = [fork.Process(target=random.seed) for _ in range(4)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+        assert [child.exitcode for child in children] == [0] * 4
+        return super().fit(model, task)
+
 class Deaf(Add):
     def fit(self, model, task):
         import threading
@@ -123,6 +135,16 @@ async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Proc
         status = await atoll(processes, tmp_path, "client", "status", "--state", "state")
         out, _ = await status.process.communicate()
         assert out.decode().startswith("participant    p1 (edge, clinic-a)\nserver         127.0.0.1:")
+
+
+async def test_trainers_may_fork(server: Federation, processes: list[Process], tmp_path: Path) -> None:
+    """As torch's DataLoader does with num_workers: gRPC's own fork handlers crash the children."""
+    start = ["client", "start", "trainer_cli:Forking", *insecure(server), "--max-rounds", "5"]
+    client = await atoll(processes, tmp_path, *start)
+    for number in range(5):
+        server.invite(number)
+        await server.report()
+    assert await client.ended() == (0, "")
 
 
 async def test_ctrl_c_stops_the_trainer_and_tells_the_server(
