@@ -41,11 +41,15 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
 Behaviour = Callable[..., Any]
 
 
+def status_of_kind(kind: type[errors.ServerError]) -> grpc.StatusCode:
+    """The status that errors of this class travel with."""
+    return next(status for known, status in _STATUSES if issubclass(kind, known))
+
+
 def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail] | None:
     """The status and detail for an error that callers may see; None for one that is the server's own bug."""
     if isinstance(error, errors.ServerError):
-        status = next(status for kind, status in _STATUSES if isinstance(error, kind))
-        return status, error.detail
+        return status_of_kind(type(error)), error.detail
     if isinstance(error, WireError):
         return grpc.StatusCode.INVALID_ARGUMENT, ErrorDetail("wire.invalid", Fault.CALLER, str(error))
     return None
