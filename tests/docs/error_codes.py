@@ -1,4 +1,4 @@
-"""The table of error codes in docs/protocol.md, read from the source: ``python -m tests.docs.error_codes`` writes it."""
+"""The table of error codes in docs/protocol.md from the source; ``python -m tests.docs.error_codes`` writes it."""
 
 from __future__ import annotations
 

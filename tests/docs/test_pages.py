@@ -14,7 +14,7 @@ def test_the_state_diagram_is_the_transition_table() -> None:
 
 
 def test_every_path_that_the_documents_link_to_exists() -> None:
-    for page in sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md"]:
+    for page in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
