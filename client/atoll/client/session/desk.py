@@ -98,12 +98,12 @@ class Desk:
         return () if self._job is None else (self._job.key,)
 
     def welcome(self, transfers: Endpoint, chunk_bytes: int) -> None:
-        """A new stream is open: where transfers go from the next task on, and how large chunks are."""
+        """A new stream is open: where transfers go from now on, as whom, and how large chunks are next time."""
         self._chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
-        if self._calls is None or self._calls.endpoint != transfers:
-            if self._calls is not None and self._job is None:
-                self._calls.close()
+        if self._calls is None:
             self._calls = TransferCalls(transfers)
+        elif self._calls.endpoint != transfers:
+            self._calls.renew(transfers)
 
     def invite(self, message: participation_pb2.Participate) -> None:
         """Take an invitation: begin, queue, or answer at once."""

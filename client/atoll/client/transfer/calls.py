@@ -35,6 +35,17 @@ class TransferCalls:
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
+        self._spent: grpc.Channel | None = None
+        self._connect(endpoint)
+
+    def renew(self, endpoint: Endpoint) -> None:
+        """Calls from now on go by this endpoint; those under way end where they began, if before the next renewal."""
+        if self._spent is not None:
+            self._spent.close()
+        self._spent = self._channel
+        self._connect(endpoint)
+
+    def _connect(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._channel = endpoint.open()
         self._stub = transfer_pb2_grpc.TransferServiceStub(self._channel)
@@ -47,6 +58,8 @@ class TransferCalls:
 
     def close(self) -> None:
         """Close the channel; calls under way end with CANCELLED."""
+        if self._spent is not None:
+            self._spent.close()
         self._channel.close()
 
     def manifest(self, blob: str, timeout_s: float, trace: str = "") -> transfer_pb2.GetManifestResponse:
