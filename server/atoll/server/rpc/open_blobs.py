@@ -47,8 +47,9 @@ class OpenBlobs:
 
     async def _opened(self, entry: _Entry, name: str) -> Blob:
         async with entry.lock:
-            if entry.blob is None:
-                loop = asyncio.get_running_loop()
-                opening = self._blobs.open(name)
-                entry.blob = await loop.run_in_executor(self._executor, entry.stack.enter_context, opening)
-            return entry.blob
+            if entry.blob is not None:
+                return entry.blob
+            opening, loop = self._blobs.open(name), asyncio.get_running_loop()
+            blob: Blob = await loop.run_in_executor(self._executor, entry.stack.enter_context, opening)
+            entry.blob = blob
+            return blob

@@ -1,0 +1,229 @@
+import asyncio
+import errno
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.ingest import receiver as receiving
+from atoll.server.ingest.desk import Disposition, ReportReceipt
+from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
+from atoll.server.ingest.segment import Segment
+from atoll.server.ingest.spool import Spool
+from atoll.wire.chunks import Chunk, ChunkHeader
+from tests.server.ingest.uploads import SIZE, chunk_of, chunks_of, grant, ref, values_of, write
+
+WAIT_S = 10.0
+VALUES = values_of(1)
+CHUNKS = chunks_of(VALUES)
+
+
+async def send(receiver: Receiver, chunks: list[Chunk]) -> None:
+    try:
+        for chunk in chunks:
+            await receiver.add(chunk)
+        await receiver.finish()
+    finally:
+        receiver.close()
+
+
+async def test_chunks_are_stored_in_order(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    receiver = Receiver(spool, ref(), grant(), executor)
+    await send(receiver, CHUNKS)
+    assert (receiver.chunks, receiver.payload_bytes) == (10, 4000)
+    records = spool.received(ref())
+    assert [record.header for record in records] == [chunk.header for chunk in CHUNKS]
+    assert records[0].max_abs == pytest.approx(float(np.abs(VALUES[:100]).max()))
+    assert records[0].sum_squares == pytest.approx(float((VALUES[:100].astype(float) ** 2).sum()))
+
+
+async def test_an_upload_without_chunks_leaves_nothing(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    await send(Receiver(spool, ref(), grant(), executor), [])
+    assert not spool.folder(ref()).exists()
+
+
+async def test_a_chunk_beyond_the_layout_is_refused(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    beyond = chunk_of(values_of(1, SIZE + 1), SIZE - 99, SIZE + 1)
+    with pytest.raises(InvalidRequestError, match="element 1000; the layout ends at 999"):
+        await send(Receiver(spool, ref(), grant(), executor), [*CHUNKS[:2], beyond])
+    assert len(spool.received(ref())) == 2
+
+
+async def test_a_payload_that_does_not_match_its_digest_is_refused(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    wrong = Chunk(replace(CHUNKS[1].header, digest=bytes(32)), CHUNKS[1].payload, None)
+    with pytest.raises(InvalidRequestError) as caught:
+        await send(Receiver(spool, ref(), grant(), executor), [CHUNKS[0], wrong, CHUNKS[2]])
+    assert caught.value.detail.code == "upload.digest"
+    assert [record.header for record in spool.received(ref())] == [CHUNKS[0].header]
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (np.nan, "update.not_finite"),
+        (np.inf, "update.not_finite"),
+        (-np.inf, "update.not_finite"),
+        (32.01, "update.out_of_range"),
+        (-1e30, "update.out_of_range"),
+    ],
+)
+async def test_a_value_that_cannot_be_summed_rejects_the_update(
+    spool: Spool, executor: ThreadPoolExecutor, value: float, code: str
+) -> None:
+    bad = VALUES.copy()
+    bad[555] = value
+    with pytest.raises(RejectedUpdateError, match="element 500") as caught:
+        await send(Receiver(spool, ref(), grant(), executor), chunks_of(bad))
+    assert caught.value.detail.code == code
+    assert len(spool.received(ref())) == 5
+
+
+async def test_the_largest_admissible_value_is_taken(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    edge = VALUES.copy()
+    edge[0], edge[1] = 32.0, -32.0
+    await send(Receiver(spool, ref(), grant(), executor), chunks_of(edge))
+    assert len(spool.received(ref())) == 10
+
+
+class TestLimits:
+    async def test_bytes_of_all_uploads_count(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        """Repeated chunks and abandoned uploads take disk like any other."""
+        write(spool, ref(number=7), CHUNKS)
+        write(spool, ref(), CHUNKS[:1])
+        with pytest.raises(LimitExceededError) as caught:
+            await send(Receiver(spool, ref(), grant(max_bytes=4000 + 400 + 800), executor), CHUNKS)
+        assert caught.value.detail.code == "upload.bytes"
+        assert spool.usage(ref()).payload_bytes == 4000 + 400 + 800
+
+    async def test_parallel_streams_see_each_other(
+        self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(receiving, "RECOUNT_BYTES", 800)
+        one = Receiver(spool, ref(), grant(max_bytes=4000), executor)
+        other = Receiver(spool, ref(), grant(max_bytes=4000), executor)
+
+        async def send_by_turns() -> None:
+            for chunk in CHUNKS:
+                await one.add(chunk)
+                await other.add(chunk)
+
+        with pytest.raises(LimitExceededError):
+            await send_by_turns()
+        one.close()
+        other.close()
+        assert spool.usage(ref()).payload_bytes <= 4000 + 2 * 800
+
+    async def test_tiny_chunks_have_a_limit(
+        self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(receiving, "CHUNKS_FLOOR", 50)
+        with pytest.raises(LimitExceededError) as caught:
+            await send(Receiver(spool, ref(), grant(max_bytes=1 << 16), executor), chunks_of(VALUES, 1))
+        assert caught.value.detail.code == "upload.chunks"
+        assert spool.usage(ref()).chunks == 51
+
+    def test_streams_without_end_have_a_limit(
+        self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(receiving, "MAX_SEGMENTS", 2)
+        write(spool, ref(), CHUNKS[:1])
+        Receiver(spool, ref(), grant(), executor)
+        write(spool, ref(number=2), CHUNKS[:1])
+        with pytest.raises(LimitExceededError) as caught:
+            Receiver(spool, ref(), grant(), executor)
+        assert caught.value.detail.code == "upload.streams"
+
+    def test_who_has_reported_may_not_upload(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        with pytest.raises(ConflictError) as caught:
+            Receiver(spool, ref(), grant(receipt=ReportReceipt(Disposition.COUNTED, "d")), executor)
+        assert caught.value.detail.code == "upload.reported"
+
+    def test_a_round_without_updates_takes_no_upload(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        with pytest.raises(InvalidRequestError) as caught:
+            Receiver(spool, ref(), grant(max_bytes=0), executor)
+        assert caught.value.detail.code == "upload.unwanted"
+
+
+async def test_a_full_disk_is_told_and_may_be_tried_again(
+    spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Receiver(spool, ref(), grant(), executor)
+    await receiver.add(CHUNKS[0])
+    await receiver.finish()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StorageError, match="No space left") as caught:
+            await send(receiver, CHUNKS[1:2])
+    assert caught.value.detail.retry_after_s is not None
+    await send(Receiver(spool, ref(), grant(), executor), CHUNKS[1:])
+    assert len(spool.received(ref())) == 10
+
+
+class Gate:
+    """Holds writes until it is opened, and knows how many wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Event()
+        self.waiting = 0
+        append = Segment.append
+
+        def held(segment: Segment, header: ChunkHeader, payload: memoryview, max_abs: float, squares: float) -> None:
+            self.waiting += 1
+            self.entered.set()
+            assert self.open.wait(WAIT_S)
+            self.waiting -= 1
+            append(segment, header, payload, max_abs, squares)
+
+        monkeypatch.setattr(Segment, "append", held)
+
+
+async def test_at_most_two_chunks_are_held(
+    spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    receiver = Receiver(spool, ref(), grant(), executor)
+    await receiver.add(CHUNKS[0])
+    assert await asyncio.to_thread(gate.entered.wait, WAIT_S)
+    second = asyncio.create_task(receiver.add(CHUNKS[1]))
+    done, _ = await asyncio.wait({second}, timeout=0.05)
+    assert not done
+    assert (receiver.chunks, gate.waiting) == (1, 1)
+    gate.open.set()
+    await asyncio.wait_for(second, WAIT_S)
+    await receiver.finish()
+    receiver.close()
+    assert len(spool.received(ref())) == 2
+
+
+async def test_files_stay_open_until_the_write_under_way_has_ended(
+    spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream is cancelled while its chunk is being written: a closed descriptor might be another file's by then."""
+    gate = Gate(monkeypatch)
+    closed = threading.Event()
+    close = Segment.close
+
+    def told(segment: Segment) -> None:
+        close(segment)
+        closed.set()
+
+    monkeypatch.setattr(Segment, "close", told)
+    receiver = Receiver(spool, ref(), grant(), executor)
+    sending = asyncio.create_task(send(receiver, CHUNKS))
+    assert await asyncio.to_thread(gate.entered.wait, WAIT_S)
+    sending.cancel()
+    await asyncio.wait({sending}, timeout=WAIT_S)
+    assert sending.cancelled()
+    assert not closed.is_set()
+    gate.open.set()
+    assert await asyncio.to_thread(closed.wait, WAIT_S)
+    assert [record.header for record in spool.received(ref())] == [CHUNKS[0].header]
