@@ -71,10 +71,11 @@ class TaskControl:
 
     def abandon(self, reason: str) -> None:
         """Drop the work: stop the trainer, break off transfers, send nothing."""
-        self.stop(reason)
         with self._lock:
-            self.abandoned.set()
+            self.reason = self.reason or reason
+            self.abandoned.set()  # before the trainer is told: what it returns at once is not wanted either
             watchers = tuple(self._abandon_watchers)
+        self.stop(reason)
         for watcher in watchers:
             watcher()
 
