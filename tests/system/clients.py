@@ -89,7 +89,7 @@ class Crew:
         """A client that is not started yet."""
         name = f"{self._nursery.folder.name}-{len(self.clients)}-{behaviour.lower()}"
         if self._server.insecure:
-            access = ["--insecure", "--server", self._server.address, "--participant", f"p{len(self.clients):a>12}"]
+            access = ["--insecure", "--server", self._server.address, "--participant", insecure_id(len(self.clients))]
         else:
             access = ["--join", token or self._server.operator.tokens(1)[0]]
         client = Client(self._nursery, name, behaviour, access, arguments, options)
@@ -114,6 +114,11 @@ def crew(server: Server, folder: Path) -> Iterator[Crew]:
         yield Crew(hands, server)
     finally:
         hands.close()
+
+
+def insecure_id(number: int) -> str:
+    """A participant id to go by without TLS."""
+    return "p" + chr(ord("a") + number) * 12
 
 
 def _event(line: str) -> Event:

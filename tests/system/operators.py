@@ -52,7 +52,7 @@ class Operator:
     """Calls of one operator to one server; every call has a time limit."""
 
     def __init__(self, channel: grpc.Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
-        self._channel = channel
+        self.channel = channel
         self._metadata = metadata
         self.stub = control_pb2_grpc.ControlServiceStub(channel)
         self._transfer = transfer_pb2_grpc.TransferServiceStub(channel)
@@ -72,7 +72,7 @@ class Operator:
         return cls(grpc.insecure_channel(address), (("atoll-insecure-operator", "1"),))
 
     def close(self) -> None:
-        self._channel.close()
+        self.channel.close()
 
     def tokens(self, count: int, *, lifetime_s: float = 600.0) -> list[str]:
         """Fresh join tokens."""
