@@ -66,11 +66,16 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_importing_is_cheap() -> None:
-    """At most 0.3 s and 60 MB; the best of three, since the machine may be busy."""
-    runs = [measured() for _ in range(3)]
-    assert min(seconds for seconds, _, _ in runs) <= 0.3
-    assert min(kilobytes for _, kilobytes, _ in runs) <= 60_000
-    assert runs[0][2] == ""
+    """At most 0.3 s and 60 MB; the best of up to eight, since the machine may be busy."""
+    best = float("inf")
+    for _ in range(8):
+        seconds, kilobytes, heavy = measured()
+        assert kilobytes <= 60_000
+        assert heavy == ""
+        best = min(best, seconds)
+        if best <= 0.3:
+            return
+    pytest.fail(f"importing atoll.client takes {best:.2f} s, at most 0.3 s allowed")
 
 
 def test_every_error_has_the_base_and_an_exit_code() -> None:
