@@ -7,7 +7,7 @@ import pytest
 
 from atoll.client import RoundKey, events
 from atoll.client.cli import output
-from atoll.client.cli.output import HumanLines, bar, describe, json_lines
+from atoll.client.cli.output import HumanLines, JsonLines, bar, describe
 
 KEY = RoundKey("r1", 2, 0)
 EVERY = [
@@ -45,12 +45,23 @@ def test_lines_for_people() -> None:
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    show = JsonLines()
     for event in EVERY:
-        json_lines(event)
+        show(event)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["event"] for line in lines] == [event.name for event in EVERY]
     assert all(line["at"] > 1.6e9 for line in lines)
     assert lines[4]["metrics"] == {"loss": 0.123456}
+
+
+def test_progress_takes_a_line_a_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    monkeypatch.setattr(output, "now_s", lambda: now[0])
+    show = JsonLines()
+    for seconds, done in [(0.0, 1), (0.5, 2), (1.2, 3), (1.3, 4), (1.4, 10)]:
+        now[0] = 100.0 + seconds
+        show(events.Transferred(KEY, "upload", done, 10))
+    assert [json.loads(line)["done_bytes"] for line in capsys.readouterr().out.splitlines()] == [1, 3, 10]
 
 
 def test_a_bar_for_transfers_over_a_second(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

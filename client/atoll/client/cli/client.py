@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from atoll.client.cli.output import HumanLines, json_lines
+from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.errors import UsageError
 from atoll.client.locate import make_participant
 from atoll.client.policy_file import read_policy
@@ -83,7 +83,7 @@ def start(
         make_participant(trainer, dict(arguments)),
         access,
         policy=read_policy(policy) if policy else None,
-        observer=json_lines if options["as_json"] else HumanLines(),
+        observer=JsonLines() if options["as_json"] else HumanLines(),
         labels=dict(labels),
         max_rounds=1 if options["once"] else options["max_rounds"] or 0,
     )

@@ -15,13 +15,27 @@ from atoll.client import events
 from atoll.client.clock import now_s
 
 BAR_AFTER_S = 1.0
+PROGRESS_EVERY_S = 1.0
 _BAR_WIDTH = 30
 _BAR_EVERY_S = 0.1
 
 
-def json_lines(event: events.Event) -> None:
-    """One JSON object per line on stdout, with the wall-clock time in ``at`` (seconds since the epoch)."""
-    click.echo(json.dumps({"at": round(time.time(), 3), **event.as_dict()}))
+class JsonLines:
+    """One JSON object per line on stdout, with the wall-clock time in ``at`` (seconds since the epoch).
+
+    Of a transfer's progress at most one line a second, and the last.
+    """
+
+    def __init__(self) -> None:
+        self._told_at = 0.0
+
+    def __call__(self, event: events.Event) -> None:
+        """Print one event."""
+        if isinstance(event, events.Transferred) and event.done_bytes < event.total_bytes:
+            if now_s() - self._told_at < PROGRESS_EVERY_S:
+                return
+            self._told_at = now_s()
+        click.echo(json.dumps({"at": round(time.time(), 3), **event.as_dict()}))
 
 
 class HumanLines:
