@@ -168,6 +168,15 @@ def test_an_evaluation_whose_attempts_are_spent_is_skipped() -> None:
     assert story.state.tally.abandoned == 1
 
 
+def test_an_evaluation_that_nobody_can_make_is_skipped_at_once() -> None:
+    """Participants that cannot evaluate will not learn it by waiting for the next attempt."""
+    story = Story(policy(evaluate_every=1, max_attempts=5)).closing().release()
+    assert story.round.kind is RoundKind.EVALUATE
+    story.on(story.drawn())
+    assert (story.key, story.round.kind, story.stands()) == (RoundKey(2, 0), RoundKind.TRAIN, Situation.CREATED)
+    assert story.state.tally.abandoned == 1
+
+
 def test_cancelling_while_charged_publishes_first() -> None:
     story = Story().charged().on(CancelRequested("enough"))
     assert story.stands() is Situation.CHARGED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterable
@@ -83,15 +85,19 @@ class CohortPool:
         """Those who could be drawn, once they are as many as the job wants to choose from.
 
         A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
-        nobody to wait for.
+        nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
+        are there but cannot evaluate: the run must not hang on it.
         """
         wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
-        while True:
-            changed = self._services.sessions.changed()
-            there = self._there(effect, run, spec)
-            if len(there) >= wanted:
-                return there
-            await changed.wait()
+        patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while True:
+                    changed = self._services.sessions.changed()
+                    if len(self._there(effect, run, spec)) >= wanted or self._none_to_come(effect, run, wanted):
+                        break
+                    await changed.wait()
+        return self._there(effect, run, spec)
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
         """Seconds from the invitation to the deadline."""
@@ -119,6 +125,13 @@ class CohortPool:
     async def _known(self, names: list[str]) -> dict[str, History]:
         records = await self._services.reader.run(history.of, names)
         return {name: _history(record) for name, record in records.items()}
+
+    def _none_to_come(self, effect: DrawCohort, run: str, wanted: int) -> bool:
+        """Whether everyone wanted for an evaluation is there, though not all can evaluate."""
+        if effect.kind is not RoundKind.EVALUATE:
+            return False
+        busy = self._busy(run)
+        return sum(session.participant not in busy for session in self._services.sessions.all()) >= wanted
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         busy = self._taken(run)

@@ -55,11 +55,15 @@ def aggregate(state: RunState) -> Aggregate:
 
 
 def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float) -> Step:
-    """Give the attempt up: try again, or when attempts are spent end the run (train) or go on without (evaluate)."""
+    """Give the attempt up: try again, or when attempts are spent end the run (train) or go on without (evaluate).
+
+    An evaluation that too few could be drawn for is not tried again: who cannot evaluate will not learn it by waiting.
+    """
     rnd = live(state)
+    hopeless = rnd.kind is RoundKind.EVALUATE and rnd.phase is Phase.SAMPLED
     keep = carries(state, rnd.kind)
     dropped = void(state, reason, outstanding, keep, now)
-    if attempts_left(state, rnd.key):
+    if attempts_left(state, rnd.key) and not hopeless:
         then = _await_retry(dropped.state, now)
     elif rnd.kind is RoundKind.TRAIN:
         spent = f"round {rnd.key.round} was abandoned {rnd.key.attempt + 1} times, lastly because {reason}"
