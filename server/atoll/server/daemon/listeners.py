@@ -57,24 +57,36 @@ def server_credentials(
     ca = authority.certificate_pem if mutual else None
     checked = time.monotonic()
 
+    pair = authority.server_key_pair(names, now=clock())
+
     def configuration() -> grpc.ServerCertificateConfiguration:
-        pair = authority.server_key_pair(names, now=clock())
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
 
-    current = configuration()
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """Called in gRPC's threads at each handshake; None keeps what is in use.
 
-    def refreshed() -> grpc.ServerCertificateConfiguration:
-        """Called at each handshake; the same object again keeps what is in use."""
-        nonlocal checked, current
-        if time.monotonic() - checked >= _CERTIFICATE_CHECK_S:
-            checked = time.monotonic()
-            try:
-                current = configuration()
-            except ServerError as error:
-                log.warning("the server's certificate could not be renewed; the old one stays: %s", error)
-        return current
+        Whatever else it gives, the same again too, gRPC takes as new and frees the old under other threads' handshakes,
+        which crashes: so only a certificate that has changed, once in its life.
+        """
+        nonlocal checked, pair
+        if time.monotonic() - checked < _CERTIFICATE_CHECK_S:
+            return None
+        checked = time.monotonic()
+        try:
+            found = authority.server_key_pair(names, now=clock())
+        except ServerError as error:
+            log.warning("the server's certificate could not be renewed; the old one stays: %s", error)
+            return None
+        if found.certificate_pem == pair.certificate_pem:
+            return None
+        pair = found
+        return configuration()
 
-    return grpc.dynamic_ssl_server_credentials(current, refreshed, require_client_authentication=mutual)
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type]  # the stubs lack the None that gRPC documents
+        require_client_authentication=mutual,
+    )
 
 
 def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
