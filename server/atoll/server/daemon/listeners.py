@@ -44,10 +44,10 @@ def make_server(*, shared_port: bool = False, inside: bool = False) -> grpc.aio.
         shared_port: whether several processes may listen on the same port.
         inside: for the processes of one server among themselves, whose messages name whole cohorts.
     """
-    options = [*_OPTIONS, ("grpc.so_reuseport", int(shared_port))]
+    options = dict(_OPTIONS) | {"grpc.so_reuseport": int(shared_port)}
     if inside:
-        options.append(("grpc.max_receive_message_length", MAX_INSIDE_BYTES))
-    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=options)
+        options["grpc.max_receive_message_length"] = MAX_INSIDE_BYTES
+    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=list(options.items()))
 
 
 def server_credentials(

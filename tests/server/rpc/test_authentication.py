@@ -1,0 +1,269 @@
+"""Who may call what. The table names every RPC of the contract: a new one without a role in it fails here."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+from atoll.server.errors import LimitExceededError, UnauthenticatedError, UnavailableError
+from atoll.server.identity import Role
+from atoll.server.ingest.desk import Caller as Identity
+from atoll.server.rpc import authentication
+from atoll.server.rpc.authentication import (
+    INSECURE_OPERATOR,
+    INSECURE_PARTICIPANT,
+    Authenticator,
+    Places,
+    Watch,
+)
+from atoll.wire.v1 import (
+    control_pb2,
+    enrolment_pb2,
+    ingest_pb2,
+    participation_pb2,
+    tensors_pb2,
+    transfer_pb2,
+)
+from tests.server.rpc.world import WAIT_S, Participant, Refusal, World, each, refusal, refused_code
+
+OPERATOR, PARTICIPANT, EITHER, INSIDE, ANYBODY = "operator", "participant", "either", "inside", "anybody"
+CALLERS = {
+    "ControlService": {
+        "UploadModel": OPERATOR,
+        "SubmitRun": OPERATOR,
+        "ListRuns": OPERATOR,
+        "GetRun": OPERATOR,
+        "WatchRun": OPERATOR,
+        "PauseRun": OPERATOR,
+        "ResumeRun": OPERATOR,
+        "CancelRun": OPERATOR,
+        "GetRunModel": OPERATOR,
+        "CreateToken": OPERATOR,
+        "ListTokens": OPERATOR,
+        "ListParticipants": OPERATOR,
+        "RevokeParticipant": OPERATOR,
+        "GetServerInfo": OPERATOR,
+    },
+    "ParticipationService": {"CheckIn": PARTICIPANT},
+    "RenewalService": {"Renew": PARTICIPANT},
+    "TransferService": {
+        "GetManifest": EITHER,
+        "Download": EITHER,
+        "Upload": PARTICIPANT,
+        "GetUploadStatus": PARTICIPANT,
+        "Report": PARTICIPANT,
+    },
+    "EnrolmentService": {"Enrol": ANYBODY},
+    "DeskService": {"Identify": INSIDE, "GrantUpload": INSIDE, "Commit": INSIDE},
+    "WorkerService": {"Fold": INSIDE, "WritePartial": INSIDE, "DropRound": INSIDE, "DropRun": INSIDE},
+}
+FILES = (control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, tensors_pb2, transfer_pb2)
+SERVICES: dict[str, ServiceDescriptor] = {
+    name: service for file in FILES for name, service in file.DESCRIPTOR.services_by_name.items()
+}
+METHODS = [
+    pytest.param(method, CALLERS.get(service, {}).get(method.name), id=f"{service}.{method.name}")
+    for service in SERVICES
+    for method in SERVICES[service].methods
+]
+
+
+def test_every_rpc_is_in_the_table() -> None:
+    assert {name: {method.name for method in service.methods} for name, service in SERVICES.items()} == {
+        name: set(methods) for name, methods in CALLERS.items()
+    }
+
+
+async def call(channel: grpc.aio.Channel, method: MethodDescriptor) -> Refusal | None:
+    """Call with one empty message, which no role check may wait for; how it was refused, None if it was not."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    begin: Any = getattr(channel, kind)(path)
+    running = begin(each([b""]) if method.client_streaming else b"", timeout=WAIT_S)
+    answer = running.read() if method.server_streaming else running
+    try:
+        return await refusal(answer)
+    except AssertionError:
+        running.cancel()
+        return None
+
+
+def wrong_role(found: Refusal | None) -> bool:
+    return found is not None and found.status is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.fixture
+async def one_world(world: World, alice: Participant) -> tuple[World, Participant]:
+    return world, alice
+
+
+async def test_each_rpc_takes_its_callers_and_no_others(one_world: tuple[World, Participant]) -> None:
+    world, alice = one_world
+    for parameters in METHODS:
+        method, role = parameters.values
+        assert isinstance(method, MethodDescriptor)
+        by_operator, by_participant = await call(world.operator.channel, method), await call(alice.channel, method)
+        match role:
+            case "operator":
+                assert wrong_role(by_participant), method.full_name
+                assert not wrong_role(by_operator), method.full_name
+            case "participant":
+                assert wrong_role(by_operator), method.full_name
+                assert not wrong_role(by_participant), method.full_name
+            case "either":
+                assert not wrong_role(by_operator), method.full_name
+                assert not wrong_role(by_participant), method.full_name
+            case _:  # not on the main port at all
+                for found in (by_operator, by_participant):
+                    assert found is not None, method.full_name
+                    assert found.status is grpc.StatusCode.UNIMPLEMENTED, method.full_name
+
+
+async def test_the_enrolment_port_serves_enrolment_alone(world: World) -> None:
+    channel = await world.channel(address=world.addresses.enrolment)
+    for parameters in METHODS:
+        method, role = parameters.values
+        assert isinstance(method, MethodDescriptor)
+        found = await call(channel, method)
+        assert found is not None, method.full_name
+        assert (found.status is grpc.StatusCode.UNIMPLEMENTED) == (role != ANYBODY), method.full_name
+
+
+async def test_the_refusal_says_what_is_needed(alice: Participant) -> None:
+    found = await refusal(alice.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S))
+    assert found.detail is not None
+    assert found.detail.code == "certificate.role"
+    assert "an operator's certificate" in found.detail.message
+    assert "an operator" in found.detail.remedy
+
+
+class TestInsecure:
+    async def test_metadata_says_who_calls(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", insecure=True) as world:
+            operator = await world.plain({INSECURE_OPERATOR: "1"})
+            assert (await operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)).runs == []
+            participant = await world.plain({INSECURE_PARTICIPANT: "paaaaaaaaaaaa"})
+            denied = participant.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+            assert await refused_code(denied) == ("PERMISSION_DENIED", "certificate.role")
+
+    async def test_nobody_and_impossible_names_are_refused(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", insecure=True) as world:
+            nobody = await world.plain({})
+            call = nobody.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+            assert await refused_code(call) == ("UNAUTHENTICATED", "insecure.participant")
+            odd = await world.plain({INSECURE_PARTICIPANT: "../etc"})
+            call = odd.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+            assert await refused_code(call) == ("INVALID_ARGUMENT", "identity.name")
+
+
+class Door:
+    """A desk that knows one certificate, until it does not."""
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.asked = 0
+
+    async def identify(self, certificate_pem: bytes) -> Identity:
+        self.asked += 1
+        if self.shut or certificate_pem != b"pem":
+            raise UnauthenticatedError("certificate.revoked", "revoked")
+        return Identity(Role.PARTICIPANT, "paaaaaaaaaaaa")
+
+
+class FakeContext:
+    """What the authenticator reads of a call."""
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [b"pem"]}
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+def watch_at(door: Door) -> Watch:
+    context: Any = FakeContext()
+    desk: Any = door
+    return Watch(Authenticator(desk, insecure=False), context)
+
+
+async def test_a_certificate_is_needed(door: Door) -> None:
+    desk: Any = door
+    context: Any = FakeContext()
+    context.auth_context = dict
+    with pytest.raises(UnauthenticatedError, match="no client certificate"):
+        await Authenticator(desk, insecure=False).caller(context)
+
+
+class TestWatch:
+    async def test_a_look_is_cheap(self, door: Door) -> None:
+        watch = watch_at(door)
+        for _ in range(100):
+            await watch.check()
+        assert door.asked == 0
+
+    async def test_messages_pass_until_the_end(self, door: Door) -> None:
+        assert [item async for item in watch_at(door).over(each([1, 2, 3]))] == [1, 2, 3]
+
+    async def test_a_revoked_caller_is_cut_off_between_messages(
+        self, door: Door, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also one that sends nothing."""
+        monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
+        door.shut = True
+
+        async def silent() -> AsyncIterator[int]:
+            yield 1
+            await asyncio.Event().wait()
+
+        messages = watch_at(door).over(silent())
+        await asyncio.wait_for(anext(messages), WAIT_S)
+        with pytest.raises(UnauthenticatedError):
+            await asyncio.wait_for(anext(messages), WAIT_S)
+
+    async def test_a_stream_that_sends_nothing_is_broken_off(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
+        ended = asyncio.Event()
+
+        async def silent() -> AsyncIterator[int]:
+            try:
+                yield 1
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        messages = watch_at(door).over(silent(), idle_s=0.05)
+        assert await anext(messages) == 1
+        started = time.monotonic()
+        with pytest.raises(UnavailableError, match=r"0\.05 s"):
+            await asyncio.wait_for(anext(messages), WAIT_S)
+        assert time.monotonic() - started >= 0.05
+        await asyncio.wait_for(ended.wait(), WAIT_S)
+
+
+class TestPlaces:
+    def test_a_caller_has_so_many(self) -> None:
+        places = Places(2)
+        too_many = pytest.raises(LimitExceededError, match="alice has 2 transfers open")
+        with places.taken("bob"), places.taken("alice"), places.taken("alice"), too_many, places.taken("alice"):
+            pass
+        with places.taken("alice"), places.taken("alice"):
+            pass
+
+    async def test_streams_of_one_participant_are_bounded(self, alice: Participant) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            await asyncio.Event().wait()
+            yield b""
+
+        streams = [asyncio.ensure_future(alice.upload(endless())) for _ in range(authentication.MAX_STREAMS + 1)]
+        refused, _ = await asyncio.wait(streams, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        assert [await refused_code(one) for one in refused] == [("RESOURCE_EXHAUSTED", "stream.places")]
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)

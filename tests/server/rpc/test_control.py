@@ -1,0 +1,394 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atoll.server
+from atoll.server.rpc import control
+from atoll.wire.digest import BlobManifest
+from atoll.wire.join_token import JoinToken
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import PROTOCOL, layout_from_proto, layout_to_proto, manifest_to_proto
+from atoll.wire.v1 import control_pb2, enrolment_pb2, participation_pb2
+from tests.server.rpc.world import (
+    LAYOUT,
+    WAIT_S,
+    Participant,
+    World,
+    each,
+    initial_values,
+    job,
+    model_requests,
+    refusal,
+    refused_code,
+    update_values,
+)
+
+RAW = np.arange(1000, dtype=np.float32).tobytes()
+MANIFEST = BlobManifest.of_buffer(RAW, 1024)
+PAUSED, RUNNING = control_pb2.RUN_STATUS_PAUSED, control_pb2.RUN_STATUS_RUNNING
+FINISHED, CANCELLED = control_pb2.RUN_STATUS_FINISHED, control_pb2.RUN_STATUS_CANCELLED
+
+
+async def summary(world: World, run: str) -> control_pb2.RunSummary:
+    return (await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)).summary
+
+
+async def play(world: World, *participants: Participant, rounds: int = 1) -> str:
+    """Play a whole run; gives its id."""
+    streams = [await world._stack.enter_async_context(one.check_in()) for one in participants]
+    run = await world.submit(job(size=len(participants), rounds=rounds))
+    for _ in range(rounds):
+        tasks = [await stream.next("participate") for stream in streams]
+        await asyncio.gather(
+            *(participants[seed].report(task.key, update_values(seed)) for seed, task in enumerate(tasks))
+        )
+    await world.until(run, "finished")
+    return run
+
+
+class TestUploadModel:
+    async def upload(self, world: World, requests: list[control_pb2.UploadModelRequest]) -> str:
+        return (await world.operator.control.UploadModel(each(requests), timeout=WAIT_S)).blob
+
+    async def test_the_blob_has_the_name_of_its_manifest(self, world: World) -> None:
+        assert await self.upload(world, model_requests(RAW, MANIFEST)) == MANIFEST.name
+        assert await self.upload(world, model_requests(RAW, MANIFEST)) == MANIFEST.name
+
+    @pytest.mark.parametrize("order", [[1, 0], [0, 2], [0, 0], [0, 1, 3]])
+    async def test_chunks_out_of_order_are_refused(self, world: World, order: list[int]) -> None:
+        requests = model_requests(RAW, MANIFEST)
+        sent = [requests[place] for place in order]
+        sent[0].manifest.CopyFrom(manifest_to_proto(MANIFEST))
+        assert await refused_code(self.upload(world, sent)) == ("INVALID_ARGUMENT", "model.order")
+
+    async def test_a_wrong_chunk_is_refused(self, world: World) -> None:
+        requests = model_requests(RAW, MANIFEST)
+        requests[2].payload = requests[2].payload[::-1]
+        assert await refused_code(self.upload(world, requests)) == ("INVALID_ARGUMENT", "wire.invalid")
+
+    @pytest.mark.parametrize("length", [0, 1, 3])
+    async def test_a_model_that_is_not_whole_is_refused_and_leaves_nothing(self, world: World, length: int) -> None:
+        call = self.upload(world, model_requests(RAW, MANIFEST)[:length])
+        assert await refused_code(call) == ("INVALID_ARGUMENT", "model.incomplete")
+        assert list((world.config.data / "blobs" / "incoming").iterdir()) == []
+
+    async def test_too_many_chunks_are_refused(self, world: World) -> None:
+        requests = model_requests(RAW, MANIFEST)
+        requests.append(control_pb2.UploadModelRequest(index=4, payload=b"x"))
+        assert await refused_code(self.upload(world, requests)) == ("INVALID_ARGUMENT", "wire.invalid")
+
+    async def test_a_manifest_that_cannot_be_is_refused(self, world: World) -> None:
+        requests = model_requests(RAW, MANIFEST)
+        requests[0].manifest.chunk_bytes = 7
+        assert await refused_code(self.upload(world, requests)) == ("INVALID_ARGUMENT", "wire.invalid")
+
+
+class TestSubmit:
+    def request(self, **changes: Any) -> control_pb2.SubmitRunRequest:
+        fields: dict[str, Any] = {"job_toml": job(), "file_name": "digits.toml", "layout": layout_to_proto(LAYOUT)}
+        return control_pb2.SubmitRunRequest(**(fields | changes))
+
+    async def submit(self, world: World, **changes: Any) -> str:
+        changes.setdefault("initial_blob", await world.upload_model())
+        return (await world.operator.control.SubmitRun(self.request(**changes), timeout=WAIT_S)).run
+
+    async def test_a_run_is_there_when_it_is_answered(self, world: World) -> None:
+        run = await self.submit(world)
+        found = await summary(world, run)
+        assert (found.name, found.status, found.rounds_total, found.rounds_released) == ("test", RUNNING, 1, 0)
+
+    async def test_all_problems_of_a_job_are_listed(self, world: World) -> None:
+        bad = job().replace(b"size = 1", b"size = 0").replace(b"rounds = 1", b"rounds = -3\ncolour = 1")
+        found = await refusal(self.submit(world, job_toml=bad))
+        assert found.detail is not None
+        assert found.detail.code == "job.invalid"
+        for key in ("cohort.size = 0", "job.rounds = -3", "job.colour = 1"):
+            assert f"{key}" in found.detail.message
+        assert found.detail.message.count("digits.toml:") >= 4
+
+    async def test_very_many_problems_arrive_as_far_as_they_fit(self, world: World) -> None:
+        keys = "\n".join(f"unknown_{number} = {number}" for number in range(2000))
+        found = await refusal(self.submit(world, job_toml=job().replace(b"[model]", keys.encode() + b"\n[model]")))
+        assert found.detail is not None
+        assert found.detail.code == "job.invalid"
+        assert "unknown_7" in found.detail.message
+
+    async def test_the_model_must_be_there_and_fit(self, world: World) -> None:
+        call = self.submit(world, initial_blob="0" * 64)
+        assert await refused_code(call) == ("NOT_FOUND", "blob.missing")
+        other = layout_to_proto(Layout((TensorSpec("w", (3,), Dtype.FLOAT32),)))
+        assert await refused_code(self.submit(world, layout=other)) == ("INVALID_ARGUMENT", "job.model")
+
+    async def test_a_layout_that_cannot_be_is_refused(self, world: World) -> None:
+        layout = layout_to_proto(LAYOUT)
+        layout.tensors[1].name = layout.tensors[0].name
+        assert await refused_code(self.submit(world, layout=layout)) == ("INVALID_ARGUMENT", "wire.invalid")
+
+    async def test_an_evaluator_must_be_installed(self, world: World) -> None:
+        wanted = job(evaluation='server = "digits"')
+        found = await refusal(self.submit(world, job_toml=wanted))
+        assert found.detail is not None
+        assert found.detail.code == "job.evaluator"
+        assert "installed: none" in found.detail.message
+
+    async def test_garbage_is_the_callers_fault(self, world: World) -> None:
+        call = world.operator.raw("/atoll.wire.v1.ControlService/SubmitRun", b"\xff\xff")
+        assert await refused_code(call) == ("INVALID_ARGUMENT", "wire.message")
+        assert await refused_code(self.submit(world, job_toml=b"\xff")) == ("INVALID_ARGUMENT", "job.invalid")
+
+
+class TestRuns:
+    async def test_the_newest_come_first_and_the_list_is_bounded(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = [await world.submit() for _ in range(3)]
+
+        async def listed(limit: int) -> list[str]:
+            answer = await world.operator.control.ListRuns(control_pb2.ListRunsRequest(limit=limit), timeout=WAIT_S)
+            return [run.run for run in answer.runs]
+
+        assert await listed(0) == made[::-1]
+        assert await listed(2) == made[:0:-1]
+        monkeypatch.setattr(control, "MAX_LISTED", 1)
+        assert await listed(2**32 - 1) == made[2:]
+
+    async def test_a_run_with_its_rounds_and_members(self, world: World, alice: Participant, bob: Participant) -> None:
+        run = await play(world, alice, bob, rounds=2)
+        answer = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run, members=True), timeout=WAIT_S)
+        assert answer.summary.status == FINISHED
+        assert answer.summary.finished_at >= answer.summary.created_at
+        assert answer.job_toml == job(size=2, rounds=2).decode()
+        assert answer.connected == 2
+        assert [(one.round, one.phase, one.reported) for one in answer.rounds] == [
+            (0, "released", 2),
+            (1, "released", 2),
+        ]
+        people = {member.participant: member for member in answer.rounds[0].members}
+        assert people[bob.name].organisation == "beta"
+        assert people[alice.name].weight == 10
+        assert people[alice.name].report_seconds >= 0.0
+        lean = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
+        assert [list(one.members) for one in lean.rounds] == [[], []]
+
+    async def test_a_long_run_is_shown_from_its_end(
+        self, world: World, alice: Participant, bob: Participant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = await play(world, alice, bob, rounds=3)
+        monkeypatch.setattr(control, "MAX_ROUNDS", 2)
+        monkeypatch.setattr(control, "MAX_MEMBERS", 3)
+        answer = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run, members=True), timeout=WAIT_S)
+        assert [(one.round, len(one.members)) for one in answer.rounds] == [(1, 0), (2, 2)]
+
+    async def test_a_run_in_work_shows_its_live_round(self, world: World, alice: Participant) -> None:
+        async with alice.check_in() as stream:
+            run = await world.submit()
+            await stream.next("participate")
+            answer = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
+        (live,) = answer.rounds
+        assert (live.phase, live.reported, live.cohort, live.quorum, live.wanted_reports) == ("open", 0, 1, 1, 1)
+        assert 50.0 < live.remaining_s <= 60.0
+        assert live.members[0].status == "invited"
+
+    @pytest.mark.parametrize("name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "GetRunModel", "WatchRun"])
+    async def test_an_unknown_run_is_not_found(self, world: World, name: str) -> None:
+        request = getattr(control_pb2, f"{name}Request")(run="rzzzzzzzzzzzz")
+        call = getattr(world.operator.control, name)(request, timeout=WAIT_S)
+        assert await refused_code(call.read() if name == "WatchRun" else call) == ("NOT_FOUND", "run.missing")
+
+
+class TestOrders:
+    async def test_a_pause_while_nobody_works_is_at_once_and_is_taken_back(
+        self, world: World, alice: Participant
+    ) -> None:
+        run = await world.submit()
+        answer = await world.operator.control.PauseRun(control_pb2.PauseRunRequest(run=run), timeout=WAIT_S)
+        assert answer.summary.status == PAUSED
+        resumed = await world.operator.control.ResumeRun(control_pb2.ResumeRunRequest(run=run), timeout=WAIT_S)
+        assert resumed.summary.status == RUNNING
+        async with alice.check_in() as stream:
+            await stream.next("participate")
+
+    async def test_a_pause_waits_for_the_round_and_is_recorded_however_that_ends(
+        self, world: World, alice: Participant
+    ) -> None:
+        """Here it is abandoned because its only member declines."""
+        async with alice.check_in() as stream:
+            run = await world.submit(job(straggler="max_attempts = 2"))
+            task = await stream.next("participate")
+            answer = await world.operator.control.PauseRun(control_pb2.PauseRunRequest(run=run), timeout=WAIT_S)
+            assert answer.summary.status == RUNNING
+            assert "pauses when this round is done" in answer.summary.reason
+            await stream.reply(task.key, participation_pb2.TaskReply.VERDICT_DECLINED, "no")
+            assert (await world.until(run, "paused")).summary.reason == ""
+            await world.operator.control.ResumeRun(control_pb2.ResumeRunRequest(run=run), timeout=WAIT_S)
+            assert (await stream.next("participate")).key.attempt == 1
+
+    async def test_a_cancelled_run_says_why_and_stops_its_members(self, world: World, alice: Participant) -> None:
+        async with alice.check_in() as stream:
+            run = await world.submit()
+            await stream.next("participate")
+            request = control_pb2.CancelRunRequest(run=run, reason="wrong data" + "!" * 5000)
+            answer = await world.operator.control.CancelRun(request, timeout=WAIT_S)
+            assert (await stream.next("stop")).key.run == run
+        assert answer.summary.status == CANCELLED
+        assert answer.summary.reason.startswith("wrong data!")
+        assert len(answer.summary.reason) < 1100
+
+    @pytest.mark.parametrize("name", ["PauseRun", "ResumeRun", "CancelRun"])
+    async def test_an_ended_run_takes_no_orders(self, world: World, name: str) -> None:
+        run = await world.submit()
+        await world.operator.control.CancelRun(control_pb2.CancelRunRequest(run=run), timeout=WAIT_S)
+        request = getattr(control_pb2, f"{name}Request")(run=run)
+        call = getattr(world.operator.control, name)(request, timeout=WAIT_S)
+        assert await refused_code(call) == ("FAILED_PRECONDITION", "run.ended")
+
+
+class TestWatch:
+    async def test_it_tells_every_change_and_ends_with_the_run(self, world: World, alice: Participant) -> None:
+        async with alice.check_in() as stream:
+            run = await world.submit()
+            task = await stream.next("participate")
+            seen = []
+            watched = world.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=WAIT_S)
+            async for message in watched:
+                seen.append((message.summary.status, message.round.phase, message.round.reported))
+                if len(seen) == 1:
+                    await alice.report(task.key, update_values(1))
+        assert seen[0] == (RUNNING, "open", 0)
+        assert seen[-1] == (FINISHED, "released", 1)
+
+    async def test_an_ended_run_is_told_once(self, world: World, alice: Participant) -> None:
+        run = await play(world, alice)
+        watched = world.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=WAIT_S)
+        (last,) = [message async for message in watched]
+        assert last.summary.status == FINISHED
+        assert last.round.members[0].participant == alice.name
+
+    async def test_a_stopping_server_lets_watchers_go(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", drain_s=WAIT_S) as world:
+            run = await world.submit()
+            watched = world.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run))
+            await watched.read()
+            stopping = asyncio.create_task(world.daemon.stop())
+            assert await refused_code(watched.read()) == ("UNAVAILABLE", "server.stopping")
+            async with asyncio.timeout(WAIT_S / 2):
+                await stopping
+
+
+class TestModels:
+    async def model(self, world: World, run: str, **asked: int) -> control_pb2.GetRunModelResponse:
+        request = control_pb2.GetRunModelRequest(run=run, **asked)
+        return await world.operator.control.GetRunModel(request, timeout=WAIT_S)
+
+    async def test_each_released_model_can_be_had(self, world: World, alice: Participant) -> None:
+        run = await play(world, alice, rounds=2)
+        first = await self.model(world, run, round=0)
+        assert first.model.blob == BlobManifest.of_buffer(initial_values().tobytes(), 1024).name
+        assert layout_from_proto(first.model.layout) == LAYOUT
+        newest = await self.model(world, run)
+        assert newest.round == 2
+        assert newest.model.blob == (await self.model(world, run, round=2)).model.blob
+        assert newest.model.blob == (await summary(world, run)).model_blob
+        blobs = {(await self.model(world, run, round=version)).model.blob for version in range(3)}
+        assert len(blobs) == 3
+
+    async def test_a_model_that_was_not_released_is_named(self, world: World, alice: Participant) -> None:
+        run = await play(world, alice)
+        found = await refusal(self.model(world, run, round=2))
+        assert found.detail is not None
+        assert found.detail.code == "model.missing"
+        assert "there is no model 2" in found.detail.message
+
+    async def test_old_models_go_but_never_the_first(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", keep_models=1) as world:
+            run = await play(world, await world.participant(), rounds=3)
+            assert await refused_code(self.model(world, run, round=1)) == ("NOT_FOUND", "model.pruned")
+            for kept in (0, 3):
+                assert (await self.model(world, run, round=kept)).round == kept
+
+
+class TestTokens:
+    async def create(self, world: World, **changes: Any) -> control_pb2.CreateTokenResponse:
+        fields: dict[str, Any] = {
+            "organisation": "acme",
+            "kind": enrolment_pb2.PARTICIPANT_KIND_EDGE,
+            "lifetime_s": 60.0,
+            "count": 1,
+        }
+        request = control_pb2.CreateTokenRequest(**(fields | changes))
+        return await world.operator.control.CreateToken(request, timeout=WAIT_S)
+
+    async def test_tokens_carry_all_that_a_newcomer_needs(self, world: World) -> None:
+        made = await self.create(world, count=3)
+        tokens = [JoinToken.decode(text) for text in made.tokens]
+        assert len({token.token_id for token in tokens}) == 3
+        assert {token.address for token in tokens} == {world.addresses.enrolment}
+
+    async def test_listed_tokens_keep_their_secrets(self, world: World, alice: Participant) -> None:
+        token = JoinToken.decode((await self.create(world)).tokens[0])
+        answer = await world.operator.control.ListTokens(control_pb2.ListTokensRequest(), timeout=WAIT_S)
+        assert token.secret not in str(answer)
+        by_id = {row.token_id: row for row in answer.tokens}
+        assert by_id[token.token_id].used_by == ""
+        assert [row.used_by for row in answer.tokens if row.token_id != token.token_id] == [alice.name]
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"count": 0}, "token.request"),
+            ({"count": 1001}, "token.request"),
+            ({"kind": 0}, "token.request"),
+            ({"kind": 9}, "token.request"),
+            ({"organisation": "Acme Inc"}, "identity.name"),
+            ({"lifetime_s": 0.0}, "token.lifetime"),
+            ({"lifetime_s": float("nan")}, "token.lifetime"),
+            ({"lifetime_s": 1e9}, "token.lifetime"),
+        ],
+    )
+    async def test_impossible_tokens(self, world: World, changes: dict[str, Any], code: str) -> None:
+        assert await refused_code(self.create(world, **changes)) == ("INVALID_ARGUMENT", code)
+
+
+class TestParticipants:
+    async def test_the_list_is_bounded(
+        self, world: World, alice: Participant, bob: Participant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def listed(limit: int) -> list[str]:
+            request = control_pb2.ListParticipantsRequest(limit=limit)
+            answer = await world.operator.control.ListParticipants(request, timeout=WAIT_S)
+            return [row.participant for row in answer.participants]
+
+        names = sorted([alice.name, bob.name])
+        assert await listed(0) == names
+        assert await listed(1) == names[:1]
+        monkeypatch.setattr(control, "MAX_LISTED", 1)
+        assert await listed(2) == names[:1]
+
+    async def test_what_is_known_of_them(self, world: World, alice: Participant) -> None:
+        await play(world, alice)
+        answer = await world.operator.control.ListParticipants(control_pb2.ListParticipantsRequest(), timeout=WAIT_S)
+        (row,) = answer.participants
+        assert (row.organisation, row.kind) == ("acme", enrolment_pb2.PARTICIPANT_KIND_EDGE)
+        assert (row.times_selected, row.times_reported) == (1, 1)
+
+    async def test_revoking_is_for_good_and_may_be_repeated(self, world: World, alice: Participant) -> None:
+        request = control_pb2.RevokeParticipantRequest(participant=alice.name, reason="lost laptop")
+        first = await world.operator.control.RevokeParticipant(request, timeout=WAIT_S)
+        again = await world.operator.control.RevokeParticipant(request, timeout=WAIT_S)
+        assert first.participant.revoked_at == again.participant.revoked_at > 0.0
+        stranger = control_pb2.RevokeParticipantRequest(participant="pzzzzzzzzzzzz")
+        call = world.operator.control.RevokeParticipant(stranger, timeout=WAIT_S)
+        assert await refused_code(call) == ("NOT_FOUND", "participant.missing")
+
+
+async def test_the_server_tells_of_itself(world: World, alice: Participant) -> None:
+    async with alice.check_in():
+        info = await world.operator.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S)
+    assert (info.version, info.protocol) == (atoll.server.__version__, PROTOCOL)
+    assert (info.connected, info.workers) == (1, 1)
+    assert info.now >= info.started_at
+    assert info.disk_free_bytes > 0
+    assert list(info.evaluators) == []

@@ -1,0 +1,144 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from atoll.server import errors
+from atoll.server.daemon.listeners import make_server
+from atoll.server.identity import Role
+from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.rpc import desk as desks
+from atoll.server.rpc.desk import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
+from atoll.wire.v1 import participation_pb2, transfer_pb2
+from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
+
+RECEIPT = ReportReceipt(Disposition.CARRIED, "d" * 64)
+GRANT = UploadGrant(elements=2**40, max_abs=32.0, max_bytes=2**50, max_weight=7)
+REPORT = transfer_pb2.ReportRequest(round=participation_pb2.RoundKey(run="r", round=3), weight=5, metrics={"loss": 0.5})
+
+
+class Counter:
+    """A desk that answers what the test wants, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.error: errors.ServerError | None = None
+        self.grant = GRANT
+        self.asked: list[object] = []
+
+    def _ask(self, question: object) -> None:
+        self.asked.append(question)
+        if self.error is not None:
+            raise self.error
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        self._ask(certificate_pem)
+        return Caller(Role.PARTICIPANT, "paaaaaaaaaaaa")
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        self._ask((participant, run, round_number, attempt))
+        return self.grant
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        self._ask(commit)
+        return RECEIPT
+
+
+@pytest.fixture
+async def counter(tmp_path: Path) -> AsyncIterator[tuple[Counter, RemoteDesk]]:
+    """A desk, and as it is seen from another process."""
+    made, server = Counter(), make_server(inside=True)
+    add_DeskServiceServicer_to_server(DeskService(made), server)
+    server.add_insecure_port(f"unix:{tmp_path}/desk.sock")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/desk.sock") as channel:
+        yield made, RemoteDesk(channel)
+    await server.stop(None)
+
+
+async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter, RemoteDesk]) -> None:
+    made, desk = counter
+    assert await desk.identify(b"pem") == Caller(Role.PARTICIPANT, "paaaaaaaaaaaa")
+    assert await desk.grant_upload("p", "r", 3, 1) == GRANT
+    made.grant = UploadGrant(0, 0.0, 0, 0, RECEIPT)
+    assert await desk.grant_upload("p", "r", 3, 1) == made.grant
+    commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True)
+    assert await desk.commit(commit) == RECEIPT
+    assert made.asked == [b"pem", ("p", "r", 3, 1), ("p", "r", 3, 1), commit]
+
+
+@pytest.mark.parametrize("disposition", Disposition)
+def test_receipts(disposition: Disposition) -> None:
+    receipt = ReportReceipt(disposition, "abc")
+    assert receipt_from_proto(receipt_to_proto(receipt)) == receipt
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.InvalidRequestError,
+        errors.NotFoundError,
+        errors.ConflictError,
+        errors.UnauthenticatedError,
+        errors.ForbiddenError,
+        errors.LimitExceededError,
+        errors.TooLateError,
+        errors.UnavailableError,
+        errors.CorruptDataError,
+    ],
+)
+async def test_errors_come_out_as_they_went_in(
+    counter: tuple[Counter, RemoteDesk], kind: type[errors.ServerError]
+) -> None:
+    made, desk = counter
+    made.error = kind("round.over", "too late", "wait", 2.5)
+    with pytest.raises(kind) as caught:
+        await desk.grant_upload("p", "r", 0, 0)
+    assert caught.value.detail == made.error.detail
+
+
+async def test_a_failing_disk_is_worth_another_try(counter: tuple[Counter, RemoteDesk]) -> None:
+    made, desk = counter
+    made.error = errors.StorageError("store.unavailable", "disk full", retry_after_s=1.0)
+    with pytest.raises(errors.UnavailableError, match="disk full"):
+        await desk.commit(Commit("p", REPORT, "worker-1"))
+
+
+async def test_a_bug_is_not_taken_for_an_outage(counter: tuple[Counter, RemoteDesk]) -> None:
+    made, desk = counter
+    made.error = errors.SetupError("x.y", "odd")
+    with pytest.raises(errors.ServerError) as caught:
+        await desk.commit(Commit("p", REPORT, "worker-1"))
+    assert type(caught.value) is errors.ServerError
+    assert caught.value.detail.code == "x.y"
+
+
+async def test_who_holds_a_certificate_is_remembered_for_a_moment(
+    counter: tuple[Counter, RemoteDesk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, desk = counter
+    for _ in range(3):
+        await desk.identify(b"pem")
+    assert made.asked == [b"pem"]
+    monkeypatch.setattr(desks, "IDENTITY_CACHE_S", 0.0)
+    made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
+    with pytest.raises(errors.UnauthenticatedError):
+        await desk.identify(b"pem")
+
+
+async def test_what_is_remembered_is_bounded(
+    counter: tuple[Counter, RemoteDesk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, desk = counter
+    monkeypatch.setattr(desks, "_CACHED", 2)
+    for pem in (b"1", b"2", b"3", b"3", b"1"):
+        await desk.identify(pem)
+    assert made.asked == [b"1", b"2", b"3", b"1"]
+
+
+async def test_a_coordinator_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desks, "CALL_S", 0.2)
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
+        with pytest.raises(errors.UnavailableError, match="coordinator does not answer") as caught:
+            await RemoteDesk(channel).identify(b"pem")
+    assert caught.value.detail.retry_after_s is not None

@@ -1,0 +1,111 @@
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+
+from atoll.server.identity import Authority
+from atoll.wire.v1 import control_pb2, enrolment_pb2
+from tests.server.rpc.world import WAIT_S, Caller, Key, Participant, World, refusal, refused_code
+
+
+class TestEnrol:
+    async def test_a_token_admits_a_key(self, world: World) -> None:
+        key = Key()
+        answer = await world.enrol_with(await world.token("acme", silo=True), key)
+        assert answer.organisation == "acme"
+        assert answer.kind == enrolment_pb2.PARTICIPANT_KIND_SILO
+        assert answer.server_address == world.addresses.main
+        certificate = x509.load_pem_x509_certificate(answer.certificate_pem)
+        assert certificate.public_key() == key.key.public_key()
+        listed = await world.operator.control.ListParticipants(control_pb2.ListParticipantsRequest(), timeout=WAIT_S)
+        assert [row.participant for row in listed.participants] == [answer.participant]
+
+    async def test_the_same_key_may_ask_again_and_is_the_same_participant(self, world: World) -> None:
+        token, key = await world.token(), Key()
+        first, again = await world.enrol_with(token, key), await world.enrol_with(token, key)
+        assert again.participant == first.participant
+
+    async def test_of_two_keys_that_race_for_a_token_one_wins(self, world: World) -> None:
+        token = await world.token()
+        outcomes = await asyncio.gather(*(world.enrol_with(token, Key()) for _ in range(4)), return_exceptions=True)
+        admitted = [outcome for outcome in outcomes if isinstance(outcome, enrolment_pb2.EnrolResponse)]
+        assert len(admitted) == 1
+
+    async def test_another_key_is_told_that_the_token_is_used(self, world: World) -> None:
+        token = await world.token()
+        await world.enrol_with(token, Key())
+        assert await refused_code(world.enrol_with(token, Key())) == ("UNAUTHENTICATED", "token.used")
+
+    async def test_an_expired_token_does_not_admit(self, world: World) -> None:
+        token = await world.token(lifetime_s=1e-6)
+        assert await refused_code(world.enrol_with(token, Key())) == ("UNAUTHENTICATED", "token.expired")
+
+    @pytest.mark.parametrize("changes", [{"token_id": "taaaaaaaaaaaa"}, {"secret": "wrong"}, {"secret": ""}])
+    async def test_unknown_tokens_and_wrong_secrets_are_not_told_apart(
+        self, world: World, changes: dict[str, str]
+    ) -> None:
+        call = world.enrol_with(await world.token(), Key(), **changes)
+        assert await refused_code(call) == ("UNAUTHENTICATED", "token.unknown")
+
+    @pytest.mark.parametrize("csr", [b"", b"rubbish", b"x" * 20_000])
+    async def test_a_bad_request_leaves_the_token_unspent(self, world: World, csr: bytes) -> None:
+        token = await world.token()
+        code = await refused_code(world.enrol_with(token, Key(), csr_pem=csr))
+        assert code == ("INVALID_ARGUMENT", "identity.request")
+        await world.enrol_with(token, Key())
+
+    async def test_a_revoked_participant_cannot_come_back_with_its_token(self, world: World) -> None:
+        token, key = await world.token(), Key()
+        answer = await world.enrol_with(token, key)
+        await world.operator.control.RevokeParticipant(
+            control_pb2.RevokeParticipantRequest(participant=answer.participant), timeout=WAIT_S
+        )
+        assert await refused_code(world.enrol_with(token, key)) == ("PERMISSION_DENIED", "participant.revoked")
+
+
+class TestRenewal:
+    async def test_a_new_certificate_for_a_new_key(self, world: World, alice: Participant) -> None:
+        fresh = Key()
+        answer = await alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=fresh.csr), timeout=WAIT_S)
+        renewed = Participant(
+            await world.channel(fresh.pem, answer.certificate_pem), alice.name, fresh, answer.certificate_pem
+        )
+        async with renewed.check_in():
+            pass
+
+    async def test_a_revoked_participant_cannot_renew(self, world: World, alice: Participant) -> None:
+        await world.operator.control.RevokeParticipant(
+            control_pb2.RevokeParticipantRequest(participant=alice.name, reason="lost"), timeout=WAIT_S
+        )
+        call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S)
+        assert await refused_code(call) == ("UNAUTHENTICATED", "certificate.revoked")
+
+    async def test_a_bad_request_is_refused(self, alice: Participant) -> None:
+        call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=b"rubbish"), timeout=WAIT_S)
+        assert await refused_code(call) == ("INVALID_ARGUMENT", "identity.request")
+
+
+class TestTransport:
+    async def test_the_main_port_takes_nobody_without_a_certificate(self, world: World) -> None:
+        stranger = Caller(await world.channel())
+        found = await refusal(stranger.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S))
+        assert found.status is grpc.StatusCode.UNAVAILABLE
+
+    async def test_a_certificate_of_another_authority_is_refused(self, world: World, tmp_path: Path) -> None:
+        async with World(tmp_path / "other") as other:
+            assert other.addresses.operator is not None
+            theirs = json.loads(other.addresses.operator.read_text())
+            stranger = Caller(await world.channel(theirs["key"].encode(), theirs["certificate"].encode()))
+            found = await refusal(stranger.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S))
+            assert found.status is grpc.StatusCode.UNAVAILABLE
+
+    async def test_a_certificate_that_is_not_on_record_is_refused(self, world: World) -> None:
+        """Of this authority, but the database was replaced, say."""
+        ghost = Authority.open(world.config.data / "ca", now=time.time()).issue_operator("ghost", now=time.time())
+        caller = Caller(await world.channel(ghost.key_pem, ghost.issued.pem))
+        call = caller.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S)
+        assert await refused_code(call) == ("UNAUTHENTICATED", "certificate.unknown")

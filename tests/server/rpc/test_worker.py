@@ -1,0 +1,89 @@
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from atoll.server.aggregation import PartialFile
+from atoll.server.daemon.listeners import make_server
+from atoll.server.errors import CorruptDataError, NotFoundError, UnavailableError
+from atoll.server.ingest.node import FoldItem, IngestNode
+from atoll.server.ingest.spool import Spool
+from atoll.server.rpc import worker as workers
+from atoll.server.rpc.worker import WorkerCalls, WorkerService
+from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
+from tests.server.ingest.uploads import ALICE, BOB, SIZE, chunks_of, committed, flip, fold_item, ref, sum_key, values_of
+
+
+@dataclass
+class Setup:
+    """A worker's node, and as the coordinator sees it."""
+
+    spool: Spool
+    node: IngestNode
+    calls: WorkerCalls
+
+    def update(self, participant: str, seed: int) -> FoldItem:
+        upload = ref(participant, seed)
+        return fold_item(upload, committed(self.spool, upload, chunks_of(values_of(seed))).digest)
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    spool = Spool(tmp_path / "spool")
+    node = IngestNode("worker-0", spool)
+    server = make_server(inside=True)
+    with ThreadPoolExecutor(2) as executor:
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor), server)
+        server.add_insecure_port(f"unix:{tmp_path}/worker.sock")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/worker.sock") as channel:
+            yield Setup(spool, node, WorkerCalls("worker-0", channel))
+        await server.stop(None)
+
+
+async def test_a_sum_over_the_wire_is_the_node_s_own(setup: Setup, tmp_path: Path) -> None:
+    items = [setup.update(ALICE, 1), setup.update(BOB, 2)]
+    await setup.calls.fold(sum_key(), items[:1])
+    await setup.calls.fold(sum_key(), items[:1])
+    await setup.calls.write_partial(sum_key(), items, tmp_path / "sum.partial")
+    found, own = PartialFile(tmp_path / "sum.partial"), setup.node.partial(sum_key(), items)
+    assert (found.sum_block(0, SIZE) == own.sum_block(0, SIZE)).all()
+    assert (found.updates, found.total_weight, found.grid) == (own.updates, own.total_weight, own.grid)
+
+
+async def test_dropped_memory_is_used_again(setup: Setup) -> None:
+    own = setup.node.partial(sum_key(), [setup.update(ALICE, 1)])
+    await setup.calls.drop(sum_key().run, 0, 0)
+    assert setup.node.partial(sum_key(at=(1, 0)), []) is own
+    await setup.calls.drop_run(sum_key().run)
+    assert setup.node.partial(sum_key(at=(2, 0)), []) is not own
+
+
+async def test_damaged_and_lost_uploads_are_told_apart_from_a_lost_worker(setup: Setup) -> None:
+    alice, bob = setup.update(ALICE, 1), setup.update(BOB, 2)
+    flip(next(setup.spool.folder(ref(BOB, 2)).glob("*.data")), 100)
+    with pytest.raises(CorruptDataError):
+        await setup.calls.fold(sum_key(), [bob])
+    setup.spool.drop_run(alice.run)
+    with pytest.raises(NotFoundError):
+        await setup.calls.fold(sum_key(), [alice])
+
+
+async def test_a_worker_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "WORK_S", 0.2)
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
+        calls = WorkerCalls("worker-7", channel)
+        with pytest.raises(UnavailableError, match="worker-7 does not answer"):
+            await calls.fold(sum_key(), [])
+        with pytest.raises(UnavailableError):
+            await calls.drop_run("r")
+
+
+async def test_a_large_cohort_fits_in_one_message(setup: Setup, tmp_path: Path) -> None:
+    """Its items together are more than the 4 MiB that gRPC takes by default."""
+    ghost = FoldItem(sum_key().run, 0, 0, ALICE, "0" * 64, 1)
+    with pytest.raises(NotFoundError):
+        await setup.calls.write_partial(sum_key(), [ghost] * 50_000, tmp_path / "sum.partial")
