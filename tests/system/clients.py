@@ -100,9 +100,9 @@ class Crew:
         """A client that was started, but need not be connected yet."""
         return self.add(behaviour, *options, token=token, **arguments).start()
 
-    def steady(self, count: int, behaviour: str = "Steady", **arguments: object) -> list[Client]:
+    def steady(self, count: int, behaviour: str = "Steady") -> list[Client]:
         """Well-behaved clients 0, 1, ... ``count`` - 1."""
-        return [self.start(behaviour, index=index, **arguments) for index in range(count)]
+        return [self.start(behaviour, index=index) for index in range(count)]
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ class Doom:
 
     def passes(self, when: str, entry: Entry) -> None:
         """Die if this is the moment."""
-        if when != self.when or all(event.kind != self.event for event, _ in entry.events):
+        if when != self.when or all(played.event.kind != self.event for played in entry.logged):
             return
         self.left -= 1
         if self.left == 0:

@@ -167,9 +167,7 @@ class Operator:
         request = control_pb2.GetRunModelRequest(run=run, round=version)
         found = self.stub.GetRunModel(request, timeout=WAIT_S, metadata=self._metadata).model
         wanted = transfer_pb2.DownloadRequest(blob=found.blob)
-        chunks = [
-            chunk.payload for chunk in self._transfer.Download(wanted, timeout=WAIT_S, metadata=self._metadata)
-        ]
+        chunks = [chunk.payload for chunk in self._transfer.Download(wanted, timeout=WAIT_S, metadata=self._metadata)]
         buffer = b"".join(chunks)
         assert BlobManifest.of_buffer(buffer).name == found.blob
         return layout_from_proto(found.layout), buffer

@@ -32,7 +32,12 @@ class Process:
     """
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, *, keep_open: Sequence[int] = (), env: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        keep_open: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = log.stem
         self._log = log
@@ -164,7 +169,12 @@ class Nursery:
         self._processes: list[Process] = []
 
     def start(
-        self, arguments: Sequence[str], name: str, *, keep_open: Sequence[int] = (), env: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        name: str,
+        *,
+        keep_open: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a command; its errors go to ``<name>.log``."""
         process = Process(arguments, self.folder / f"{name}.log", keep_open=keep_open, env=env)

@@ -45,7 +45,8 @@ def averaged(model: Mapping[str, npt.NDArray[Any]], shares: Mapping[int, float],
     locals_ = {index: trained(model, index, round_) for index in shares}
     total = sum(shares.values())
     means = {
-        name: sum(share * (locals_[index][name].astype(np.float64) - weights) for index, share in shares.items()) / total
+        name: sum(share * (locals_[index][name].astype(np.float64) - weights) for index, share in shares.items())
+        / total
         for name, weights in model.items()
     }
     return {name: (weights + means[name]).astype(weights.dtype) for name, weights in model.items()}

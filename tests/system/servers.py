@@ -17,7 +17,7 @@ from tests.system.processes import ATOLL, HERE, Nursery, Process
 
 _PORTS_EACH = 3
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
-"""Below the range from which outgoing connections take theirs: while the server is down, nothing slips into its place."""
+"""Below the range of outgoing connections, so that none takes the place of a server while it is down."""
 
 
 class Server:
@@ -71,9 +71,7 @@ class Server:
             return self
         assert line, f"{self.name} does not serve:\n{self.process.log[-4000:]}"
         facts = json.loads(line)
-        self._operator = (
-            Operator.insecure(facts["address"]) if self.insecure else Operator.of(Path(facts["operator"]))
-        )
+        self._operator = Operator.insecure(facts["address"]) if self.insecure else Operator.of(Path(facts["operator"]))
         return self
 
     def arguments(self) -> tuple[str, ...]:

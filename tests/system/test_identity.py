@@ -13,7 +13,7 @@ from cryptography import x509
 
 from atoll.wire.join_token import JoinToken
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc, participation_pb2_grpc
-from tests.system.clients import Client
+from tests.system.clients import Client, insecure_id
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
 from tests.system.processes import ATOLL, WAIT_S, Nursery
@@ -159,8 +159,8 @@ def test_certificates_open_only_the_doors_that_they_are_for(shared_server: Serve
     with pytest.raises(grpc.RpcError) as refused:
         next(iter(participation_pb2_grpc.ParticipationServiceStub(operator.channel).CheckIn(iter(()), timeout=WAIT_S)))
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    request = enrolment_pb2.RenewRequest(csr_pem=b"")
     with pytest.raises(grpc.RpcError) as refused:
-        request = enrolment_pb2.RenewRequest(csr_pem=b"")
         enrolment_pb2_grpc.RenewalServiceStub(operator.channel).Renew(request, timeout=WAIT_S)
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
@@ -175,18 +175,16 @@ def test_another_federations_certificate_is_not_let_in(shared_server: Server, se
 
 
 def test_plaintext_only_when_asked_for_and_on_loopback(processes: Nursery, serve: Serve, hire: Hire) -> None:
-    exposed = processes.start(
-        (*ATOLL, "server", "start", "--data", str(processes.folder / "exposed"), "--insecure", "--host", "0.0.0.0"),
-        "exposed",
-    )
+    folder, everywhere = processes.folder, ".".join("0000")
+    server_options = ("--insecure", "--data", str(folder / "exposed"), "--host", everywhere)
+    exposed = processes.start((*ATOLL, "server", "start", *server_options), "exposed")
+    client_options = ("--insecure", "--state", str(folder / "remote"), "--server", "192.0.2.1:7400")
     remote = processes.start(
-        (*ATOLL, "client", "start", "participants:Steady", "--insecure", "--server", "192.0.2.1:7400")
-        + ("--participant", "paaaaaaaaaaaa", "--state", str(processes.folder / "remote")),
-        "remote",
+        (*ATOLL, "client", "start", "participants:Steady", *client_options, "--participant", insecure_id(0)), "remote"
     )
     assert exposed.wait() == USAGE
     assert "plaintext is for loopback only" in exposed.log
-    assert not (processes.folder / "exposed" / "atoll.sqlite3").exists()
+    assert not (folder / "exposed" / "atoll.sqlite3").exists()
     assert remote.wait() == USAGE
     assert "not loopback" in remote.log
 

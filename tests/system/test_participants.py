@@ -65,7 +65,6 @@ def test_killed_in_its_upload_and_back_in_the_same_round_it_counts_once(shared_s
     killed = crew.start("HeldUpload", index=2, rounds=[0])
     run = operator.submit(LARGE_JOB, LARGE_MODEL)
     killed.wait("held")
-    assert killed.events("transferred", direction="upload")
     killed.process.kill()
     operator.until(run, lambda seen: [m.status for m in seen.round.members].count("silent") == 1, "short of one")
     killed.start().wait("held")  # the new process was asked again, trained again, and uploads under another id
@@ -148,7 +147,7 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
     policy = tmp_path / "policy.toml"
     policy.write_text("min_cohort = 99\n")
     operator, crew = shared_server.operator, hire(shared_server)
-    steady, crashing = crew.start("Steady", index=0), crew.start("Crashing", index=1)
+    willing, crashing = crew.start("Held", index=0), crew.start("Crashing", index=1)
     not_finite = crew.start("NotFinite", index=2)
     declining = crew.start("Steady", "--policy", str(policy), index=3)
     toml = job_toml(
@@ -169,7 +168,7 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
         assert poisoned[0] == "failed"
         assert "tensor 'w' is nan at [0, 3]" in poisoned[1]
         assert declined == ("declined", "policy: cohort of 4, at least 99 wanted")
-        assert fates(seen, steady)[0][0] == "stopped"
+        assert fates(seen, willing)[0][0] == "stopped"
     assert operator.model(run) == operator.model(run, 0)  # nothing was released
 
 
@@ -207,8 +206,7 @@ def test_late_reports_are_carried_into_a_later_round_with_less_weight(shared_ser
     first = averaged(MODEL, shares_of([0]), 0)
     second = averaged(first, shares_of([0, 1]), 1)
     rounds = {seen.round: seen for seen in operator.rounds(run)}
-    assert fates(rounds[0], late)[0][0] == "late"
-    assert "carried" in fates(rounds[0], late)[0][1]
+    assert fates(rounds[0], late) == [("late", "late; counted in round 2.0 with staleness 2")]
     assert_close(operator.arrays(run, 1), first)
     assert_close(operator.arrays(run, 2), second)
     stale = examples_of(1) * 3**-0.5

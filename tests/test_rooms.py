@@ -1,0 +1,234 @@
+"""The rooms keep to themselves: what each may import, and that nothing anywhere turns bytes into code."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "wire": ROOT / "protos" / "atoll" / "wire",
+    "client": ROOT / "client" / "atoll" / "client",
+    "server": ROOT / "server" / "atoll" / "server",
+    "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
+}
+NEVER = {
+    "wire": {"torch", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
+    "server": {"atoll.client", "atoll.datacenter"},
+    "datacenter": {"atoll.server"},
+}
+"""DESIGN.md, "Rooms": what no module of a room may load."""
+ADAPTERS = {"atoll.client.torch", "atoll.client.opacus"}
+"""Optional parts of a room, for users who have the library; nothing else of the room may load them."""
+NOT_IMPORTABLE = {"atoll.server.stores.migrations.env"}
+"""Run by Alembic inside a migration."""
+
+WIRE_MAY_LOAD = {"numpy", "protobuf", "cryptography", "blake3"}
+BASE = {"numpy", "grpcio", "protobuf", "cryptography"}
+MAX_FURTHER = 2
+BROUGHT_ALONG = {"cffi", "pycparser", "typing-extensions", "typing_extensions", "atoll"}
+"""What the base dependencies need themselves."""
+BROUGHT_ALONG |= {"grpcio-health-checking", "grpcio-reflection", "grpcio-status", "grpcio-tools"}
+"""What ``import grpc`` loads by itself where it is installed."""
+
+PROBE = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+PICKLING = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "shelve",
+    "marshal",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "jsonpickle",
+    "copyreg",
+}
+PICKLING |= {"multiprocessing", "concurrent.futures.process", "xmlrpc"}
+PICKLING_NAMES = {"ProcessPoolExecutor", "read_pickle", "to_pickle"}
+HARMLESS = {"multiprocessing.shared_memory"}
+RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
+
+
+def modules_of(room: str) -> list[str]:
+    """Every module of a room by its import name."""
+    folder = ROOMS[room]
+    names = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parents[1]).with_suffix("").parts
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return [name for name in names if name not in NOT_IMPORTABLE and not name.endswith("__main__")]
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """Names of all modules that a fresh process holds after it has imported these."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(modules)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def within(modules: set[str], packages: set[str]) -> set[str]:
+    """Those of the modules that are one of the packages or lie inside."""
+    return {name for name in modules if any(name == package or name.startswith(f"{package}.") for package in packages)}
+
+
+def foreign(modules: list[str], allowed: set[str]) -> set[str]:
+    """Third-party packages that importing these modules loads, and that none of the allowed distributions has."""
+    known, before = packages_distributions(), loaded_by([])
+    tops = {name.partition(".")[0] for name in loaded_by(modules) - before}
+    return {top for top in tops if top in known and not allowed & {name.lower() for name in known[top]}}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_module_of_a_room_loads_what_the_room_must_never_import(room: str) -> None:
+    modules = [name for name in modules_of(room) if name not in ADAPTERS]
+    assert modules
+    assert within(loaded_by(modules), NEVER[room] | ADAPTERS) == set()
+
+
+def test_the_wire_loads_only_what_both_sides_must_have() -> None:
+    """gRPC itself is needed by the generated service stubs alone."""
+    plain = [name for name in modules_of("wire") if not name.endswith("_pb2_grpc")]
+    assert foreign(plain, WIRE_MAY_LOAD | BROUGHT_ALONG) == set()
+    assert foreign(modules_of("wire"), WIRE_MAY_LOAD | BROUGHT_ALONG | {"grpcio"}) == set()
+
+
+def test_the_client_loads_only_what_its_base_installation_brings() -> None:
+    modules = [name for name in modules_of("client") if name not in ADAPTERS]
+    assert foreign(modules, base_dependencies() | BROUGHT_ALONG) == set()
+
+
+def test_base_dependencies_are_four_and_at_most_two_more() -> None:
+    found = base_dependencies()
+    assert found >= BASE
+    assert len(found - BASE) <= MAX_FURTHER
+
+
+def base_dependencies() -> set[str]:
+    """Names of what ``pip install atoll`` brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in project["dependencies"]}
+
+
+def sources() -> Iterator[Path]:
+    """Every Python file of the rooms and of the examples that users start from."""
+    for folder in (*ROOMS.values(), ROOT / "examples"):
+        yield from sorted(folder.rglob("*.py"))
+
+
+def test_nothing_unpickles_or_runs_text() -> None:
+    """On every path of server, client and wire: what crosses is tensors and typed values, nothing that can run."""
+    paths = list(sources())
+    assert len(paths) > 100
+    assert [problem for path in paths for problem in dangers(path)] == []
+
+
+def dangers(path: Path) -> list[str]:
+    """What in a file could turn bytes into code, as ``file:line what``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [(node, what) for node in ast.walk(tree) for what in danger_of(node)]
+    return [f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {what}" for node, what in found]
+
+
+def danger_of(node: ast.AST) -> Iterator[str]:
+    """What is wrong with one node."""
+    match node:
+        case ast.Import(names=names):
+            yield from (f"imports {alias.name}" for alias in names if pickles(alias.name))
+        case ast.ImportFrom(module=str(module), names=names):
+            for alias in names:
+                if alias.name in PICKLING_NAMES or (pickles(module) and pickles(f"{module}.{alias.name}")):
+                    yield f"imports {alias.name} from {module}"
+        case ast.Attribute(attr=name) if name in PICKLING_NAMES:
+            yield f"uses {name}"
+        case ast.Call(func=ast.Name(id=name)) if name in RUNS_TEXT:
+            yield f"calls {name}"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="load"), keywords=keywords):
+            if not any(keyword.arg == "weights_only" and is_constant(keyword.value, True) for keyword in keywords):
+                yield "calls torch.load without weights_only=True"
+        case ast.keyword(arg="allow_pickle", value=value) if not is_constant(value, False):
+            yield "allows pickle"
+
+
+def pickles(module: str) -> bool:
+    """Whether a module is one of those that pickle, or lies inside one."""
+    return bool(within({module}, PICKLING)) and not within({module}, HARMLESS)
+
+
+def is_constant(node: ast.expr, value: object) -> bool:
+    """Whether an expression is literally this value."""
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle",
+        "import os, marshal",
+        "from multiprocessing import Pool",
+        "from concurrent.futures import ProcessPoolExecutor",
+        "import multiprocessing.connection",
+        "numpy.load(path, allow_pickle=True)",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "eval(text)",
+        "pandas.read_pickle(path)",
+    ],
+)
+def test_the_search_finds(text: str) -> None:
+    assert [what for node in ast.walk(ast.parse(text)) for what in danger_of(node)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from multiprocessing import shared_memory",
+        "from concurrent.futures import ThreadPoolExecutor",
+        "numpy.load(path, allow_pickle=False)",
+        "torch.load(path, weights_only=True)",
+        "re.compile(pattern)",
+        "model.eval()",
+    ],
+)
+def test_the_search_lets_pass(text: str) -> None:
+    assert not [what for node in ast.walk(ast.parse(text)) for what in danger_of(node)]
+
+
+PLACES = re.compile(
+    r"(?<![\w./])/(?:home|Users|root|work|workspace|mnt|private)/\w"  # somebody's machine
+    r"|(?<![\w./])/tmp/\w"
+    r"|--?(?:extra-)?index-url|https?://[\w.-]*(?:pypi|pythonhosted|npmjs|artifactory|nexus|registry)[\w.-]*"
+)
+"""Absolute paths of one machine, and addresses of package registries."""
+
+
+def test_no_tracked_file_names_a_machines_path_or_a_package_registry() -> None:
+    listed = subprocess.run(("git", "ls-files", "-z"), cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607  # the developer's own git
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout: nothing is tracked")
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path == Path(__file__) or not path.is_file():
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            found += [f"{name}:{number} {place.group()}" for place in PLACES.finditer(line)]
+    assert found == []
