@@ -15,7 +15,7 @@ from atoll.server.daemon.journal import add_judgement
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.tasks import Job, Tasks
+from atoll.server.daemon.tasks import Job, Tasks, Work
 from atoll.server.errors import (
     CorruptDataError,
     InvalidRequestError,
@@ -77,18 +77,20 @@ class RunPerformer:
         self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
         # Receipts are answered by the poster; RecordRound and RecordMember are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
-            DrawCohort: lambda effect: self._start("draw", effect.key, self._draw(effect), replaces=True),
-            PrepareRound: lambda effect: self._start("prepare", effect.key, self._prepare(effect)),
+            DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),
+            PrepareRound: lambda effect: self._start("prepare", effect.key, lambda: self._prepare(effect)),
             Invite: self.members.invite_all,
             Stop: self.members.stop,
             StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
-            Fold: lambda effect: self._start("fold", effect.key, self._fold(effect), what=str(effect.update)),
-            Aggregate: lambda effect: self._start("aggregate", effect.key, self._aggregate(effect), replaces=True),
-            ChargeAndStore: lambda effect: self._start("charge", effect.key, self._charge(effect)),
-            Publish: lambda effect: self._start("publish", effect.key, self._publish(effect)),
+            Fold: lambda effect: self._start("fold", effect.key, lambda: self._fold(effect), what=str(effect.update)),
+            Aggregate: lambda effect: self._start(
+                "aggregate", effect.key, lambda: self._aggregate(effect), replaces=True
+            ),
+            ChargeAndStore: lambda effect: self._start("charge", effect.key, lambda: self._charge(effect)),
+            Publish: lambda effect: self._start("publish", effect.key, lambda: self._publish(effect)),
             StartRetry: self._start_retry,
-            DropSpools: lambda effect: self._start("drop", effect.through, self._drop(effect)),
-            Finish: lambda effect: self._start("finish", None, self._finish(effect)),
+            DropSpools: lambda effect: self._start("drop", effect.through, lambda: self._drop(effect)),
+            Finish: lambda effect: self._start("finish", None, lambda: self._finish(effect)),
         }
 
     def perform(self, effect: Effect) -> None:
@@ -193,7 +195,7 @@ class RunPerformer:
     def _tell(self, event: Event) -> None:
         """Hand in an event that nobody waits for."""
         key = getattr(event, "key", None)
-        self._start("tell", key, self._answer(event), what=f"{event.kind} {getattr(event, 'participant', '')}")
+        self._start("tell", key, lambda: self._answer(event), what=f"{event.kind} {getattr(event, 'participant', '')}")
 
     async def _answer(self, event: Event, also: Also | None = None) -> None:
         """Post an event until it is stored: without it the run would stand still until the server is started anew.
@@ -234,7 +236,7 @@ class RunPerformer:
         self,
         kind: str,
         key: RoundKey | None,
-        work: Coroutine[Any, Any, None],
+        work: Work,
         *,
         what: str = "",
         replaces: bool = False,
@@ -250,4 +252,5 @@ class RunPerformer:
         reason = f"unexpected {type(error).__name__}: {error}"
         if isinstance(error, ServerError):
             reason = str(error.detail)
-        self._start(_FAILING, live.key, self._answer(EffectFailed(live.key, job.kind, reason)))
+        failure = EffectFailed(live.key, job.kind, reason)
+        self._start(_FAILING, live.key, lambda: self._answer(failure))

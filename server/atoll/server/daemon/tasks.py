@@ -9,6 +9,8 @@ from typing import Any
 
 from atoll.server.rounds import RoundKey
 
+Work = Callable[[], Coroutine[Any, Any, None]]
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -36,16 +38,14 @@ class Tasks:
         self._tasks: dict[Job, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def start(self, job: Job, work: Coroutine[Any, Any, None], *, replaces: bool = False) -> None:
+    def start(self, job: Job, work: Work, *, replaces: bool = False) -> None:
         """Begin a job unless it is under way; with ``replaces`` cancel that one, and begin when it has ended."""
         current = self._tasks.get(job)
         if current is not None:
             if not replaces:
-                work.close()
                 return
             current.cancel()
-            work = _after(current, work)
-        task = asyncio.create_task(work, name=f"{self._label} {job}")
+        task = asyncio.create_task(_after(current, work), name=f"{self._label} {job}")
         self._tasks[job] = task
         task.add_done_callback(lambda done: self._ended(job, done))
 
@@ -99,9 +99,7 @@ class Tasks:
             self._crashed(job, error)
 
 
-async def _after(current: asyncio.Task[None], work: Coroutine[Any, Any, None]) -> None:
-    try:
+async def _after(current: asyncio.Task[None] | None, work: Work) -> None:
+    if current is not None:
         await asyncio.wait({current})
-        await work
-    finally:
-        work.close()
+    await work()
