@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import grpc
@@ -211,3 +214,20 @@ def test_a_data_directory_and_a_port_belong_to_one_server(serve: Serve, processe
     for refused in (same_data, same_port):
         assert "Traceback" not in refused.log
     assert server.operator.participants() == {}  # the first serves on
+
+
+def test_a_storm_of_handshakes_leaves_it_standing(shared_server: Server) -> None:
+    """gRPC calls back into the server at each of them, in many threads at once."""
+    host, _, port = shared_server.address.partition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    enrolment = (host, int(port) + 1)
+
+    def shake(_: int) -> str | None:
+        with socket.create_connection(enrolment, WAIT_S) as plain, context.wrap_socket(plain) as secure:
+            return secure.selected_alpn_protocol()
+
+    with ThreadPoolExecutor(16) as threads:
+        assert set(threads.map(shake, range(1500))) == {"h2"}
+    assert shared_server.process.running

@@ -11,6 +11,7 @@ from tests.system.clients import Client
 from tests.system.conftest import Hire
 from tests.system.operators import FAILED, Operator, job_toml
 from tests.system.participants import examples_of
+from tests.system.proxy import Proxy
 from tests.system.reference import LARGE_JOB, LARGE_MODEL, MODEL, assert_close, averaged, shares_of
 from tests.system.servers import Server
 
@@ -83,6 +84,31 @@ def test_killed_in_its_upload_for_good_half_an_update_never_counts(shared_server
     operator.finished(run)
     assert_released_from(operator, run, 0, [0, 1])
     assert fates(operator.rounds(run)[0], killed)[0][0] == "silent"
+
+
+def test_cut_off_for_a_while_it_goes_on_with_its_work_and_is_waited_for_again(
+    shared_server: Server, hire: Hire
+) -> None:
+    """Given up as silent, it comes back at work: a round that could close without it does not."""
+    operator, crew = shared_server.operator, hire(shared_server)
+    holding = crew.start("Held", index=0)
+    with Proxy(shared_server.address) as network:
+        remote = crew.start("Held", "--server", network.address, index=1)
+        toml = job_toml(job={"name": "cut off", "rounds": 1}, cohort={"size": 2, "quorum": 1, "min_available": 2})
+        run = operator.submit(toml, MODEL)
+        holding.wait("held")
+        remote.wait("held")
+        network.cut()
+        operator.until(run, lambda seen: [m.status for m in seen.round.members].count("silent") == 1, "short of one")
+        network.mend()
+        remote.wait("connected", count=2)
+        operator.until(run, lambda seen: all(m.status == "training" for m in seen.round.members), "whole again")
+        holding.go()
+        holding.wait("reported")
+        remote.go()
+        operator.finished(run)
+    assert len(remote.events("held")) == 1
+    assert_released_from(operator, run, 0, [0, 1])
 
 
 def test_past_the_deadline_a_straggler_is_timed_out_and_the_quorum_goes_on(shared_server: Server, hire: Hire) -> None:

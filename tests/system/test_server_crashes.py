@@ -10,7 +10,18 @@ import pytest
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import Operator
 from tests.system.participants import examples_of
-from tests.system.reference import JOB, LARGE_CHUNKS, LARGE_JOB, LARGE_MODEL, MODEL, ROUNDS, SIZE
+from tests.system.reference import (
+    JOB,
+    LARGE_CHUNKS,
+    LARGE_JOB,
+    LARGE_MODEL,
+    MODEL,
+    ROUNDS,
+    SIZE,
+    assert_close,
+    averaged,
+    shares_of,
+)
 
 pytestmark = pytest.mark.system
 
@@ -160,23 +171,23 @@ def test_killed_worker_is_started_again_and_nothing_is_lost(serve: Serve, hire: 
     assert_each_counted_once(server.operator, run)
 
 
-def test_stopped_in_good_order_it_lets_participants_come_back(serve: Serve, hire: Hire, reference_model: bytes) -> None:
-    """SIGTERM: everyone is told when to return; whoever is at work goes on and is not counted as gone."""
-    server = serve("stopped", "--silence-s", "0", "--drain-s", "2")
+def test_stopped_in_good_order_it_lets_participants_come_back(serve: Serve, hire: Hire) -> None:
+    """SIGTERM: everyone is told when to return, and whoever is at work is not counted as gone while calls drain."""
+    server = serve("stopped", "--silence-s", "0", "--drain-s", "1")
     crew = hire(server)
-    done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
-    at_work = crew.start("Held", index=2)
-    run = server.operator.submit(JOB.replace("quorum = 3", "quorum = 2"), MODEL)
+    done = crew.steady(2)
+    at_work = crew.start("HeldUpload", index=2)
+    run = server.operator.submit(LARGE_JOB.replace("quorum = 3", "quorum = 2"), LARGE_MODEL)
     at_work.wait("held")
     for client in done:
-        client.wait("reported", round=0)
+        client.wait("reported")
     assert server.stop() == 0
-    for client in (*done, at_work):
+    for client in crew.clients:
         assert "the server is stopping" in client.wait("disconnected")["reason"]
     server.start()
-    for client in (*done, at_work):
-        client.wait("connected", count=2)
-    at_work.go()
     server.operator.finished(run)
-    assert server.operator.model(run) == reference_model
-    assert_each_counted_once(server.operator, run)
+    for client in crew.clients:
+        client.wait("connected", count=2)
+    (released,) = server.operator.rounds(run)
+    assert [member.status for member in released.members] == ["reported"] * SIZE
+    assert_close(server.operator.arrays(run), averaged(LARGE_MODEL, shares_of(range(SIZE)), 0))
