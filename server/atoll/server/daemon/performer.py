@@ -182,7 +182,7 @@ class RunPerformer:
         tidying = ("publish", "drop")
         await self._tasks.end(lambda job: job.kind not in tidying)
         await self._tasks.ended(lambda _: True)
-        await self._tidy("a model that was not released", self._releaser.discard_candidate())
+        await self._tidy("models that were not released", self._releaser.discard_candidates())
         await self._tidy("uploads", self._releaser.drop_all())
 
     async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:

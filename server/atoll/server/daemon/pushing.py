@@ -152,4 +152,4 @@ class Pusher:
 
     def _fell_silent(self, key: RoundKey, participant: str, patience_s: float) -> None:
         if self._services.sessions.get(participant) is None:
-            self._answer(WentSilent(key, participant, f"the connection was lost for {patience_s:g} s"))
+            self._answer(WentSilent(key, participant, f"the connection was lost for {patience_s:.3g} s"))

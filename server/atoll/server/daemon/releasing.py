@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blake3 import blake3
@@ -63,6 +63,7 @@ class Releaser:
         self._services = services
         self._optimiser = optimiser_of(spec)
         self._candidate: Candidate | None = None
+        self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
 
     def grid(self, effect: PrepareRound) -> RoundGrid | None:
@@ -85,10 +86,10 @@ class Releaser:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(self._live())
         else:
-            before, self._candidate = self._candidate, await self._make_candidate(effect)
+            self._candidate = await self._make_candidate(effect)
             digest = self._candidate.blob
-            if before is not None and before.key == effect.key and before.blob != digest:
-                await self._discard(before)
+            made, self._made = self._made, [self._candidate]
+            await self._discard([one for one in made if one.key == effect.key and one.blob != digest])
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
 
     async def charge(self, effect: ChargeAndStore) -> Also:
@@ -159,11 +160,10 @@ class Releaser:
 
         await self._delete(await self._services.writer.run(work))
 
-    async def discard_candidate(self) -> None:
-        """Remove a candidate that was never released."""
-        candidate, self._candidate = self._candidate, None
-        if candidate is not None:
-            await self._discard(candidate)
+    async def discard_candidates(self) -> None:
+        """Remove what was made and never released."""
+        made, self._made, self._candidate = self._made, [], None
+        await self._discard(made)
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the evaluator said of the round's model; empty if there is none."""
@@ -216,7 +216,9 @@ class Releaser:
             )
             manifest = sink.commit()
             state_blobs = tuple(sorted((name, writer.commit().name) for name, writer in sinks.items()))
-        return Candidate(key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm)
+        candidate = Candidate(key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm)
+        self._made.append(candidate)
+        return candidate
 
     def _release_record(self, effect: ChargeAndStore, live: RoundState, candidate: Candidate | None) -> Also:
         run, now, version = self._driver.run, self._services.clock(), self._driver.state.version
@@ -246,10 +248,10 @@ class Releaser:
 
         return also
 
-    async def _discard(self, candidate: Candidate) -> None:
-        named = await self._services.reader.run(models.referenced_blobs)
-        blobs = {candidate.blob, *(blob for _, blob in candidate.optimiser_blobs)}
-        await self._delete(blobs - named)
+    async def _discard(self, candidates: Sequence[Candidate]) -> None:
+        blobs = {one.blob for one in candidates} | {blob for one in candidates for _, blob in one.optimiser_blobs}
+        if blobs:
+            await self._delete(blobs - await self._services.reader.run(models.referenced_blobs))
 
     async def _delete(self, blobs: Iterable[str]) -> None:
         for blob in blobs:

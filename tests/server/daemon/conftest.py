@@ -1,0 +1,19 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from atoll.server.aggregation import warm
+from tests.server.daemon.federation import Federation, opened
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled() -> None:
+    """Compile the kernels before a test's clock runs."""
+    warm()
+
+
+@pytest.fixture
+async def federation(tmp_path: Path) -> AsyncIterator[Federation]:
+    async with opened(tmp_path / "data") as made:
+        yield made

@@ -1,0 +1,261 @@
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from atoll.server.daemon import pushing
+from atoll.server.ingest.desk import Disposition
+from atoll.server.rounds import MemberStatus, Phase, RunState
+from atoll.wire.v1 import participation_pb2
+from tests.server.daemon.federation import Client, Federation, job, opened, update_values
+
+CARRY = 'late = "carry"'
+TWO_OF_ONE = b"quorum = 1\nover_selection = 2.0\nmin_available = 2"
+
+
+def is_open(state: RunState) -> bool:
+    return state.round is not None and state.round.phase is Phase.OPEN
+
+
+def stands(client: Client, status: MemberStatus) -> Callable[[RunState], bool]:
+    """Whether a member of the live round has this status."""
+
+    def check(state: RunState) -> bool:
+        member = state.round.roster.get(client.name) if state.round is not None else None
+        return member is not None and member.status is status
+
+    return check
+
+
+class TestInvitations:
+    async def test_members_are_told_the_same_but_for_their_weight(self, federation: Federation) -> None:
+        alice, bob = await federation.client("alice"), await federation.client("bob")
+        await alice.check_in(examples=3)
+        await bob.check_in(examples=8)
+        await federation.submit(job(size=2))
+        alices, bobs = await alice.next("participate"), await bob.next("participate")
+        assert (alices.max_weight, bobs.max_weight) == (3, 8)
+        alices.max_weight = bobs.max_weight
+        assert alices == bobs
+
+    async def test_a_member_that_reconnects_is_invited_with_the_time_that_is_left(self, federation: Federation) -> None:
+        (alice,) = await federation.clients("alice")
+        await federation.submit(job(window_s=30.0))
+        first = await alice.next("participate")
+        alice.leave()
+        await alice.check_in()
+        again = await alice.next("participate")
+        assert again.key == first.key
+        assert 0.0 < again.remaining_s < first.remaining_s <= 30.0
+
+    async def test_a_member_at_work_is_not_invited_again(self, federation: Federation) -> None:
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        task = await alice.next("participate")
+        await alice.reply(task.key, "accepted")
+        alice.leave()
+        await alice.check_in(resuming=(task.key,))
+        assert alice.told == 0
+        await alice.report(task.key, update_values(1))
+        assert (await federation.ended(run)).status == "finished"
+
+    async def test_one_that_has_reported_is_not_invited_again(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        await federation.submit(job(size=2))
+        task = await alice.next("participate")
+        await alice.report(task.key, update_values(1))
+        alice.leave()
+        await alice.check_in()
+        assert alice.told == 0
+        assert bob.told == 1
+
+    async def test_who_is_no_member_is_not_invited(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job())
+        await federation.state(run, is_open)
+        assert sorted([alice.told, bob.told]) == [0, 1]
+
+
+class TestSilence:
+    async def test_one_that_stays_away_falls_silent_and_the_round_goes_on(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        task = await alice.next("participate")
+        bob.leave()
+        await federation.state(run, stands(bob, MemberStatus.SILENT))
+        await alice.report(task.key, update_values(1))
+        assert (await federation.ended(run)).status == "finished"
+        assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.05 s")
+
+    async def test_one_that_returns_in_time_is_not_silent(self, tmp_path: Path) -> None:
+        async with opened(tmp_path / "data", silence_s=0.2) as federation:
+            alice, bob = await federation.clients("alice", "bob")
+            run = await federation.submit(job(size=2, quorum=1))
+            await federation.state(run, is_open)
+            alice.leave()
+            await alice.check_in()
+            bob.leave()
+            await federation.state(run, stands(bob, MemberStatus.SILENT))  # Alice's time would have been over before
+            assert stands(alice, MemberStatus.INVITED)(federation.active(run).driver.state)
+
+    async def test_one_that_vanished_between_the_draw_and_the_invitation_falls_silent(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody watched it then, for it was no member of an open round yet."""
+        alice, bob = await federation.clients("alice", "bob")
+        window = federation.coordinator._pool.report_window_s
+
+        async def leaving(*args: object) -> float:
+            bob.leave()
+            return await window(*args)  # type: ignore[arg-type]  # as they came
+
+        monkeypatch.setattr(federation.coordinator._pool, "report_window_s", leaving)
+        run = await federation.submit(job(size=2, quorum=1))
+        await federation.state(run, stands(bob, MemberStatus.SILENT))
+        assert (await alice.next("participate")).key.run == run
+
+    async def test_a_silent_member_that_returns_to_its_work_is_asked_anew(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2))
+        task = await alice.next("participate")
+        alice.leave()
+        await federation.state(run, stands(alice, MemberStatus.SILENT))
+        await alice.check_in(resuming=(task.key,))
+        assert (await alice.next("participate")).key == task.key
+        await alice.reply(task.key, "accepted")
+        await federation.state(run, stands(alice, MemberStatus.TRAINING))
+        await alice.report(task.key, update_values(1))
+        await bob.report(task.key, update_values(2))
+        assert (await federation.ended(run)).status == "finished"
+
+    async def test_a_stopping_server_takes_nobody_for_gone(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        await federation.state(run, is_open)
+        federation.coordinator.leave()
+        alice.leave()
+        bob.leave()
+        await asyncio.sleep(0.1)  # twice the patience: what must not happen has had its time
+        assert stands(bob, MemberStatus.INVITED)(federation.active(run).driver.state)
+
+    async def test_after_a_restart_everyone_has_time_to_come_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pushing, "RETURN_S", 0.3)
+        async with opened(tmp_path / "data") as federation:
+            alice, bob = await federation.clients("alice", "bob")
+            run = await federation.submit(job(size=2, quorum=1))
+            task = await alice.next("participate")
+            await alice.report(task.key, update_values(1))
+        async with opened(tmp_path / "data") as federation:
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            driver = federation.active(run).driver
+            async with asyncio.timeout(10.0):
+                while not driver.state.status.ended:
+                    await driver.changed.wait()
+            assert loop.time() - started >= 0.3
+            assert "the connection was lost for 0.3 s" in (await federation.members(run))[bob.name][1]
+
+    async def test_one_that_has_come_back_after_a_restart_is_watched_as_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pushing, "RETURN_S", 3600.0)
+        async with opened(tmp_path / "data") as federation:
+            await federation.clients("alice", "bob")
+            run = await federation.submit(job(size=2, quorum=1))
+            await federation.state(run, is_open)
+        async with opened(tmp_path / "data") as federation:
+            alice, _ = await federation.clients("alice", "bob")
+            alice.leave()
+            await federation.state(run, stands(alice, MemberStatus.SILENT))
+
+
+class TestStops:
+    async def test_over_selected_members_are_told_to_stop(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job().replace(b"quorum = 1", TWO_OF_ONE))
+        task = await alice.next("participate")
+        await bob.next("participate")
+        await alice.report(task.key, update_values(1))
+        stop = await bob.next("stop")
+        assert (stop.key, stop.late_report_welcome) == (task.key, False)
+        assert (await federation.ended(run)).status == "finished"
+        assert (await federation.members(run))[bob.name] == ("over_selected", "the goal of 1 is reached")
+
+    async def test_where_late_work_is_carried_nobody_is_stopped_until_the_run_ends(
+        self, federation: Federation
+    ) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        text = job(straggler=CARRY).replace(b"quorum = 1", TWO_OF_ONE)
+        run = await federation.submit(text)
+        task = await alice.next("participate")
+        await bob.next("participate")
+        await alice.report(task.key, update_values(1))
+        await federation.ended(run)
+        stop = await bob.next("stop")
+        assert "finished" in stop.reason
+        assert not stop.late_report_welcome
+
+    async def test_one_that_returns_to_a_round_that_is_over_is_spared_the_work(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        await federation.submit(job(rounds=2).replace(b"quorum = 1", TWO_OF_ONE))
+        task = await alice.next("participate")
+        bob.leave()
+        await alice.report(task.key, update_values(1))
+        await bob.check_in(resuming=(task.key,))
+        stop = await bob.next("stop")
+        assert (stop.key, stop.reason) == (task.key, "round 0.0 is over")
+
+    async def test_one_whose_late_work_is_carried_goes_on(self, federation: Federation) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(rounds=2, straggler=CARRY).replace(b"quorum = 1", TWO_OF_ONE))
+        task = await alice.next("participate")
+        bob.leave()
+        await alice.report(task.key, update_values(1))
+        await federation.state(run, lambda state: state.version == 1)
+        await bob.check_in(resuming=(task.key,))
+        assert (await bob.report(task.key, update_values(2))).disposition is Disposition.CARRIED
+
+    async def test_one_that_waits_for_its_receipt_is_left_to_ask_for_it(self, federation: Federation) -> None:
+        """Its report is durable, the answer was lost: a stop would make it give up asking."""
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job(rounds=2))
+        task = await alice.next("participate")
+        alice.leave()
+        receipt = await alice.report(task.key, update_values(1))
+        await federation.state(run, lambda state: state.version == 1)
+        await alice.check_in(resuming=(task.key,))
+        assert (await alice.next("participate")).key.round == 1
+        assert alice.told == 0
+        grant = await federation.coordinator.grant_upload(alice.name, run, 0, 0)
+        assert grant.receipt == receipt
+
+    async def test_work_for_a_run_that_has_ended_is_stopped(self, federation: Federation) -> None:
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        task = await alice.next("participate")
+        alice.leave()
+        await federation.coordinator.cancel(run, "enough")
+        await alice.check_in(resuming=(task.key,))
+        assert (await alice.next("stop")).reason == "the run has ended"
+
+    async def test_an_unknown_member_of_an_unknown_round_is_told_too(self, federation: Federation) -> None:
+        alice = await federation.client("alice")
+        run = await federation.submit(job(size=2))
+        key = participation_pb2.RoundKey(run=run, round=7, attempt=3)
+        await alice.check_in(resuming=(key,))
+        assert (await alice.next("stop")).key == key
+
+
+async def test_a_clock_that_jumps_gives_nobody_more_or_less_time(federation: Federation) -> None:
+    (alice,) = await federation.clients("alice")
+    run = await federation.submit(job(window_s=30.0))
+    await alice.next("participate")
+    members = federation.active(run).performer.members
+    members._services = replace(federation.services, clock=lambda: 4e9)
+    alice.leave()
+    await alice.check_in()
+    assert 25.0 < (await alice.next("participate")).remaining_s < 30.0
