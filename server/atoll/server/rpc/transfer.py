@@ -22,6 +22,7 @@ from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.stores import Blob, BlobStore
 from atoll.wire.chunks import Chunk, UploadKey, frame_download, header_to_proto, key_from_proto, parse_upload
+from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
@@ -139,6 +140,11 @@ class TransferService:
             await receiver.finish()
         except RejectedUpdateError as error:
             await self._tell_rejected(participant, key, str(error))
+            raise
+        except (ServerError, WireError):
+            # What came whole before the fault is kept, so that the status asked for next tells all of it.
+            with contextlib.suppress(ServerError):
+                await receiver.finish()
             raise
         finally:
             receiver.close()
