@@ -48,10 +48,9 @@ def test_values_that_json_does_not_know_are_written_as_text() -> None:
 
 
 def test_exceptions_are_whole() -> None:
-    try:
+    with pytest.raises(ValueError, match="invalid literal") as raised:
         int("deep")
-    except ValueError:
-        entry = json.loads(JsonFormatter().format(record("x", exc_info=sys.exc_info())))
+    entry = json.loads(JsonFormatter().format(record("x", exc_info=(raised.type, raised.value, raised.tb))))
     assert "ValueError: invalid literal" in entry["exception"]
 
 
