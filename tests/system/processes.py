@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,6 +168,8 @@ class Nursery:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._processes: list[Process] = []
+        # Short, for the names of Unix sockets; a server that is killed leaves its own behind.
+        self._scratch = tempfile.TemporaryDirectory(prefix="at-")
 
     def start(
         self,
@@ -177,7 +180,8 @@ class Nursery:
         env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start a command; its errors go to ``<name>.log``."""
-        process = Process(arguments, self.folder / f"{name}.log", keep_open=keep_open, env=env)
+        inside = {"TMPDIR": self._scratch.name, **(env or {})}
+        process = Process(arguments, self.folder / f"{name}.log", keep_open=keep_open, env=inside)
         self._processes.append(process)
         return process
 
@@ -185,6 +189,7 @@ class Nursery:
         """End everything that was started here, last first."""
         while self._processes:
             self._processes.pop().destroy()
+        self._scratch.cleanup()
 
 
 @contextlib.contextmanager
