@@ -21,6 +21,7 @@ from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session, Sessions
+from atoll.server.errors import TooLateError
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Commit, ReportReceipt
@@ -80,6 +81,15 @@ class Client:
         assert message.WhichOneof("message") == kind, message
         return getattr(message, kind)
 
+    async def invitation(self) -> participation_pb2.Participate:
+        """The next invitation, whatever else comes before it."""
+        assert self.session is not None
+        while True:
+            message = await self.session.outbox.get()
+            assert message is not None
+            if message.HasField("participate"):
+                return message.participate
+
     @property
     def told(self) -> int:
         """Instructions that wait to be read."""
@@ -102,7 +112,10 @@ class Client:
         return commit_upload(spool, upload, values.size, update_digest([header])).digest
 
     async def report(self, key: Key, values: Values, weight: int = 10, **metrics: float) -> ReportReceipt:
-        digest = await asyncio.to_thread(self.spool, key, values)
+        try:
+            digest = await asyncio.to_thread(self.spool, key, values)
+        except FileNotFoundError:
+            raise TooLateError("round.over", "the round's uploads have been removed") from None
         return await self.claim(key, digest, weight, **metrics)
 
     async def claim(self, key: Key, digest: str, weight: int = 10, **metrics: float) -> ReportReceipt:
@@ -117,7 +130,8 @@ class Client:
 
     async def _commit(self, request: transfer_pb2.ReportRequest) -> ReportReceipt:
         commit = Commit(self.name, request, NODE, payload_bytes=LAYOUT.size_bytes)
-        return await asyncio.wait_for(self.federation.coordinator.commit(commit), WAIT_S)
+        async with asyncio.timeout(WAIT_S):  # wait_for of Python 3.11 loses a cancellation that comes with the answer
+            return await self.federation.coordinator.commit(commit)
 
 
 @dataclass

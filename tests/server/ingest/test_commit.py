@@ -2,11 +2,12 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from atoll.server.errors import InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.errors import InvalidRequestError, LimitExceededError, StorageError, TooLateError
 from atoll.server.ingest import commit
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.spool import Spool
@@ -122,6 +123,20 @@ def test_a_list_that_cannot_be_written_commits_nothing(spool: Spool, monkeypatch
     assert set(spool.folder(ref()).iterdir()) == before
     assert spool.flaw(RUN, 0, 0, ALICE, digest_of(CHUNKS)) != ""
     commit_upload(spool, ref(), SIZE, digest_of(CHUNKS))
+
+
+def test_a_round_that_ends_meanwhile_is_too_late(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its uploads are removed while one of them is being committed."""
+    write(spool, ref(), CHUNKS)
+    commit_to_disk = spool.commit
+
+    def removed(*args: Any) -> str:
+        spool.drop_run(RUN)
+        return commit_to_disk(*args)
+
+    monkeypatch.setattr(spool, "commit", removed)
+    with pytest.raises(TooLateError, match="over"):
+        commit_upload(spool, ref(), SIZE, digest_of(CHUNKS))
 
 
 def test_scattered_chunks_have_a_limit(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:

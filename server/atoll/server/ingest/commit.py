@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll.server.errors import InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.errors import InvalidRequestError, LimitExceededError
 from atoll.server.ingest.records import Record, norm_of
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.wire.chunks import check_coverage, update_digest
 from atoll.wire.errors import CoverageError
-
-log = logging.getLogger(__name__)
 
 MAX_BLOCKS = 1 << 24
 """Separate runs of elements that the chunks of one upload may name together."""
@@ -40,6 +37,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
         InvalidRequestError: if chunks are missing or overlap, or the digest is another.
         LimitExceededError: if the chunks are too scattered.
         StorageError: if the disk refuses.
+        TooLateError: if the round's uploads have been removed.
     """
     try:
         records = spool.received(upload)
@@ -53,13 +51,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
             )
         spool.commit(upload, records)
     except OSError as error:
-        log.warning("the update of %s for run %s could not be made durable: %s", upload.participant, upload.run, error)
-        raise StorageError(
-            "storage.spool",
-            f"the update could not be made durable: {error.strerror}",
-            "report again",
-            retry_after_s=5.0,
-        ) from error
+        raise refused_by_disk(error, "the update could not be made durable") from error
     return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import Executor, Future
 
 from atoll.server.aggregation import inspect
-from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
+from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError
 from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
-from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.errors import DigestError
-
-log = logging.getLogger(__name__)
 
 MAX_SEGMENTS = 4096
 """Streams that may feed the uploads of one participant for one attempt, one after another and together."""
@@ -61,6 +58,7 @@ class Receiver:
             RejectedUpdateError: for a value that is not finite or beyond the grid.
             LimitExceededError: if the participant's uploads grow beyond what was granted.
             StorageError: if the disk refuses.
+            TooLateError: if the round's uploads have been removed.
         """
         await self._settle()
         self._check_room(chunk.header)
@@ -127,7 +125,7 @@ class Receiver:
                 self._segment = self._spool.open_segment(self._upload)
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
-            raise _refused_by_disk(error) from error
+            raise refused_by_disk(error, "the chunk could not be stored") from error
         self._uncounted_bytes += chunk.header.payload_bytes
         if self._uncounted_bytes >= RECOUNT_BYTES:
             self._count_stored()
@@ -137,7 +135,7 @@ class Receiver:
         try:
             usage = self._spool.usage(self._upload)
         except OSError as error:
-            raise _refused_by_disk(error) from error
+            raise refused_by_disk(error, "the chunk could not be stored") from error
         if usage.segments >= MAX_SEGMENTS:
             raise LimitExceededError(
                 "upload.streams",
@@ -173,10 +171,3 @@ def _check_wanted(grant: UploadGrant) -> None:
         raise InvalidRequestError(
             "upload.unwanted", "this round asks for metrics, not for an update", "report without an upload"
         )
-
-
-def _refused_by_disk(error: OSError) -> StorageError:
-    log.warning("an upload could not be stored: %s", error)
-    return StorageError(
-        "storage.spool", f"the chunk could not be stored: {error.strerror}", "try again later", retry_after_s=5.0
-    )

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.errors import InvalidRequestError, ServerError
+from atoll.server.errors import InvalidRequestError, ServerError, StorageError, TooLateError
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -75,6 +75,16 @@ class Usage:
     payload_bytes: int = 0
     chunks: int = 0
     segments: int = 0
+
+
+def refused_by_disk(error: OSError, what: str) -> ServerError:
+    """What a participant is told when its update could not be written."""
+    if isinstance(error, FileNotFoundError):  # the folder went while it was written to
+        return TooLateError(
+            "round.over", "the round is over, its uploads have been removed", "wait for the next invitation"
+        )
+    log.warning("%s: %s", what, error)
+    return StorageError("storage.spool", f"{what}: {error.strerror}", "try again later", retry_after_s=5.0)
 
 
 class Spool:
