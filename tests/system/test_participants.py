@@ -136,18 +136,21 @@ def test_past_the_deadline_a_straggler_is_timed_out_and_the_quorum_goes_on(share
 
 
 def test_near_the_deadline_a_trainer_that_listens_reports_what_it_has(shared_server: Server, hire: Hire) -> None:
+    """It is told while there is time to send; on a very busy machine the next attempt may make it instead."""
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(1)
     listening = crew.start("Held", index=1, rounds=[0])
     toml = job_toml(
         job={"name": "listening", "rounds": 1},
         cohort={"size": 2, "quorum": 2},
-        straggler={"report_window_s": WINDOW_S, "max_attempts": 1},
+        straggler={"report_window_s": WINDOW_S, "max_attempts": 3, "retry_delay_s": 0.0},
     )
     run = operator.submit(toml, MODEL)
-    assert listening.wait("told_to_stop")["should_stop"]
+    told = listening.wait("told_to_stop")
+    assert (told["should_stop"], told["reason"]) == (True, "the deadline is near")
     operator.finished(run)
-    assert_released_from(operator, run, 0, [0, 1])
+    assert_close(operator.arrays(run), averaged(MODEL, shares_of([0, 1]), 0))
+    assert listening.wait("reported")["disposition"] == "counted"
 
 
 def test_over_selected_it_is_told_to_stop(shared_server: Server, hire: Hire) -> None:
