@@ -254,6 +254,7 @@ class World:
         if acknowledged:
             taken = [(c.update.key, c.update.participant) for c in rnd.carried] if rnd else []
             choices += [Rejected(*self.rng.choice(taken or acknowledged), "found unusable") for _ in range(2)]
+            choices.append(Rejected(*self.rng.choice(acknowledged), "another upload refused", unreported=True))
         if self.chance(0.15):
             choices = [CancelRequested("the operator said so")]
         elif rnd is not None and self.chance(0.15):

@@ -274,3 +274,17 @@ def test_at_the_deadline_without_a_quorum_the_attempt_is_abandoned() -> None:
     assert story.status("pb") is MemberStatus.TIMED_OUT
     assert story.status("pa") is MemberStatus.STOPPED
     assert story.member("pa").detail.endswith("report discarded")
+
+
+def test_a_refused_upload_takes_nothing_back_that_was_acknowledged() -> None:
+    """A second upload, sent after the report, may hold anything."""
+    story = Story().training()
+    story.on(story.report("pa"))
+    assert story.ignores(Rejected(story.key, "pa", "not finite", unreported=True))
+    story.on(Rejected(story.key, "pb", "not finite", unreported=True))
+    assert (story.status("pa"), story.status("pb")) == (MemberStatus.REPORTED, MemberStatus.REJECTED)
+
+
+def test_a_refused_upload_does_not_shrink_a_set_that_is_being_summed() -> None:
+    story = Story().closing()
+    assert story.ignores(Rejected(story.key, "pa", "not finite", unreported=True))

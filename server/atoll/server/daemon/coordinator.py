@@ -218,7 +218,7 @@ class Coordinator:
         key, active = RoundKey(at.round, at.attempt), self._active.get(at.run)
         if active is None or commit.rejection:
             if active is not None:
-                await active.driver.post(Rejected(key, commit.participant, commit.rejection))
+                await active.driver.post(Rejected(key, commit.participant, commit.rejection, unreported=True))
             return ReportReceipt(Disposition.DROPPED, commit.report.digest)
         event = reported_event(commit, key)
         if commit.late and wants(active.driver.state, key, commit.participant):

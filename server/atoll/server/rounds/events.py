@@ -135,12 +135,18 @@ class Reported:
 class Rejected:
     """A member's update cannot be used (not finite, out of range, wrong layout), found before or after its report.
 
-    For a carried update, `key` is that of the round that the update was made for.
+    Attributes:
+        key: the round that the update was made for, which for a carried one is an earlier round.
+        participant: who made it.
+        reason: what is wrong with it.
+        unreported: it was refused while it was being sent. A participant may send anything at any time, so this touches
+            nothing that was acknowledged; only damage that the server finds by itself does.
     """
 
     key: RoundKey
     participant: str
     reason: str
+    unreported: bool = False
     kind: Literal["rejected"] = "rejected"
 
 

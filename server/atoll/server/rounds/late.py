@@ -54,7 +54,7 @@ def on_reported_ended(state: RunState, event: Reported, now: float) -> Step:
 
 def on_rejected(state: RunState, event: Rejected, now: float) -> Step:
     """A carried update that still waits turns out to be unusable; a sum that has been taken keeps what it has."""
-    left = tuple(c for c in state.carried if not is_of(c, event))
+    left = tuple(c for c in state.carried if event.unreported or not is_of(c, event))
     past = _remembered(state, event.key)
     member = past.roster.get(event.participant) if past else None
     if len(left) == len(state.carried) or member is None:

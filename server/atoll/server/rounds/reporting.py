@@ -102,10 +102,10 @@ def without(state: RunState, event: Rejected, now: float) -> Step | None:
     receipt = Receipt(event.key, event.participant, Verdict.REJECTED, event.reason)
     if event.key == rnd.key:
         member = rnd.roster.get(event.participant)
-        if member is None or member.status not in REJECTABLE:
+        if member is None or member.status not in (MAY_REPORT if event.unreported else REJECTABLE):
             return None
         return Step(_with(state, rejected(member, event.reason, now)), (receipt,))
-    taken = [c for c in rnd.carried if is_of(c, event)]
+    taken = [] if event.unreported else [c for c in rnd.carried if is_of(c, event)]
     if not taken:
         return None
     left = tuple(c for c in rnd.carried if not is_of(c, event))
