@@ -51,6 +51,10 @@ class Service:
         finally:
             self.closed = True
 
+    async def writing(self, _request: Any, context: Any) -> None:
+        await context.write(control_pb2.GetRunRequest(run="one"))
+        raise self.error
+
     async def both(self, requests: Any, _context: Any) -> AsyncIterator[control_pb2.GetRunRequest]:
         async for request in requests:
             yield request
@@ -68,6 +72,7 @@ async def service() -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
         "Unary": grpc.unary_unary_rpc_method_handler(made.unary, **request),
         "In": grpc.stream_unary_rpc_method_handler(made.stream_in, **request),
         "Out": grpc.unary_stream_rpc_method_handler(made.stream_out, **request),
+        "Writing": grpc.unary_stream_rpc_method_handler(made.writing, **request),
         "Both": grpc.stream_stream_rpc_method_handler(made.both, **request),
     }
     server = grpc.aio.server(interceptors=(ErrorInterceptor(),))
@@ -79,7 +84,13 @@ async def service() -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
     await server.stop(None)
 
 
-KINDS = {"Unary": "unary_unary", "In": "stream_unary", "Out": "unary_stream", "Both": "stream_stream"}
+KINDS = {
+    "Unary": "unary_unary",
+    "In": "stream_unary",
+    "Out": "unary_stream",
+    "Writing": "unary_stream",
+    "Both": "stream_stream",
+}
 
 
 async def outcome(channel: grpc.aio.Channel, kind: str, message: bytes = b"") -> Refusal:
@@ -94,7 +105,7 @@ async def outcome(channel: grpc.aio.Channel, kind: str, message: bytes = b"") ->
 
     method: Any = getattr(channel, KINDS[kind])(f"/Test/{kind}")
     call = method(messages() if kind in {"In", "Both"} else message)
-    return await refusal(read_all(call) if kind in {"Out", "Both"} else call)
+    return await refusal(call if kind in {"Unary", "In"} else read_all(call))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -84,9 +85,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         method, parse = str(handler_call_details.method), _parser_of(handler)
         inputs = "stream" if handler.request_streaming else "unary"
         outputs = "stream" if handler.response_streaming else "unary"
-        guard = _guard_stream if handler.response_streaming else _guard_unary
         make = getattr(grpc, f"{inputs}_{outputs}_rpc_method_handler")
         behaviour = getattr(handler, f"{inputs}_{outputs}")
+        # A stream may also be answered by a coroutine that writes to the context, as health's Watch is.
+        guard = _guard_stream if inspect.isasyncgenfunction(behaviour) else _guard_call
         wrapped: grpc.RpcMethodHandler[Any, Any] = make(
             guard(behaviour, method, parse), response_serializer=handler.response_serializer
         )
@@ -114,7 +116,7 @@ def _parser_of(handler: Any) -> Behaviour:
     return parse_each if handler.request_streaming else parse
 
 
-def _guard_unary(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
+def _guard_call(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await behaviour(parse(request), context)
