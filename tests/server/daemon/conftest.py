@@ -5,6 +5,7 @@ import pytest
 
 from atoll.server.aggregation import warm
 from tests.server.daemon.federation import Federation, opened
+from tests.server.rpc.world import World
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,3 +18,9 @@ def compiled() -> None:
 async def federation(tmp_path: Path) -> AsyncIterator[Federation]:
     async with opened(tmp_path / "data") as made:
         yield made
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path / "data") as opened_world:
+        yield opened_world

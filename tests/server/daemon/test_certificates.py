@@ -1,0 +1,181 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.server.daemon import certificates as module
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.identity import (
+    Authority,
+    CertificateRequestError,
+    ParticipantKind,
+    Role,
+    TokenExpiredError,
+    TokenUnknownError,
+    TokenUsedError,
+)
+from atoll.server.stores import RecordMissingError, Store
+from atoll.wire.join_token import JoinToken
+from tests.server.rpc.world import Key
+
+WAIT_S = 10.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rig:
+    """A book over a real store, with a clock of the test's."""
+
+    def __init__(self, store: Store, authority: Authority, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.authority = authority
+        self.book = CertificateBook(authority, store.writer, store.reader, clock, lifetime_s=3600.0)
+
+    async def token(self, lifetime_s: float = 60.0) -> JoinToken:
+        (made,) = await self.book.create_tokens(
+            "acme", ParticipantKind.EDGE, lifetime_s=lifetime_s, count=1, operator="admin", address="127.0.0.1:1"
+        )
+        return made
+
+    async def enrol(self) -> tuple[str, bytes]:
+        token = await self.token()
+        participant, pem = await self.book.enrol(token.token_id, token.secret, Key().csr)
+        return participant.id, pem
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    store, clock = Store.open(tmp_path / "data"), Clock()
+    yield Rig(store, Authority.open(tmp_path / "ca", now=clock()), clock)
+    store.close()
+
+
+class TestIdentify:
+    async def test_the_holder_of_a_certificate_is_known(self, rig: Rig) -> None:
+        participant, pem = await rig.enrol()
+        caller = await rig.book.identify(pem)
+        assert (caller.role, caller.name) == (Role.PARTICIPANT, participant)
+        assert rig.book.remaining_s(participant) == pytest.approx(3600.0, abs=2.0)
+        assert rig.book.remaining_s("pzzzzzzzzzzzz") < 0.0
+
+    async def test_it_is_read_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        _, pem = await rig.enrol()
+        await rig.book.identify(pem)
+        monkeypatch.setattr(rig.store.reader, "run", None)
+        await rig.book.identify(pem)
+
+    async def test_one_that_is_not_on_record(self, rig: Rig) -> None:
+        ghost = rig.authority.issue_operator("ghost", now=rig.clock())
+        with pytest.raises(UnauthenticatedError, match="not issued by this server"):
+            await rig.book.identify(ghost.issued.pem)
+        with pytest.raises(UnauthenticatedError, match="cannot be read"):
+            await rig.book.identify(b"rubbish")
+
+    async def test_an_expired_one(self, rig: Rig) -> None:
+        participant, pem = await rig.enrol()
+        await rig.book.identify(pem)
+        rig.clock.now += 3601.0
+        with pytest.raises(UnauthenticatedError, match=f"{participant} expired"):
+            await rig.book.identify(pem)
+
+    async def test_a_revoked_one_however_often_it_was_seen(self, rig: Rig) -> None:
+        participant, pem = await rig.enrol()
+        await rig.book.identify(pem)
+        await rig.book.revoke(participant, "lost")
+        with pytest.raises(UnauthenticatedError, match="was revoked: lost"):
+            await rig.book.identify(pem)
+
+    async def test_a_read_that_is_under_way_does_not_outlive_a_revocation(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was read before the revocation must not be remembered after it."""
+        participant, pem = await rig.enrol()
+        run, began, go = rig.store.reader.run, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args: Any) -> Any:
+            found = await run(*args)
+            began.set()
+            await go.wait()
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.store.reader, "run", slow)
+            looking = asyncio.create_task(rig.book.identify(pem))
+            await asyncio.wait_for(began.wait(), WAIT_S)
+            await rig.book.revoke(participant, "lost")
+            go.set()
+            with pytest.raises(UnauthenticatedError, match="revoked"):
+                await asyncio.wait_for(looking, WAIT_S)
+        with pytest.raises(UnauthenticatedError, match="revoked"):
+            await rig.book.identify(pem)
+
+    async def test_what_is_remembered_is_bounded(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_CACHED", 2)
+        for _ in range(4):
+            await rig.book.identify((await rig.enrol())[1])
+        assert (len(rig.book._known), len(rig.book._newest)) == (2, 2)
+
+
+class TestEnrol:
+    async def test_a_token_admits_one_key(self, rig: Rig) -> None:
+        token, key = await rig.token(), Key()
+        first, _ = await rig.book.enrol(token.token_id, token.secret, key.csr)
+        again, pem = await rig.book.enrol(token.token_id, token.secret, key.csr)
+        assert again.id == first.id
+        assert (await rig.book.identify(pem)).name == first.id
+        with pytest.raises(TokenUsedError):
+            await rig.book.enrol(token.token_id, token.secret, Key().csr)
+
+    async def test_a_token_that_does_not_admit_costs_no_write(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        token, old = await rig.token(), await rig.token(lifetime_s=1.0)
+        rig.clock.now += 2.0
+        monkeypatch.setattr(rig.store.writer, "run", None)
+        with pytest.raises(TokenUnknownError):
+            await rig.book.enrol(token.token_id, "wrong", Key().csr)
+        with pytest.raises(TokenUnknownError):
+            await rig.book.enrol("taaaaaaaaaaaa", token.secret, Key().csr)
+        with pytest.raises(TokenExpiredError):
+            await rig.book.enrol(old.token_id, old.secret, Key().csr)
+        with pytest.raises(CertificateRequestError):
+            await rig.book.enrol(token.token_id, token.secret, b"rubbish")
+
+    async def test_a_revoked_participant_gets_nothing_more(self, rig: Rig) -> None:
+        token, key = await rig.token(), Key()
+        participant, _ = await rig.book.enrol(token.token_id, token.secret, key.csr)
+        await rig.book.revoke(participant.id, "lost")
+        with pytest.raises(ForbiddenError, match="was revoked"):
+            await rig.book.enrol(token.token_id, token.secret, key.csr)
+        with pytest.raises(ForbiddenError, match="was revoked"):
+            await rig.book.renew(participant.id, Key().csr)
+
+
+class TestRenew:
+    async def test_a_newer_certificate_lasts_longer_and_the_older_its_time(self, rig: Rig) -> None:
+        participant, old = await rig.enrol()
+        rig.clock.now += 3000.0
+        fresh = await rig.book.renew(participant, Key().csr)
+        for pem in (fresh, old):
+            assert (await rig.book.identify(pem)).name == participant
+        assert rig.book.remaining_s(participant) == pytest.approx(3600.0, abs=2.0)
+
+    async def test_strangers(self, rig: Rig) -> None:
+        with pytest.raises(UnauthenticatedError, match="no participant"):
+            await rig.book.renew("pzzzzzzzzzzzz", Key().csr)
+        with pytest.raises(RecordMissingError):
+            await rig.book.revoke("pzzzzzzzzzzzz", "x")
+
+
+async def test_believed_participants_get_a_row_once(rig: Rig) -> None:
+    await rig.book.adopt_insecure("paaaaaaaaaaaa")
+    await rig.book.adopt_insecure("paaaaaaaaaaaa")
