@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -52,50 +53,46 @@ def test_grpc_gets_a_certificate_only_when_it_is_another(tmp_path: Path, monkeyp
     assert len(set(made)) == 2
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = time.time()
+@pytest.fixture
+async def server() -> AsyncIterator[grpc.aio.Server]:
+    """One that answers health checks, to be bound and started."""
+    made = make_server()
+    await add_health_and_reflection(made, [])
+    yield made
+    await made.stop(None)
 
-    def __call__(self) -> float:
-        return self.now
 
-
-async def shake_hands(port: int, ca: bytes) -> bytes:
-    """Connect once; the server's certificate."""
-    credentials = grpc.ssl_channel_credentials(ca)
+async def shake_hands(port: int, ca: bytes) -> None:
+    """Connect anew and ask one question."""
     options = [("grpc.use_local_subchannel_pool", 1)]
+    credentials = grpc.ssl_channel_credentials(ca)
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options) as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         await check(b"", timeout=WAIT_S)
-    return ca
 
 
-async def test_the_certificate_is_renewed_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a renewal that fails leaves the one that is in use."""
-    clock = Clock()
-    authority = Authority.open(tmp_path / "ca", now=clock())
-    server = make_server()
-    await add_health_and_reflection(server, [])
-    credentials = server_credentials(authority, ["127.0.0.1"], mutual=False, clock=clock)
+async def test_the_certificate_is_renewed_while_serving(
+    server: grpc.aio.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [time.time() - 80 * DAY_S]
+    authority = Authority.open(tmp_path, now=clock[0])
+    credentials = server_credentials(authority, ["127.0.0.1"], mutual=False, clock=lambda: clock[0])
     port = bind(server, "127.0.0.1", 0, credentials)
     await server.start()
-    file = tmp_path / "ca" / "server.pem"
-    first = file.read_bytes()
-    await shake_hands(port, authority.certificate_pem)
-    assert file.read_bytes() == first
+    first = (tmp_path / "server.pem").read_bytes()
     monkeypatch.setattr(listeners, "_CERTIFICATE_CHECK_S", 0.0)
-    clock.now += 80 * 86_400.0
     await shake_hands(port, authority.certificate_pem)
-    assert file.read_bytes() != first
-    await server.stop(None)
+    assert (tmp_path / "server.pem").read_bytes() == first
+    clock[0] += 80 * DAY_S
+    await shake_hands(port, authority.certificate_pem)
+    assert (tmp_path / "server.pem").read_bytes() != first
+    await shake_hands(port, authority.certificate_pem)
 
 
 async def test_a_certificate_that_cannot_be_renewed_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: grpc.aio.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority = Authority.open(tmp_path / "ca", now=time.time())
-    server = make_server()
-    await add_health_and_reflection(server, [])
+    authority = Authority.open(tmp_path, now=time.time())
     port = bind(server, "127.0.0.1", 0, server_credentials(authority, ["127.0.0.1"], mutual=False, clock=time.time))
     await server.start()
     monkeypatch.setattr(listeners, "_CERTIFICATE_CHECK_S", 0.0)
@@ -107,17 +104,18 @@ async def test_a_certificate_that_cannot_be_renewed_stays(
     with caplog.at_level(logging.WARNING):
         await shake_hands(port, authority.certificate_pem)
     assert "could not be renewed; the old one stays: disk full" in caplog.text
-    await server.stop(None)
 
 
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_port_is_shared_only_by_those_who_mean_to(shared: bool) -> None:
     one, other = make_server(shared_port=shared), make_server(shared_port=shared)
-    port = bind(one, "127.0.0.1", 0, None)
-    if shared:
-        assert bind(other, "127.0.0.1", port, None) == port
-    else:
-        with pytest.raises(SetupError, match=f"127.0.0.1:{port}"):
-            bind(other, "127.0.0.1", port, None)
-    await one.stop(None)
-    await other.stop(None)
+    try:
+        port = bind(one, "127.0.0.1", 0, None)
+        if shared:
+            assert bind(other, "127.0.0.1", port, None) == port
+        else:
+            with pytest.raises(SetupError, match=f"127.0.0.1:{port}"):
+                bind(other, "127.0.0.1", port, None)
+    finally:
+        await one.stop(None)
+        await other.stop(None)
