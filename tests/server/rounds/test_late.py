@@ -142,7 +142,7 @@ def test_the_round_that_took_a_carried_update_is_on_record() -> None:
     story = Story(policy(late=CARRY)).closing()
     story.on(story.report("pc")).release().open("pa", "pb").on(story.report("pa")).release("m2")
     record = story.effect(RecordMember)
-    assert (record.key, record.member.detail) == (FIRST, "late; counted in round 1.0 with staleness 1")
+    assert (record.key, record.member.detail) == (FIRST, "late; counted in round 2 with staleness 1")
 
 
 def test_reports_of_an_abandoned_attempt_are_carried_to_the_next_at_full_weight() -> None:

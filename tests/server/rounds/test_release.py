@@ -155,7 +155,7 @@ def test_when_attempts_are_spent_the_run_fails_and_says_why() -> None:
     story = Story().training().on(DeadlinePassed(RoundKey(0, 0))).retry()
     story.training().on(DeadlinePassed(RoundKey(0, 1)))
     assert story.state.status is RunStatus.FAILED
-    reason = "round 0 was abandoned 2 times, lastly because 0 of 1 needed had reported at the deadline"
+    reason = "round 1 was abandoned 2 times, lastly because 0 of 1 needed had reported at the deadline"
     assert story.effect(Finish) == Finish(RunStatus.FAILED, reason)
 
 

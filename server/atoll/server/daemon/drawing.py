@@ -64,7 +64,11 @@ class CohortPool:
         seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
         cohort = sampler_named(spec.cohort.sampler).draw(
             Request(
-                eligible=tuple(Eligible(session.participant, session.introduction.examples) for session in there),
+                eligible=tuple(
+                    # What counts, not what is claimed: a large number must not lure samplers that go by examples.
+                    Eligible(session.participant, min(session.introduction.examples, spec.aggregation.max_weight))
+                    for session in there
+                ),
                 size=effect.invited,
                 seed=seed,
                 round=effect.key.round,
@@ -75,7 +79,9 @@ class CohortPool:
                 window_s=expected_window_s(spec),
             )
         )
-        return CohortDrawn(effect.key, cohort.members, cohort.eligible, cohort.sampler, cohort.seed)
+        declared = {session.participant: session.introduction.examples for session in there}
+        members = tuple((participant, declared[participant]) for participant, _ in cohort.members)
+        return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, cohort.seed)
 
     def _taken(self, apart_from: str) -> set[str]:
         """Participants that other runs expect a report from, or have just drawn."""

@@ -1,13 +1,16 @@
 """How a round ends: it closes with enough contributions, or it is abandoned."""
 
+from collections import Counter
 from dataclasses import replace
 
 from atoll.server.rounds.course import advance, attempts_left, carries, drop_spools, end_run, pause, settle
 from atoll.server.rounds.effects import Aggregate, StartRetry, Stop
 from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
 from atoll.server.rounds.step import Step, live
-from atoll.server.rounds.values import Carried, Phase, RoundKind, RunState, RunStatus
+from atoll.server.rounds.values import Carried, Phase, RoundKind, RoundState, RunState, RunStatus
 from atoll.server.rounds.weights import contributions, total_weight
+
+_LEFT = frozenset({MemberStatus.DECLINED, MemberStatus.FAILED, MemberStatus.REJECTED, MemberStatus.SILENT})
 
 
 def judge(state: RunState, now: float) -> Step:
@@ -20,7 +23,7 @@ def judge(state: RunState, now: float) -> Step:
     roster, counted = rnd.roster, rnd.counted
     possible = counted + roster.outstanding + roster.silent
     if possible < straggler.quorum:
-        return abandon(state, f"{possible} of {straggler.quorum} needed can still report", MemberStatus.STOPPED, now)
+        return abandon(state, f"{possible} of {straggler.quorum} needed {_able(rnd)}", MemberStatus.STOPPED, now)
     if rnd.phase is not Phase.OPEN:
         return Step(state)
     if counted >= straggler.cohort_size and not straggler.wait_for_all:
@@ -66,11 +69,27 @@ def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float)
     if attempts_left(state, rnd.key) and not hopeless:
         then = _await_retry(dropped.state, now)
     elif rnd.kind is RoundKind.TRAIN:
-        spent = f"round {rnd.key.round} was abandoned {rnd.key.attempt + 1} times, lastly because {reason}"
+        spent = f"round {rnd.key.round + 1} was abandoned {rnd.key.attempt + 1} times, lastly because {reason}"
+        spent += _commonest_reason(rnd.roster)
         then = end_run(dropped.state, RunStatus.FAILED, spent, now)
     else:
         then = advance(dropped.state, now)
     return then.after(*stop(state, reason), *dropped.effects)
+
+
+def _able(rnd: RoundState) -> str:
+    if rnd.phase is not Phase.SAMPLED:
+        return "can still report"
+    return "can evaluate" if rnd.kind is RoundKind.EVALUATE else "were drawn"
+
+
+def _commonest_reason(roster: Roster) -> str:
+    """What most members that left gave as their reason, for an operator who looks at the run and not at its members."""
+    left = Counter(f"{m.status}: {m.detail}" for m in roster if m.status in _LEFT)
+    if not left:
+        return ""
+    said, times = min(left.items(), key=lambda item: (-item[1], item[0]))
+    return f"; {times} of {len(roster)} members {said}"
 
 
 def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, now: float) -> Step:

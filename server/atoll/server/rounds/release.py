@@ -97,7 +97,7 @@ def _record_carried(state: RunState, now: float) -> Step:
     rnd = live(state)
     effects: list[Effect] = []
     for c in rnd.carried:
-        detail = f"late; counted in round {rnd.key} with staleness {c.staleness}"
+        detail = f"late; counted in round {rnd.key.round + 1} with staleness {c.staleness}"
         member = replace(member_of(state, c), detail=detail, at=now)
         state = amend(state, c.update.key, member)
         effects.append(RecordMember(c.update.key, member))
