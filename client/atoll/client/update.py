@@ -56,7 +56,8 @@ class Update:
 class Evaluation:
     """Metrics of a model on the participant's own data.
 
-    ``weight`` is how many examples they were taken over; ``metrics`` become weighted means over the cohort.
+    ``weight`` is how many examples they were taken over; ``metrics`` become weighted means over the cohort, in which at
+    most as many examples count as the participant declares.
     """
 
     metrics: Mapping[str, float]

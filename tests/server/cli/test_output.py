@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from rich.text import Text
 
-from atoll.server.cli.output import print_table, size, styled, when
+from atoll.server.cli.output import print_json, print_table, size, styled, when
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,8 @@ def test_words_and_times() -> None:
     assert styled("timed_out").plain == "timed out"
     assert when(None) == "-"
     assert when(0.0)[:3] in {"197", "196"}
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"metrics": {"loss": math.inf, "accuracy": 0.5, "x": math.nan}, "list": [-math.inf, 1.0]}, line=True)
+    assert capsys.readouterr().out == '{"metrics": {"accuracy": 0.5}, "list": [null, 1.0]}\n'

@@ -89,12 +89,12 @@ class TestPlay:
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, evaluation="final = true\nbefore_training = false"))
         await play_round(alice, bob)
-        for client, accuracy, weight in ((alice, 0.5, 30), (bob, 0.9, 10)):
+        for client, accuracy, weight in ((alice, 0.5, 9), (bob, 0.9, 3)):
             task = await client.next("participate")
             await client.evaluate(task.key, weight, accuracy=accuracy)
         row = await federation.ended(run)
         _, evaluated = await federation.rounds(run)
-        assert dict(evaluated.metrics) == {"eval/accuracy": pytest.approx(0.6), "eval/examples": 40.0}
+        assert dict(evaluated.metrics) == {"eval/accuracy": pytest.approx(0.6), "eval/examples": 12.0}
         assert row.rounds_released == 1
 
     async def test_an_empty_poisson_sample_releases_the_model_as_it_is(

@@ -278,6 +278,20 @@ class TestWatch:
                 await stopping
 
 
+async def test_an_answer_larger_than_a_chunk_reaches_the_operator(
+    world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = {f"train/{number:0122}": 1.0 for number in range(64)}
+    members = [control_pb2.MemberSummary(participant=f"p{number:012}", metrics=metrics) for number in range(700)]
+    run = await play(world, alice)
+    monkeypatch.setattr(control, "_members_of", lambda *_: iter([((0, 0), members)]))
+    request = control_pb2.GetRunRequest(run=run, members=True)
+    found = await world.operator.control.GetRun(request, timeout=WAIT_S)
+    assert found.ByteSize() > 6 << 20
+    assert len(found.rounds[0].members) == 700
+    assert "too large" not in found.summary.reason
+
+
 class TestModels:
     async def model(self, world: World, run: str, **asked: int) -> control_pb2.GetRunModelResponse:
         request = control_pb2.GetRunModelRequest(run=run, **asked)

@@ -197,7 +197,9 @@ class TestReport:
             ({"weight": 2**64 - 1}, "report.weight"),
             ({"evaluation_weight": 2**63}, "report.weight"),
             ({"metrics": {"loss": math.nan}}, "report.metrics"),
-            ({"metrics": {str(number): 1.0 for number in range(257)}}, "report.metrics"),
+            ({"metrics": {str(number): 1.0 for number in range(65)}}, "report.metrics"),
+            ({"evaluation": {str(number): 1.0 for number in range(65)}}, "report.metrics"),
+            ({"metrics": {"": 1.0}}, "report.metrics"),
             ({"evaluation": {"x" * 129: 1.0}}, "report.metrics"),
         ],
     )

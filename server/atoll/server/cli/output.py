@@ -50,7 +50,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(value: object, *, line: bool = False) -> None:
     """Print a value as JSON: indented, or on one line."""
-    click.echo(json.dumps(as_json(value), ensure_ascii=False, indent=None if line else 2))
+    click.echo(json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, indent=None if line else 2))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:

@@ -79,7 +79,7 @@ class SqlJournal:
             event_log.append(connection, entry.run, rows)
             _record_status(connection, entry.before, entry.after)
             for played in entry.played:
-                _record(connection, entry.run, played)
+                _record(connection, entry.after, played)
 
         await self._writer.run(work)
 
@@ -124,19 +124,20 @@ def replayed(connection: Connection, state: RunState) -> tuple[RunState, int]:
     return state, place
 
 
-def _record(connection: Connection, run: str, played: Played) -> None:
+def _record(connection: Connection, after: RunState, played: Played) -> None:
     if isinstance(played.event, CohortDrawn) and played.changed:
         record_drawn(connection, played.event, played.at)
     for effect in played.effects:
-        _record_effect(connection, run, effect, played.at)
+        _record_effect(connection, after, effect, played.at)
     if played.also is not None:
         played.also(connection, played.effects)
 
 
-def _record_effect(connection: Connection, run: str, effect: Effect, at: float) -> None:
+def _record_effect(connection: Connection, after: RunState, effect: Effect, at: float) -> None:
+    run = after.run_id
     match effect:
         case RecordRound():
-            _record_round(connection, run, effect.round)
+            _record_round(connection, run, effect.round, after.policy.max_weight)
             record_ended(connection, effect.round, effect.round.ended_at)
         case RecordMember():
             key, member = effect.key, effect.member
@@ -162,10 +163,10 @@ def _record_status(connection: Connection, before: RunState, after: RunState) ->
         runs.set_status(connection, after.run_id, after.status.value, reason=reason)
 
 
-def _record_round(connection: Connection, run: str, ended: RoundState) -> None:
+def _record_round(connection: Connection, run: str, ended: RoundState, max_weight: int) -> None:
     received = reports.of_attempt(connection, run, ended.key.round, ended.key.attempt)
     bytes_of = {report.participant: report.payload_bytes for report in received}
-    rounds.put(connection, round_record(run, ended, metrics_of(ended.roster)))
+    rounds.put(connection, round_record(run, ended, metrics_of(ended.roster, max_weight)))
     rounds.put_members(
         connection,
         [member_record(run, ended, member, bytes_of.get(member.participant, 0)) for member in ended.roster],

@@ -35,18 +35,23 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 _CERTIFICATE_CHECK_S = 3600.0
 MAX_INSIDE_BYTES = 64 << 20
+MAX_OPERATOR_BYTES = 64 << 20
+"""What the operator's commands take in one message."""
 
 
-def make_server(*, shared_port: bool = False, inside: bool = False) -> grpc.aio.Server:
+def make_server(*, shared_port: bool = False, inside: bool = False, operators: bool = False) -> grpc.aio.Server:
     """A server without ports.
 
     Args:
         shared_port: whether several processes may listen on the same port.
         inside: for the processes of one server among themselves, whose messages name whole cohorts.
+        operators: answers operators too, whose answers hold whole runs.
     """
     options = dict(_OPTIONS) | {"grpc.so_reuseport": int(shared_port)}
     if inside:
         options["grpc.max_receive_message_length"] = MAX_INSIDE_BYTES
+    if operators:
+        options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
     return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=list(options.items()))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.server.rounds import Member, MemberStatus, RoundState
 from atoll.server.stores import rounds
@@ -11,6 +12,8 @@ from atoll.server.stores import rounds
 EVALUATION = "eval/"
 EVALUATION_WEIGHT = "eval/examples"
 TRAINING = "train/"
+MAX_MEANS = 64
+"""Names in a round's means, of each kind: as many as one report may have."""
 
 
 def report_metrics(
@@ -24,26 +27,45 @@ def report_metrics(
     return tuple(sorted(found.items()))
 
 
-def metrics_of(members: Iterable[Member]) -> dict[str, float]:
+def metrics_of(members: Iterable[Member], max_weight: int) -> dict[str, float]:
     """Weighted means over the members that reported: training figures by their weight, evaluations by their examples.
 
-    ``eval/examples`` is the sum. Deterministic: members come in order of their ids.
+    ``eval/examples`` is the sum of the latter. Whatever a member reports, it counts for at most what it declared at
+    check-in, and at most ``max_weight`` (``RunPolicy.max_weight``); at least 1 for a member that declared nothing. Of
+    each kind at most ``MAX_MEANS`` names are kept: those that most members reported, then by name. A mean that is not
+    finite is left out. Deterministic: members come in order of their ids.
     """
-    sums: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = defaultdict(float)
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     examples = 0.0
     for member in members:
         if member.status is not MemberStatus.REPORTED:
             continue
-        found = dict(member.metrics)
-        held_out = found.pop(EVALUATION_WEIGHT, 0.0)
+        figures = dict(member.metrics)
+        bound = float(min(max(member.declared_weight, 1), max_weight))
+        held_out = min(figures.pop(EVALUATION_WEIGHT, 0.0), bound)
+        trained = min(float(member.reported_weight), bound)
         examples += held_out
-        for name, value in found.items():
-            weight = held_out if name.startswith(EVALUATION) else float(member.reported_weight)
-            sums[name] += weight * value
-            weights[name] += weight
-    means = {name: sums[name] / weights[name] for name in sorted(sums) if weights[name]}
-    return means | ({EVALUATION_WEIGHT: examples} if examples else {})
+        for name, value in figures.items():
+            weight = held_out if name.startswith(EVALUATION) else trained
+            if weight > 0:
+                found[name].append((weight, value))
+    means = {name: _mean(found[name]) for name in sorted(_commonest(found, EVALUATION) + _commonest(found, TRAINING))}
+    finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    return finite | ({EVALUATION_WEIGHT: examples} if examples else {})
+
+
+def _commonest(found: Mapping[str, Sequence[tuple[float, float]]], prefix: str) -> list[str]:
+    names = [name for name in found if name.startswith(prefix)]
+    return sorted(names, key=lambda name: (-len(found[name]), name))[:MAX_MEANS]
+
+
+def _mean(figures: Sequence[tuple[float, float]]) -> float:
+    """The mean of (weight, value); each is scaled by its share first, so that large values do not overflow."""
+    total = math.fsum(weight for weight, _ in figures)
+    try:
+        return math.fsum(value * (weight / total) for weight, value in figures)
+    except OverflowError:  # shares sum to 1 only up to rounding
+        return math.inf
 
 
 def round_record(run: str, state: RoundState, metrics: Mapping[str, float]) -> rounds.Round:

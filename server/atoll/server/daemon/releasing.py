@@ -84,7 +84,7 @@ class Releaser:
             ServerError: if an update can no longer be read, or the result would not be finite.
         """
         if effect.kind is RoundKind.EVALUATE:
-            digest = _evaluation_digest(self._live())
+            digest = _evaluation_digest(self._live(), self._driver.state.policy.max_weight)
         else:
             self._candidate = await self._make_candidate(effect)
             digest = self._candidate.blob
@@ -239,7 +239,8 @@ class Releaser:
             for term in aggregate_of(self._driver.state).contributions
             if term.update is not None
         ]
-        record = releases.Release(charge, round_record(run, live, metrics_of(live.roster)), (), model, counted)
+        metrics = metrics_of(live.roster, self._driver.state.policy.max_weight)
+        record = releases.Release(charge, round_record(run, live, metrics), (), model, counted)
 
         def also(connection: Connection, _: tuple[Effect, ...]) -> None:
             releases.record(connection, record)
@@ -271,9 +272,9 @@ class Releaser:
         return SumKey(self._driver.run, key.round, key.attempt, self._layout.size, Grid(**asdict(grid)))
 
 
-def _evaluation_digest(live: RoundState) -> str:
+def _evaluation_digest(live: RoundState, max_weight: int) -> str:
     """Names the record of an evaluation: BLAKE3 of its metrics as canonical JSON."""
-    return blake3(json.dumps(metrics_of(live.roster), sort_keys=True).encode()).hexdigest()
+    return blake3(json.dumps(metrics_of(live.roster, max_weight), sort_keys=True).encode()).hexdigest()
 
 
 def _whole(blob: Blob) -> memoryview:

@@ -21,7 +21,8 @@ from atoll.server.rounds import (
 )
 from atoll.server.stores import reports
 
-MAX_METRICS = 256
+MAX_METRICS = 64
+"""Figures of the training, and as many of the evaluation; the SDK's limits too."""
 MAX_METRIC_NAME_CHARS = 128
 
 _DISPOSITIONS = {
@@ -48,13 +49,13 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
         raise InvalidRequestError(
             "report.digest", "a digest, but no upload_id", "name the upload, or leave the digest out"
         )
-    names = [*report.metrics, *report.evaluation]
-    if len(names) > MAX_METRICS or any(len(name) > MAX_METRIC_NAME_CHARS for name in names):
-        raise InvalidRequestError(
-            "report.metrics",
-            f"{len(names)} metrics: at most {MAX_METRICS}, with names of at most {MAX_METRIC_NAME_CHARS} characters",
-            "report fewer metrics, or shorter names",
-        )
+    for figures in (report.metrics, report.evaluation):
+        if len(figures) > MAX_METRICS or not all(0 < len(name) <= MAX_METRIC_NAME_CHARS for name in figures):
+            raise InvalidRequestError(
+                "report.metrics",
+                f"{len(figures)} metrics: at most {MAX_METRICS}, with names of 1 to {MAX_METRIC_NAME_CHARS} characters",
+                "report fewer metrics, or shorter names",
+            )
     metrics = report_metrics(report.metrics, report.evaluation, report.evaluation_weight)
     weight = report.weight if report.upload_id else report.evaluation_weight
     update = None

@@ -145,7 +145,7 @@ class Daemon:
         if not config.insecure:
             mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
             plain = server_credentials(authority, names, mutual=False, clock=self._clock)
-        main, enrolment = make_server(), make_server()
+        main, enrolment = make_server(operators=True), make_server()
         self._listeners += [main, enrolment]
         main_port = bind(main, config.host, config.port, mutual)
         enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
-from atoll.server.rpc import views
+from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.stores import BlobWriter, history, models, participants, rounds, runs, tokens
@@ -115,11 +115,12 @@ class ControlService(ControlServiceServicer):
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
             newest = rounds.listed(connection, run.id)[-MAX_ROUNDS:]
-            members = _newest_members(connection, newest) if request.members else {}
-            everyone = {member.participant for of_round in members.values() for member in of_round}
-            organisations = _organisations(connection, everyone)
-            shown = [views.past_round(row, members.get((row.round, row.attempt), ()), organisations) for row in newest]
-            return control_pb2.GetRunResponse(summary=views.run_summary(run), rounds=shown, job_toml=run.job_toml)
+            shown = bounds.newest_rounds([views.past_round(row, (), {}) for row in newest])
+            if request.members:
+                shown = bounds.with_members(shown, _members_of(connection, newest))
+            summary = views.run_summary(run)
+            summary.reason = "; ".join(part for part in (summary.reason, shown.omission) if part)
+            return control_pb2.GetRunResponse(summary=summary, rounds=shown.rounds, job_toml=run.job_toml)
 
         response = await self._services.reader.run(work)
         response.connected = len(self._services.sessions)
@@ -288,9 +289,10 @@ class ControlService(ControlServiceServicer):
         state = active.driver.state
         if state.round is None:
             return None
-        return views.live_round(
+        found = views.live_round(
             state, state.round, active.performer.server_metrics(state.round.key), self._services.clock()
         )
+        return bounds.fitted(found)
 
     async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
@@ -298,9 +300,8 @@ class ControlService(ControlServiceServicer):
             if not listed:
                 return None
             members = rounds.members_of(connection, run_id, listed[-1].round, listed[-1].attempt)
-            return views.past_round(
-                listed[-1], members, _organisations(connection, {member.participant for member in members})
-            )
+            organisations = _organisations(connection, {member.participant for member in members})
+            return bounds.fitted(views.past_round(listed[-1], members, organisations))
 
         return await self._services.reader.run(work)
 
@@ -325,18 +326,18 @@ def _incomplete(chunks: int) -> InvalidRequestError:
     )
 
 
-def _newest_members(
+def _members_of(
     connection: Connection, shown: Sequence[rounds.Round]
-) -> dict[tuple[int, int], tuple[rounds.Member, ...]]:
-    """The members of the newest attempts, by (round, attempt): as many attempts as fit the limit."""
-    found: dict[tuple[int, int], tuple[rounds.Member, ...]] = {}
+) -> Iterator[tuple[tuple[int, int], list[control_pb2.MemberSummary]]]:
+    """The members of the newest attempts by (round, attempt), newest first: as many attempts as fit the limit."""
     room = MAX_MEMBERS
     for row in reversed(shown):
         room -= row.cohort
         if room < 0:
-            break
-        found[row.round, row.attempt] = rounds.members_of(connection, row.run_id, row.round, row.attempt)
-    return found
+            return
+        members = rounds.members_of(connection, row.run_id, row.round, row.attempt)
+        organisations = _organisations(connection, {member.participant for member in members})
+        yield (row.round, row.attempt), list(views.past_round(row, members, organisations).members)
 
 
 def _organisations(connection: Connection, ids: set[str]) -> dict[str, str]:

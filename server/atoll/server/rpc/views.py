@@ -75,7 +75,7 @@ def live_round(
         opened_at=live.opened_at,
         closed_at=live.ended_at,
         remaining_s=max(0.0, live.deadline_at - now) if live.phase.value == "open" else -1.0,
-        metrics={**metrics_of(live.roster), **server_metrics},
+        metrics={**metrics_of(live.roster, state.policy.max_weight), **server_metrics},
         members=[_live_member(member, live) for member in live.roster],
         quorum=straggler.quorum,
         wanted_reports=straggler.cohort_size,
