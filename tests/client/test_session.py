@@ -147,13 +147,13 @@ async def test_policy_declines_before_anything_is_downloaded(server: Federation,
 
 
 class Broken(AddOne):
-    def __init__(self, update: Update | Exception) -> None:
+    def __init__(self, update: Update | BaseException) -> None:
         super().__init__()
         self.update = update
 
     def fit(self, model: Model, task: Task) -> Update:
         super().fit(model, task)
-        if isinstance(self.update, Exception):
+        if isinstance(self.update, BaseException):
             raise self.update
         return self.update
 
@@ -166,6 +166,8 @@ def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     ("update", "message"),
     [
         (ValueError("no data"), "fit raised ValueError: no data"),
+        (SystemExit(3), "fit raised SystemExit: 3"),
+        (KeyboardInterrupt(), "fit raised KeyboardInterrupt"),
         (Update(weights=MODEL), "nothing was trained on"),
         (Update(weights=MODEL, weight=101), "101, above the 100"),
         (Update(weights={"weight": MODEL["weight"]}, weight=1), "lacks tensors \\['bias'\\]"),
@@ -176,7 +178,7 @@ def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     ],
 )
 async def test_a_trainer_that_fails_says_why(
-    server: Federation, start: Start, update: Update | Exception, message: str
+    server: Federation, start: Start, update: Update | BaseException, message: str
 ) -> None:
     run = start(Broken(update), max_rounds=1)
     server.invite()
@@ -189,8 +191,9 @@ async def test_a_trainer_that_fails_says_why(
     assert server.reports.empty()
 
 
-async def test_a_failed_round_does_not_end_the_session(server: Federation, start: Start) -> None:
-    trainer = Broken(ValueError("once"))
+@pytest.mark.parametrize("error", [ValueError("once"), SystemExit(1), KeyboardInterrupt()])
+async def test_a_failed_round_does_not_end_the_session(server: Federation, start: Start, error: BaseException) -> None:
+    trainer = Broken(error)
     start(trainer)
     server.invite(0)
     await accepted(server)
@@ -199,6 +202,21 @@ async def test_a_failed_round_does_not_end_the_session(server: Federation, start
     server.invite(1)
     await accepted(server)
     np.testing.assert_array_equal(server.update_of(await server.report()), 0.0)
+
+
+class Exiting(Evaluating):
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        super().evaluate(model, task)
+        raise SystemExit("no data")
+
+
+async def test_an_evaluation_that_exits_fails_its_round_alone(server: Federation, start: Start) -> None:
+    start(Exiting())
+    for number in range(2):
+        server.invite(number, kind=part.Participate.KIND_EVALUATE)
+        await accepted(server)
+        reply = await server.reply()
+        assert (reply.verdict, "evaluate raised SystemExit: no data" in reply.reason) == (FAILED, True)
 
 
 async def test_an_invitation_that_cannot_be_read_is_declined(server: Federation, start: Start) -> None:

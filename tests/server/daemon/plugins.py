@@ -33,6 +33,18 @@ def no_mapping(_: Model) -> int:
     return 3
 
 
+def exiting(_: Model) -> dict[str, float]:
+    raise SystemExit(3)
+
+
+def interrupted(_: Model) -> dict[str, float]:
+    raise KeyboardInterrupt
+
+
+def stopping(_: Model) -> dict[str, float]:
+    raise StopIteration
+
+
 def hanging(_: Model) -> dict[str, float]:
     release.wait(30.0)
     return {}

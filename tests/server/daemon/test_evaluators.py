@@ -86,6 +86,9 @@ async def test_a_judgement(blobs: tuple[DirectoryBlobStore, str]) -> None:
         (plugins.not_finite, "must be finite"),
         (plugins.too_many, "at most 256"),
         (plugins.no_mapping, "AttributeError"),
+        (plugins.exiting, "SystemExit: 3"),
+        (plugins.interrupted, "KeyboardInterrupt"),
+        (plugins.stopping, "StopIteration"),
     ],
 )
 async def test_whatever_the_plug_in_does_is_a_judgement(

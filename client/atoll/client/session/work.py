@@ -177,11 +177,12 @@ def timed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
     """Run the participant's code; its result and the seconds that it took.
 
     Raises:
-        TrainerError: for whatever it raises.
+        TrainerError: for whatever it raises, ``sys.exit`` and interrupts of its own included: they end the task, not
+            the client.
     """
     started = now_s()
     try:
         return work(), now_s() - started
-    except Exception as error:
+    except BaseException as error:
         log.exception("%s failed", what)
         raise TrainerError(f"{what} raised {type(error).__name__}: {error}") from error

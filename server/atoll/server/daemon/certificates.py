@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from atoll.server.daemon.audit import RefusalLog
 from atoll.server.errors import ForbiddenError, UnauthenticatedError
 from atoll.server.identity import (
     Authority,
@@ -24,6 +26,8 @@ from atoll.server.identity import (
 from atoll.server.ingest.desk import Caller
 from atoll.server.stores import Reader, Writer, certificates, participants, tokens
 from atoll.wire.join_token import JoinToken
+
+log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -55,6 +59,7 @@ class CertificateBook:
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
         self._revocations = 0
+        self._refusals = RefusalLog(log)
 
     @property
     def ca_certificate_pem(self) -> bytes:
@@ -73,13 +78,11 @@ class CertificateBook:
         else:
             self._known.move_to_end(certificate_pem)
         if found.revoked_at is not None:
-            raise UnauthenticatedError(
-                "certificate.revoked",
-                f"the certificate of {found.subject} was revoked: {found.revoked_reason}",
-                _RE_ENROL,
+            raise self._refused(
+                found.subject, "revoked", f"the certificate of {found.subject} was revoked: {found.revoked_reason}"
             )
         if found.not_after <= self._clock():
-            raise UnauthenticatedError("certificate.expired", f"the certificate of {found.subject} expired", _RE_ENROL)
+            raise self._refused(found.subject, "expired", f"the certificate of {found.subject} expired")
         if found.role is Role.PARTICIPANT:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
@@ -115,6 +118,14 @@ class CertificateBook:
             return participant, self._issue(connection, request, participant, now)
 
         participant, issued = await self._writer.run(work)
+        log.info(
+            "participant %s enrolled: organisation %s, kind %s, token %s",
+            participant.id,
+            participant.organisation,
+            participant.kind,
+            participant.token_id,
+            extra={"participant": participant.id},
+        )
         return participant, issued.pem
 
     async def renew(self, participant_id: str, csr_pem: bytes) -> bytes:
@@ -132,7 +143,9 @@ class CertificateBook:
                 raise UnauthenticatedError("participant.unknown", f"no participant {participant_id!r}", _RE_ENROL)
             return self._issue(connection, request, participant, self._clock())
 
-        return (await self._writer.run(work)).pem
+        issued = await self._writer.run(work)
+        log.info("certificate of %s renewed", participant_id, extra={"participant": participant_id})
+        return issued.pem
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Shut a participant out, at once and for good.
@@ -164,6 +177,7 @@ class CertificateBook:
                 tokens.add(connection, token.record)
 
         await self._writer.run(work)
+        log.info("%d join tokens made: organisation %s, kind %s, operator %s", count, organisation, kind, operator)
         ca = self._authority.certificate_pem
 
         def pack() -> list[JoinToken]:
@@ -192,14 +206,17 @@ class CertificateBook:
         certificates.add(connection, issued.peer, issued_at=now)
         return issued
 
+    def _refused(self, subject: str, why: str, message: str) -> UnauthenticatedError:
+        error = UnauthenticatedError(f"certificate.{why}", message, _RE_ENROL)
+        self._refusals.tell(subject, error)
+        return error
+
     async def _look_up(self, pem: bytes) -> certificates.Certificate:
         peer = Peer.from_pem(pem)
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
         if found is None:
-            raise UnauthenticatedError(
-                "certificate.unknown", f"the certificate of {peer.name} was not issued by this server", _RE_ENROL
-            )
+            raise self._refused(peer.name, "unknown", f"the certificate of {peer.name} was not issued by this server")
         if revocations != self._revocations:  # what was read may be older than the revocation
             return await self._look_up(pem)
         _remember(self._known, pem, found)

@@ -135,13 +135,22 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
     def run() -> None:
         try:
             result: dict[str, float] | Exception = work()
-        except Exception as error:  # noqa: BLE001 - handed over, whatever it is
-            result = error
+        except BaseException as error:  # noqa: BLE001 - handed over, whatever it is: somebody waits for it
+            result = _as_exception(error)
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits any more
             loop.call_soon_threadsafe(settle, result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await done
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """What a future can hold and an event loop does not end of."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _widened(layout: Layout, blob: memoryview) -> dict[str, npt.NDArray[np.generic]]:

@@ -7,6 +7,8 @@ import logging
 import sys
 import time
 
+from atoll.server.daemon.audit import one_line
+
 FIELDS = ("run", "round", "participant")
 
 
@@ -35,6 +37,7 @@ class TextFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the base class's
         """See ``logging.Formatter``."""
+        record.message = one_line(record.message, len(record.message))
         known = " ".join(f"{name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))
         return f"{super().formatMessage(record)} [{known}]" if known else super().formatMessage(record)
 

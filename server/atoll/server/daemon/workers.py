@@ -103,6 +103,7 @@ class WorkerPool:
                 self._nodes.add(FileNode(name, WorkerCalls(name, channel), self._partials, self._executor))
                 if not ready.done():
                     ready.set_result(None)
+                log.info("ingest %s started, process %s", name, process.pid)
                 status = await process.wait()
                 log.error("%s ended with status %s; starting it again", name, status)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -11,9 +12,12 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
+from atoll.server.daemon.audit import RefusalLog
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -34,6 +38,7 @@ class Authenticator:
     def __init__(self, desk: Desk, *, insecure: bool) -> None:
         self._desk = desk
         self._insecure = insecure
+        self._refusals = RefusalLog(log)
 
     async def caller(self, context: Context) -> Caller:
         """The caller of this RPC.
@@ -69,11 +74,13 @@ class Authenticator:
     async def _require(self, context: Context, role: Role) -> str:
         caller = await self.caller(context)
         if caller.role is not role:
-            raise ForbiddenError(
+            error = ForbiddenError(
                 "certificate.role",
                 f"this call needs {_ROLES[role]}'s certificate; {caller.name} is {_ROLES[caller.role]}",
                 f"connect with the credential of {_ROLES[role]}",
             )
+            self._refusals.tell(caller.name, error)
+            raise error
         return caller.name
 
     def _from_metadata(self, context: Context) -> Caller:

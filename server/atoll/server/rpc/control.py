@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 import atoll.server
+from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.services import Services
@@ -24,6 +26,8 @@ from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
 from atoll.wire.v1 import control_pb2, tensors_pb2
 from atoll.wire.v1.control_pb2_grpc import ControlServiceServicer
+
+log = logging.getLogger(__name__)
 
 MAX_LISTED = 1000
 MAX_TOKENS = 1000
@@ -99,6 +103,7 @@ class ControlService(ControlServiceServicer):
             initial_blob=request.initial_blob,
             operator=operator,
         )
+        _tell_order(run, "submitted", operator)
         return control_pb2.SubmitRunResponse(run=run)
 
     async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
@@ -158,20 +163,23 @@ class ControlService(ControlServiceServicer):
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
         """No further round begins."""
-        await self._authenticator.operator(context)
+        operator = await self._authenticator.operator(context)
         await self._coordinator.pause(request.run)
+        _tell_order(request.run, "paused", operator)
         return control_pb2.PauseRunResponse(summary=await self._summary(request.run))
 
     async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:
         """Rounds go on."""
-        await self._authenticator.operator(context)
+        operator = await self._authenticator.operator(context)
         await self._coordinator.resume(request.run)
+        _tell_order(request.run, "resumed", operator)
         return control_pb2.ResumeRunResponse(summary=await self._summary(request.run))
 
     async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:
         """End the run now."""
-        await self._authenticator.operator(context)
+        operator = await self._authenticator.operator(context)
         await self._coordinator.cancel(request.run, request.reason)
+        _tell_order(request.run, "cancelled", operator, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
     async def GetRunModel(
@@ -263,8 +271,15 @@ class ControlService(ControlServiceServicer):
         self, request: control_pb2.RevokeParticipantRequest, context: Context
     ) -> control_pb2.RevokeParticipantResponse:
         """Shut a participant out, at once."""
-        await self._authenticator.operator(context)
+        operator = await self._authenticator.operator(context)
         row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
+        log.info(
+            "participant %s revoked by operator %s: %s",
+            row.id,
+            operator,
+            one_line(request.reason) or "no reason given",
+            extra={"participant": row.id},
+        )
         return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
 
     async def GetServerInfo(
@@ -307,6 +322,11 @@ class ControlService(ControlServiceServicer):
 
     async def _summary(self, run_id: str) -> control_pb2.RunSummary:
         return views.run_summary(await self._services.reader.run(lambda connection: runs.get(connection, run_id)))
+
+
+def _tell_order(run: str, done: str, operator: str, reason: str = "") -> None:
+    known = {"run": run}
+    log.info("run %s %s by operator %s%s", run, done, operator, f": {one_line(reason)}" if reason else "", extra=known)
 
 
 def _write_chunk(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
 from typing import Protocol
@@ -12,6 +13,7 @@ import grpc
 import grpc.aio
 
 import atoll.server
+from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -20,6 +22,8 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import participation_pb2
 from atoll.wire.v1.participation_pb2_grpc import ParticipationServiceServicer
+
+log = logging.getLogger(__name__)
 
 MAX_LABELS = 32
 MAX_LABEL_CHARS = 256
@@ -66,6 +70,8 @@ class ParticipationService(ParticipationServiceServicer):
         introduction = await _introduction(request_iterator)
         await self._desk.introduced(participant, introduction)
         session = self._sessions.connect(participant, introduction, self._cutter(context))
+        known = {"participant": participant}
+        log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)
         expiry = self._close_at_expiry(session)
         reader = asyncio.create_task(self._read(request_iterator, session))
         try:
@@ -76,6 +82,7 @@ class ParticipationService(ParticipationServiceServicer):
                 reader.result()
         finally:
             self._sessions.disconnect(session)
+            log.debug("disconnected", extra=known)
             expiry.cancel()
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
