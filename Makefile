@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo test test-fast lint types format proto proto-check bench bench-smoke docs-check clean
+.PHONY: demo test test-fast lint types format proto proto-check bench bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo

@@ -19,7 +19,7 @@ from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.logs import configure_logging
 from atoll.server.daemon.server import Addresses, Daemon
-from atoll.server.errors import ServerError
+from atoll.server.errors import InvalidRequestError, ServerError
 
 DEFAULT_DATA = Path("atoll-data")
 
@@ -66,6 +66,8 @@ def start(*, log_level: str, json_log: bool, ready_fd: int | None, **settings: A
     configure_logging(log_level, as_json=json_log)
     try:
         asyncio.run(_serve(config, ready_fd))
+    except InvalidRequestError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:
         raise CommandError(error.detail.message, error.detail.remedy) from error
 
