@@ -81,6 +81,16 @@ def test_each_round_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 declined" in lines[0]
 
 
+def test_a_run_that_waits_for_participants_says_so_once(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = LineSink()
+    for connected in (2, 3, 8):
+        sink.change(Progress(RUN, a_round(0, "created"), connected))
+    assert capsys.readouterr().err.splitlines() == ["waiting for participants: 2 connected, 8 wanted"]
+    picture = Picture(lambda: 0.0)
+    picture.change(Progress(RUN, a_round(0, "created"), 2), 0.0)
+    assert "waiting for participants, 8 wanted" in drawn(picture)
+
+
 def test_a_run_that_did_not_finish_is_an_error() -> None:
     with pytest.raises(RunFailedError, match="run rabc running"):
         finish(RUN)

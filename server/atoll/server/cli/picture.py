@@ -65,6 +65,8 @@ class Picture:
 
     def _round_in_work(self, item: Round) -> tuple[RenderableType, ...]:
         label = "evaluation" if item.kind == "evaluate" else f"round {round_label(item)}"
+        if item.phase == "created":
+            return Text(label), _bar(0, 1), Text(f"waiting for participants, {item.wanted} wanted")
         words = f"{item.phase}, {item.reported} of {item.cohort} reported"
         if item.quorum:
             words += f" (quorum {item.quorum})"

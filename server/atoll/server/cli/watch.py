@@ -42,9 +42,15 @@ class LineSink:
 
     def __init__(self) -> None:
         self._shown = 0
+        self._waited_for = -1
 
     def change(self, progress: Progress) -> None:
-        """Nothing: only ended rounds are printed."""
+        """Only ended rounds are printed, and once per round that it waits for participants."""
+        item = progress.round
+        if item is not None and item.phase == "created" and progress.connected < item.wanted:
+            if self._waited_for != item.round:
+                self.notice(f"waiting for participants: {progress.connected} connected, {item.wanted} wanted")
+            self._waited_for = item.round
 
     def history(self, detail: RunDetail) -> None:
         """Print the rounds that are new."""
