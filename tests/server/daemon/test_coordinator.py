@@ -9,6 +9,7 @@ import pytest
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.errors import (
+    CallerError,
     ConflictError,
     CorruptDataError,
     ForbiddenError,
@@ -259,7 +260,7 @@ async def take_part(client: Client) -> None:
     while True:
         task = await client.invitation()
         key = task.key
-        with contextlib.suppress(TooLateError, ConflictError):  # the round is over: wait for the next
+        with contextlib.suppress(TooLateError, CallerError):  # the round is over: wait for the next
             if task.kind == participation_pb2.Participate.KIND_EVALUATE:
                 await client.evaluate(key, accuracy=0.5)
             elif (key.round, key.attempt, seed) == (1, 0, 2):
