@@ -270,7 +270,6 @@ class TestCrashes:
             (CohortPool, "draw", "draw"),
             (CohortPool, "report_window_s", "prepare"),
             (Releaser, "grid", "prepare"),
-            (Releaser, "fold", "fold"),
             (Releaser, "aggregate", "aggregate"),
             (Releaser, "charge", "charge"),
             (Releaser, "evaluate", "publish"),
@@ -293,7 +292,7 @@ class TestCrashes:
         clients = await federation.clients("alice", "bob")
         with caplog.at_level(logging.CRITICAL):
             run = await federation.submit(job(size=2))
-            if job_name in {"fold", "aggregate", "charge", "publish"}:
+            if job_name in {"aggregate", "charge", "publish"}:
                 monkeypatch.setattr(place, method, crash)
                 await play_round(*clients)
             else:
@@ -303,6 +302,18 @@ class TestCrashes:
             row = await federation.ended(run)
         assert row.status == "failed"
         assert row.reason == f"{job_name} of round 0.0: unexpected KeyError: 'bug'"
+
+    async def test_a_bug_in_a_fold_is_found_by_the_sum_or_by_nobody(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(Releaser, "fold", failing(99, KeyError("bug"), Releaser.fold))
+        clients = await federation.clients("alice", "bob")
+        with caplog.at_level(logging.ERROR):
+            run = await federation.submit(job(size=2))
+            await play_round(*clients)
+            row = await federation.ended(run)
+        assert federation.model(row.current_model) == mean_of(0, 1)
+        assert "fold 0.0" in caplog.text
 
     async def test_a_contradiction_with_the_record_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,8 @@ PATIENCE_S = 3600.0
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
+_REPEATED = frozenset({_FAILING, "fold", "drop", "finish"})
+"""Jobs whose crash fails no run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
 _UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
 
@@ -247,7 +249,7 @@ class RunPerformer:
         """What cannot be done fails the run, with the reason, if it is for the round in work."""
         log.error("run %s: %s failed", self._driver.run, job, exc_info=error, extra={"run": self._driver.run})
         live = self._driver.state.round
-        if job.kind == _FAILING or live is None or (job.key is not None and job.key != live.key):
+        if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
             return
         reason = f"unexpected {type(error).__name__}: {error}"
         if isinstance(error, ServerError):
