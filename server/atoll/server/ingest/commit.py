@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from atoll.server.errors import InvalidRequestError, LimitExceededError
 from atoll.server.ingest.records import Record, norm_of
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
-from atoll.wire.chunks import check_coverage, update_digest
+from atoll.wire.chunks import MAX_BLOCKS, check_coverage, update_digest
 from atoll.wire.errors import CoverageError
-
-MAX_BLOCKS = 1 << 24
-"""Separate runs of elements that the chunks of one upload may name together."""
 
 
 @dataclass(frozen=True, slots=True)
