@@ -107,7 +107,8 @@ class RoundState:
         created_at: epoch seconds at which the attempt began; so too `opened_at` and `ended_at` (0 until then).
         roster: its members, each with a status and a reason.
         carried: late updates of earlier rounds that this round counts.
-        eligible: participants that the sampler could choose from; `sampler` and `seed` make the draw reproducible.
+        eligible: participants that the sampler could choose from; with who they were and what was known of them,
+            `sampler` and `seed` repeat the draw.
         grid: the integer grid, None until prepared and in evaluate rounds.
         window_s: seconds from opening to the deadline; `deadline_at` is its epoch time.
         total_weight: sum of the integer weights, set with `digest` when aggregated.
