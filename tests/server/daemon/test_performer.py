@@ -199,6 +199,33 @@ class TestSums:
         row = await federation.ended(run)
         assert federation.model(row.current_model) == mean_of(0, 1)
 
+    async def test_a_sum_is_not_read_while_something_is_still_folded_into_it(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is read without a lock."""
+        folding, gate, reading = threading.Event(), threading.Event(), threading.Event()
+        fold = IngestNode.fold
+
+        def held(node: IngestNode, *args: Any) -> None:
+            folding.set()
+            assert gate.wait(WAIT_S)
+            fold(node, *args)
+
+        def read(*args: Any) -> Any:
+            reading.set()
+            return release_model(*args)
+
+        monkeypatch.setattr(IngestNode, "fold", held)
+        monkeypatch.setattr(releasing, "release_model", read)
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        await play_round(alice)
+        assert await asyncio.to_thread(folding.wait, WAIT_S)
+        assert not await asyncio.to_thread(reading.wait, 0.1)
+        gate.set()
+        row = await federation.ended(run)
+        assert federation.model(row.current_model) == mean_of(0)
+
     async def test_a_sum_that_is_asked_for_again_waits_for_the_first(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
