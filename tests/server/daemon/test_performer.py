@@ -199,6 +199,28 @@ class TestSums:
         row = await federation.ended(run)
         assert federation.model(row.current_model) == mean_of(0, 1)
 
+    async def test_folds_leave_threads_for_the_chunks_that_come_in(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many report at once: only one may wait for the sum's lock in a thread."""
+        gate, most, now = threading.Event(), [0], [0]
+        fold = IngestNode.fold
+
+        def counted(node: IngestNode, *args: Any) -> None:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            assert gate.wait(WAIT_S)
+            fold(node, *args)
+            now[0] -= 1
+
+        monkeypatch.setattr(IngestNode, "fold", counted)
+        clients = await federation.clients(*"abcdef")
+        run = await federation.submit(job(size=6))
+        await play_round(*clients)
+        gate.set()
+        assert (await federation.ended(run)).status == "finished"
+        assert most == [1]
+
     async def test_a_sum_is_not_read_while_something_is_still_folded_into_it(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:

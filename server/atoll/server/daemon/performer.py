@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -76,6 +77,7 @@ class RunPerformer:
         self._pool = pool
         self._releaser = Releaser(driver, spec, layout, services)
         self._tasks = Tasks(driver.run, self._crashed)
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
         # Receipts are answered by the poster; RecordRound and RecordMember are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
@@ -138,7 +140,9 @@ class RunPerformer:
             return
         update = effect.update
         try:
-            await self._releaser.fold(effect, live.grid)
+            # They would wait for each other in the node, and keep its threads from the chunks that come in.
+            async with self._turns[update.node]:
+                await self._releaser.fold(effect, live.grid)
         except _UNUSABLE as error:
             await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:

@@ -160,7 +160,10 @@ class Places:
         """
         if self._taken[caller] >= self._most:
             raise LimitExceededError(
-                "stream.places", f"{caller} has {self._most} transfers open already", "close some first"
+                "stream.places",
+                f"{caller} has {self._most} transfers open already",
+                "close some first",
+                retry_after_s=1.0,
             )
         self._taken[caller] += 1
         try:
