@@ -1,0 +1,127 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from atoll.server.daemon.histories import reported
+from atoll.server.jobs import JobSpec, parse_job
+from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKey, RoundKind
+from atoll.server.stores import ParticipantHistory, history
+from atoll.wire.encoding import Encoding
+from tests.server.daemon.federation import WAIT_S, Federation, job
+
+KEY = RoundKey(3, 1)
+
+
+def spec(**changes: Any) -> JobSpec:
+    return parse_job(job(**changes).replace(b"[straggler]", b"seed = 7\n[straggler]"))
+
+
+def wanted(count: int = 2, *, kind: RoundKind = RoundKind.TRAIN, needed: int = 1, excluded: Any = ()) -> DrawCohort:
+    return DrawCohort(KEY, kind, count, needed, tuple(excluded))
+
+
+async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, run: str = "r") -> CohortDrawn:
+    return await asyncio.wait_for(federation.coordinator._pool.draw(effect, run, job_spec), WAIT_S)
+
+
+async def waits(drawing: asyncio.Task[CohortDrawn]) -> bool:
+    done, _ = await asyncio.wait({drawing}, timeout=0.05)
+    return not done
+
+
+async def test_a_draw_is_recorded_so_that_it_can_be_repeated(federation: Federation) -> None:
+    everyone = {client.name for client in await federation.clients(*"abcdef")}
+    drawn = await draw(federation, wanted(), spec(size=2))
+    assert (drawn.key, drawn.eligible, drawn.sampler, drawn.seed) == (KEY, 6, "uniform", 7)
+    assert len(drawn.members) == 2
+    assert {name for name, _ in drawn.members} < everyone
+    federation.coordinator._pool.settled("r")
+    assert await draw(federation, wanted(), spec(size=2)) == drawn
+
+
+async def test_it_waits_until_enough_are_there(federation: Federation) -> None:
+    await federation.clients("alice")
+    drawing = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
+    assert await waits(drawing)
+    await federation.clients("bob")
+    assert len((await asyncio.wait_for(drawing, WAIT_S)).members) == 2
+
+
+async def test_one_that_comes_and_goes_is_not_counted(federation: Federation) -> None:
+    (alice,) = await federation.clients("alice")
+    drawing = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
+    assert await waits(drawing)
+    alice.leave()
+    await federation.clients("bob")
+    assert await waits(drawing)
+    drawing.cancel()
+
+
+async def test_only_those_who_can_do_it_are_drawn(federation: Federation) -> None:
+    idle, plain, evaluator = [await federation.client(name) for name in ("idle", "plain", "eve")]
+    await idle.check_in(examples=0, can_evaluate=True)
+    await plain.check_in(can_evaluate=False)
+    await evaluator.check_in(can_evaluate=True)
+    trained = await draw(federation, wanted(3), spec(size=1))
+    assert {name for name, _ in trained.members} == {plain.name, evaluator.name}
+    federation.coordinator._pool.settled("r")
+    evaluated = await draw(federation, wanted(3, kind=RoundKind.EVALUATE), spec(size=1))
+    assert evaluator.name in {name for name, _ in evaluated.members}
+    assert plain.name not in {name for name, _ in evaluated.members}
+
+
+async def test_an_encoding_that_a_participant_does_not_speak_is_not_asked_of_it(federation: Federation) -> None:
+    alice, bob = await federation.clients("alice", "bob")
+    assert bob.session is not None
+    object.__setattr__(bob.session.introduction, "encodings", frozenset({Encoding.FLOAT16}))
+    drawn = await draw(federation, wanted(), spec(size=1))
+    assert [name for name, _ in drawn.members] == [alice.name]
+
+
+async def test_those_whose_late_update_waits_are_left_out_but_there(federation: Federation) -> None:
+    alice, bob = await federation.clients("alice", "bob")
+    drawn = await draw(federation, wanted(1, excluded=[bob.name]), spec(size=2))
+    assert [name for name, _ in drawn.members] == [alice.name]
+
+
+async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -> None:
+    names = {client.name for client in await federation.clients("alice", "bob")}
+    first = await draw(federation, wanted(1), spec(size=1), "one")
+    second = await draw(federation, wanted(1), spec(size=1), "two")
+    assert {first.members[0][0], second.members[0][0]} == names
+    third = asyncio.create_task(draw(federation, wanted(1), spec(size=1), "three"))
+    assert await waits(third)
+    federation.coordinator._pool.settled("one")
+    assert (await asyncio.wait_for(third, WAIT_S)).members == first.members
+
+
+async def test_time_online_is_counted_once(federation: Federation) -> None:
+    (alice,) = await federation.clients("alice")
+    pool = federation.coordinator._pool
+    assert alice.session is not None
+    alice.session.counted_from -= 100.0
+    for _ in range(3):
+        stored = pool.count_online([alice.session])
+        assert stored is not None
+        await asyncio.wrap_future(stored)
+    known = await federation.store.reader.run(lambda connection: history.of(connection, [alice.name]))
+    assert sum(known[alice.name].online_s) == pytest.approx(100.0, abs=5.0)
+    assert pool.count_online([]) is None
+
+
+async def test_a_window_may_be_learned(federation: Federation) -> None:
+    (alice,) = await federation.clients("alice")
+    known = ParticipantHistory(alice.name, 1.0)
+    for seconds in (10.0, 10.0, 10.0):
+        known = reported(seconds, 1.0)(known)
+    await federation.store.writer.run(lambda connection: history.put(connection, [known]))
+    learned = parse_job(
+        job().replace(
+            b"report_window_s = 60.0", b"learned = { factor = 2.0, min_s = 1.0, max_s = 100.0, initial_s = 50.0 }"
+        )
+    )
+    effect = PrepareRound(KEY, RoundKind.TRAIN, ((alice.name, 10),), (), 10)
+    pool = federation.coordinator._pool
+    assert await pool.report_window_s(effect, learned) == pytest.approx(20.0, rel=0.2)
+    assert await pool.report_window_s(effect, spec()) == 60.0

@@ -1,0 +1,46 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.server.daemon.histories import online, reported, seconds_by_hour, selected
+from atoll.server.stores import ParticipantHistory
+from atoll.server.stores.history import HOURS, REPORTS_KEPT
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+KNOWN = ParticipantHistory("p", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "hours"),
+    [
+        (0.0, 0.0, {}),
+        (5.0, 4.0, {}),
+        (0.0, 60.0, {0: 60.0}),
+        (HOUR_S - 10.0, HOUR_S + 20.0, {0: 10.0, 1: 20.0}),
+        (DAY_S - 30.0, DAY_S + 30.0, {23: 30.0, 0: 30.0}),
+        (10 * DAY_S + 2 * HOUR_S, 10 * DAY_S + 4 * HOUR_S, {2: HOUR_S, 3: HOUR_S}),
+    ],
+)
+def test_time_falls_into_its_hours(start: float, stop: float, hours: dict[int, float]) -> None:
+    assert seconds_by_hour(start, stop) == tuple(hours.get(hour, 0.0) for hour in range(HOURS))
+
+
+@given(st.floats(0.0, 2e9), st.floats(0.0, 40 * DAY_S))
+def test_no_second_is_lost_or_counted_twice(start: float, length: float) -> None:
+    hours = seconds_by_hour(start, start + length)
+    assert sum(hours) == pytest.approx(length, rel=1e-6, abs=1e-3)
+    assert all(0.0 <= hour <= (length // DAY_S + 1) * HOUR_S + 1e-3 for hour in hours)
+
+
+def test_reports_are_kept_up_to_a_bound() -> None:
+    known = KNOWN
+    for number in range(REPORTS_KEPT + 3):
+        known = reported(float(number), 5.0)(known)
+    assert known.times_reported == REPORTS_KEPT + 3
+    assert known.report_s == tuple(float(number) for number in range(3, REPORTS_KEPT + 3))
+    assert reported(-5.0, 5.0)(KNOWN).report_s == (0.0,)  # a clock that jumped
+
+
+def test_draws_and_time_online_add_up() -> None:
+    known = online(0.0, 10.0)(online(0.0, 10.0)(selected(7.0)(selected(6.0)(KNOWN))))
+    assert (known.times_selected, known.last_selected_at, known.online_s[0], known.updated_at) == (2, 7.0, 20.0, 10.0)
