@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from atoll.wire.digest import BlobManifest
 from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.loopback import INSECURE_OPERATOR
 from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_to_proto
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, transfer_pb2, transfer_pb2_grpc
 from atoll.wire.views import tensor_views
@@ -69,7 +70,7 @@ class Operator:
     @classmethod
     def insecure(cls, address: str) -> Operator:
         """An operator that is believed on its word."""
-        return cls(grpc.insecure_channel(address), (("atoll-insecure-operator", "1"),))
+        return cls(grpc.insecure_channel(address), ((INSECURE_OPERATOR, "1"),))
 
     def close(self) -> None:
         self.channel.close()

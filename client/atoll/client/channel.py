@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
 
 from atoll.client.errors import UsageError
+from atoll.wire.loopback import INSECURE_PARTICIPANT, is_loopback
 
 if TYPE_CHECKING:
     from atoll.client.identity import Identity
 
-INSECURE_PARTICIPANT_KEY = "atoll-insecure-participant"
 MAX_MESSAGE_BYTES = 64 << 20  # a manifest of 2 TB in 1 MiB chunks; chunks themselves are at most 4 MiB
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -61,7 +60,7 @@ class Endpoint:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries besides its message."""
-        return () if self.identity is not None else ((INSECURE_PARTICIPANT_KEY, self.name),)
+        return () if self.identity is not None else ((INSECURE_PARTICIPANT, self.name),)
 
     def at(self, address: str) -> Endpoint:
         """The same identity at another address."""
@@ -78,14 +77,3 @@ class Endpoint:
         if self.identity is None:
             return grpc.insecure_channel(self.address, options=_OPTIONS)
         return grpc.secure_channel(self.address, self.identity.credentials(), options=_OPTIONS)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the host names this machine: localhost or an address of 127.0.0.0/8 or ::1."""
-    bare = host.removeprefix("[").removesuffix("]")
-    if bare == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False

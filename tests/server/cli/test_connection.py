@@ -8,10 +8,10 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from atoll.server.cli.connection import OPERATOR_FILE, find_target
+from atoll.server.cli.connection import find_target
 from atoll.server.cli.errors import BadInputError, NotPermittedError
 from atoll.server.cli.run import run
-from atoll.server.identity import Authority, OperatorCredential
+from atoll.server.identity import OPERATOR_FILE, Authority, OperatorCredential
 from atoll.wire.v1 import control_pb2, control_pb2_grpc
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller as Identity
 from atoll.server.rpc import authentication
 from atoll.server.rpc.authentication import (
-    INSECURE_OPERATOR,
-    INSECURE_PARTICIPANT,
     Authenticator,
     Places,
     Watch,
 )
+from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from atoll.wire.v1 import (
     control_pb2,
     enrolment_pb2,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import size, when
+from atoll.server.identity import OPERATOR_FILE
 
 if TYPE_CHECKING:
     from atoll.server.control import ServerInfo
@@ -25,7 +26,7 @@ MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba"
 LOW_DISK_BYTES, FULL_DISK_BYTES = 5_000_000_000, 200_000_000
 CLOCK_WARN_S, CLOCK_FAIL_S = 5.0, 60.0
 EXPIRY_WARN_S = 14 * 86_400.0
-PRIVATE_FILES = ("ca/authority.key", "ca/server.pem", "operator.json")
+PRIVATE_FILES = ("ca/authority.key", "ca/server.pem", OPERATOR_FILE)
 CERTIFICATES = ("ca/authority.crt", "ca/server.pem")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ import grpc
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import BadInputError, NotPermittedError
-from atoll.server.identity import CredentialError, OperatorCredential
+from atoll.server.identity import OPERATOR_FILE, CredentialError, OperatorCredential
+from atoll.wire.loopback import INSECURE_OPERATOR, is_loopback
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
-OPERATOR_FILE = "operator.json"
-INSECURE_OPERATOR = ("atoll-insecure-operator", "1")
 _OPTION_NAMES = ("server", "credentials", "data", "insecure")
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -66,7 +64,7 @@ class Target:
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What every call carries."""
-        return (INSECURE_OPERATOR,) if self.credential is None else ()
+        return ((INSECURE_OPERATOR, "1"),) if self.credential is None else ()
 
 
 def find_target(server: str | None, credentials: Path | None, data: Path | None, *, insecure: bool) -> Target:
@@ -124,14 +122,3 @@ def _find_credential(data: Path | None) -> Path:
         f"no operator credential: looked for {looked}",
         "the server writes operator.json into its data directory: give --data DIR or --credentials FILE",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine and nothing else."""
-    bare = host.removeprefix("[").removesuffix("]")
-    if bare == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False

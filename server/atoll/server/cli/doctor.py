@@ -13,9 +13,10 @@ from rich.text import Text
 from atoll.server.cli import checks
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target, is_loopback
+from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
 from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.wire.loopback import is_loopback
 
 DEFAULT_DATA = Path("atoll-data")
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}

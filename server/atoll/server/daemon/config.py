@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-_LOOPBACK_NAMES = frozenset({"localhost"})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine and nothing else."""
-    if host in _LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+from atoll.wire.loopback import is_loopback
 
 
 class ServerConfig(BaseModel):

@@ -24,7 +24,7 @@ from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back
 from atoll.server.daemon.workers import WorkerPool
-from atoll.server.identity import Authority, CredentialError, OperatorCredential, Peer, PeerError
+from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.authentication import Authenticator
@@ -43,7 +43,6 @@ from atoll.wire.v1.participation_pb2_grpc import add_ParticipationServiceService
 
 log = logging.getLogger(__name__)
 
-OPERATOR_FILE = "operator.json"
 OPERATOR_NAME = "admin"
 LOCAL_NODE = "main"
 THREADS = 8

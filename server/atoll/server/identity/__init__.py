@@ -9,7 +9,7 @@ from atoll.server.identity.authority import (
     OperatorIdentity,
     ServerKeyPair,
 )
-from atoll.server.identity.credentials import OperatorCredential
+from atoll.server.identity.credentials import OPERATOR_FILE, OperatorCredential
 from atoll.server.identity.errors import (
     AuthorityError,
     CertificateRequestError,
@@ -36,6 +36,7 @@ from atoll.server.identity.requests import CertificateRequest
 from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
 
 __all__ = [
+    "OPERATOR_FILE",
     "OPERATOR_LIFETIME_S",
     "PARTICIPANT_LIFETIME_S",
     "SERVER_LIFETIME_S",

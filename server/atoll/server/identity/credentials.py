@@ -9,6 +9,8 @@ from pathlib import Path
 from atoll.server.identity.errors import CredentialError
 from atoll.server.identity.files import PRIVATE_MODE, read_private, write_atomic
 
+OPERATOR_FILE = "operator.json"
+"""Its name in the server's data directory and in ``~/.config/atoll``."""
 _FORMAT = "atoll operator 1"
 
 

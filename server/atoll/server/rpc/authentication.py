@@ -16,14 +16,13 @@ from atoll.server.daemon.audit import RefusalLog
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
+from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Context = grpc.aio.ServicerContext[Any, Any]
 
-INSECURE_PARTICIPANT = "atoll-insecure-participant"
-INSECURE_OPERATOR = "atoll-insecure-operator"
 REVOCATION_CHECK_S = 1.0
 IDLE_S = 60.0
 """A stream that sends nothing for so long is broken off; what it sent before is kept."""
