@@ -177,6 +177,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.download_starts: list[int] = []
         self.upload_streams: list[int] = []
         self.metadata: list[tuple[str, str]] = []
+        self.return_spread_s = 0.0
         self.port = 0
         self._push: asyncio.Queue[part.CheckInResponse | None] = asyncio.Queue()
         self._connected = asyncio.Event()
@@ -305,7 +306,12 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
 
     def welcome(self) -> part.Welcome:
         return part.Welcome(
-            participant="p1", protocol=1, server_version="0", chunk_bytes=self.chunk_bytes, certificate_remaining_s=-1
+            participant="p1",
+            protocol=1,
+            server_version="0",
+            chunk_bytes=self.chunk_bytes,
+            certificate_remaining_s=-1,
+            return_spread_s=self.return_spread_s,
         )
 
     async def _read(self, requests: AsyncIterator[part.CheckInRequest]) -> None:

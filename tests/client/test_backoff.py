@@ -5,16 +5,23 @@ import random
 from atoll.client.backoff import Backoff
 
 
-def test_ceilings_double_up_to_the_cap() -> None:
-    class Highest(random.Random):
-        def uniform(self, a: float, b: float) -> float:
-            del a
-            return b
+class Highest(random.Random):
+    def uniform(self, a: float, b: float) -> float:
+        del a
+        return b
 
+
+def test_ceilings_double_up_to_the_cap() -> None:
     backoff = Backoff(0.5, 10.0, Highest())
     assert [backoff.next_s() for _ in range(7)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     backoff.reset()
     assert backoff.next_s() == 0.5
+
+
+def test_a_spread_that_was_asked_for_holds_from_the_first_try() -> None:
+    backoff = Backoff(0.5, 10.0, Highest())
+    assert [backoff.next_s(3.0) for _ in range(4)] == [3.0, 3.0, 3.0, 4.0]
+    assert Backoff(0.5, 1.0, Highest()).next_s(40.0) == 40.0
 
 
 def test_jitter_is_full() -> None:

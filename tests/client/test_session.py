@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from atoll.client import Evaluation, Model, NotPermittedError, Policy, Task, TaskKind, UnreachableError, Update
 from atoll.client.channel import Endpoint
 from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped, Trained
+from atoll.client.session import Session
 from atoll.wire.encoding import Encoding
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
@@ -527,6 +531,65 @@ async def test_stopping_tells_the_server_and_the_trainer(server: Federation, sta
     assert (await run.finished()).reason == "interrupted"
     assert (trainer.closed, trainer.tasks[0].should_stop) == (1, True)
     assert server.reports.empty()
+
+
+@pytest.fixture
+def longest_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every random delay is as long as it could be."""
+    monkeypatch.setattr(random.Random, "uniform", lambda _self, _low, high: high)
+
+
+@pytest.mark.usefixtures("longest_delays")
+async def test_an_idle_fleet_spreads_its_return_over_what_the_server_asked_for(
+    server: Federation, start: Start
+) -> None:
+    server.return_spread_s = 4.0
+    run = start(AddOne())
+    await server.hello()
+    await run.saw(Connected)
+    await server.kill()
+    (lost,) = await run.saw(Disconnected)
+    assert lost.retry_in_s == 4.0
+
+
+@pytest.mark.usefixtures("longest_delays")
+async def test_a_participant_at_work_comes_back_sooner_than_an_idle_one(server: Federation, start: Start) -> None:
+    server.return_spread_s = 40.0
+    trainer = Gated()
+    run = start(trainer)
+    server.invite(return_spread_s=0.02)
+    await trainer.training()
+    await server.kill()
+    (lost,) = await run.saw(Disconnected)
+    assert lost.retry_in_s == 0.02
+    await server.start()
+    await server.hello()
+    assert list((await server.hello()).resuming)
+
+
+@pytest.mark.usefixtures("longest_delays")
+async def test_no_server_can_ask_for_an_endless_absence(server: Federation, start: Start) -> None:
+    server.return_spread_s = 1e9
+    run = start(AddOne(), limits=dataclasses.replace(FAST, return_spread_s=7.0))
+    await run.saw(Connected)
+    await server.kill()
+    assert (await run.saw(Disconnected))[0].retry_in_s == 7.0
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_cancellation_is_not_swallowed_by_an_end_that_comes_at_the_same_time(
+    server: Federation, tmp_path: Path, steps: int
+) -> None:
+    """`asyncio.wait_for` does that before Python 3.12 (python/cpython#86296)."""
+    session = Session(AddOne(), Endpoint(server.address, None, "p1"), tmp_path)
+    pausing = asyncio.create_task(session._pause(60.0))
+    await asyncio.sleep(0)
+    session._ending.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    wanted = pausing.cancel()
+    await asyncio.wait({pausing})
+    assert pausing.cancelled() == wanted
 
 
 async def test_stopping_while_out_of_reach(server: Federation, start: Start) -> None:

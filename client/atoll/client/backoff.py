@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Backoff:
-    """Delays drawn uniformly from [0, min(cap, base * 2^n)), n the failures in a row.
+    """Delays drawn uniformly from [0, min(cap, base * 2^n)), n the failures in a row; over at least a spread if asked.
 
     Full jitter spreads the reconnects of many participants best (Brooker, "Exponential Backoff And Jitter", AWS
     Architecture Blog, 2015).
@@ -19,11 +19,11 @@ class Backoff:
     random: random.Random = field(default_factory=random.Random)
     failures: int = 0
 
-    def next_s(self) -> float:
-        """The delay before the next try; counts one more failure."""
+    def next_s(self, spread_s: float = 0.0) -> float:
+        """The delay before the next try, which is drawn from [0, spread_s) at least; counts one more failure."""
         ceiling = min(self.cap_s, self.base_s * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        return self.random.uniform(0.0, ceiling)
+        return self.random.uniform(0.0, max(ceiling, spread_s))
 
     def reset(self) -> None:
         """Something went well: begin again with the shortest delays."""

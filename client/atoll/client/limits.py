@@ -14,7 +14,8 @@ class Limits:
         call_s: the longest wait for the answer to one small request.
         stall_s: a transfer without any progress for so long is broken off and resumed.
         backoff_base_s: first delay before a retry; doubles, with full jitter.
-        backoff_cap_s: longest delay before a retry.
+        backoff_cap_s: longest delay before a retry, unless the server asks its participants to spread over more.
+        return_spread_s: the largest spread that the server may ask for.
         give_up_after_s: how long the server may be out of reach before the session ends.
         late_grace_s: how long after the deadline a finished update is still offered, unless the round is gone.
         drain_s: the longest wait for the trainer and the server when the session is stopped.
@@ -25,7 +26,8 @@ class Limits:
     call_s: float = 30.0
     stall_s: float = 30.0
     backoff_base_s: float = 0.2
-    backoff_cap_s: float = 30.0
+    backoff_cap_s: float = 5.0
+    return_spread_s: float = 600.0
     give_up_after_s: float = 24 * 3600.0
     late_grace_s: float = 3600.0
     drain_s: float = 5.0

@@ -76,7 +76,8 @@ class Connection:
         async with endpoint.open_async() as channel:
             call = participation_pb2_grpc.ParticipationServiceStub(channel).CheckIn(metadata=endpoint.metadata)
             try:
-                welcome = await asyncio.wait_for(self._greet(call), self._limits.connect_s)
+                async with asyncio.timeout(self._limits.connect_s):
+                    welcome = await self._greet(call)
                 await self._converse(call, channel, welcome)
             finally:
                 call.cancel()
@@ -94,7 +95,7 @@ class Connection:
         self.welcomed = True
         endpoint = self._renewal.endpoint
         transfers = endpoint.at(welcome.transfer_address) if welcome.transfer_address else endpoint
-        self._desk.welcome(transfers, welcome.chunk_bytes)
+        self._desk.welcome(transfers, welcome)
         self._observer(Connected(endpoint.address, welcome.participant, welcome.server_version))
         return welcome
 

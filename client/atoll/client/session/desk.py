@@ -88,6 +88,7 @@ class Desk:
         self._cache = BlobCache(state / "blobs", limits.cached_models)
         self._calls: TransferCalls | None = None
         self._chunk_bytes = DEFAULT_CHUNK_BYTES
+        self._idle_spread_s = 0.0
         self._job: Job | None = None
         self._next: Invitation | None = None
         self._answers: OrderedDict[RoundKey, participation_pb2.CheckInRequest] = OrderedDict()
@@ -97,9 +98,16 @@ class Desk:
         """Rounds in work, to be named in the next Hello."""
         return () if self._job is None else (self._job.key,)
 
-    def welcome(self, transfers: Endpoint, chunk_bytes: int) -> None:
-        """A new stream is open: where transfers go from now on, as whom, and how large chunks are next time."""
-        self._chunk_bytes = chunk_bytes or DEFAULT_CHUNK_BYTES
+    @property
+    def return_spread_s(self) -> float:
+        """Seconds over which to spread the return after a lost connection: the task's in work, else the fleet's."""
+        asked = self._idle_spread_s if self._job is None else self._job.invitation.return_spread_s
+        return min(asked, self._limits.return_spread_s)
+
+    def welcome(self, transfers: Endpoint, welcome: participation_pb2.Welcome) -> None:
+        """A new stream is open: where transfers go from now on, as whom, and what the server asks for."""
+        self._chunk_bytes = welcome.chunk_bytes or DEFAULT_CHUNK_BYTES
+        self._idle_spread_s = welcome.return_spread_s
         if self._calls is None:
             self._calls = TransferCalls(transfers)
         elif self._calls.endpoint != transfers:
@@ -152,7 +160,8 @@ class Desk:
         job = self._job
         if job is not None:
             try:
-                await asyncio.wait_for(job.done.wait(), self._limits.drain_s)
+                async with asyncio.timeout(self._limits.drain_s):
+                    await job.done.wait()
             except TimeoutError:
                 log.warning("fit did not return within %.0f s of being told to stop", self._limits.drain_s)
         if self._calls is not None:

@@ -35,10 +35,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Invitation:
-    """A task and what is to be downloaded for it."""
+    """A task, what is to be downloaded for it, and over how long its members spread their return after an outage."""
 
     task: Task
     inputs: tuple[Input, ...]
+    return_spread_s: float = 0.0
 
     @property
     def model(self) -> Input:
@@ -73,7 +74,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         traceparent=message.traceparent,
     )
-    return Invitation(task, inputs)
+    return Invitation(task, inputs, message.return_spread_s)
 
 
 def key_of(message: participation_pb2.RoundKey) -> RoundKey:

@@ -119,7 +119,7 @@ class Session:
                     backoff.reset()
                     last_seen = now_s()
                 reason = self._reason(error, renewal)
-                delay = self._next_delay(backoff, last_seen, reason)
+                delay = self._delay(backoff.next_s(desk.return_spread_s), last_seen, reason)
                 announce(Disconnected(reason, delay))
                 await self._pause(delay)
 
@@ -165,8 +165,12 @@ class Session:
             )
         return f"{code.name}: {text}"
 
-    def _next_delay(self, backoff: Backoff, last_seen: float, reason: str) -> float:
-        delay = backoff.next_s()
+    def _delay(self, delay: float, last_seen: float, reason: str) -> float:
+        """The delay before the next try.
+
+        Raises:
+            UnreachableError: if the server will have been out of reach for too long by then.
+        """
         away = now_s() - last_seen
         if away + delay > self.limits.give_up_after_s:
             raise UnreachableError(f"{self.endpoint.address} was out of reach for {away:.0f} s; at last: {reason}")
@@ -174,4 +178,5 @@ class Session:
 
     async def _pause(self, delay: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._ending.wait(), delay)
+            async with asyncio.timeout(delay):
+                await self._ending.wait()

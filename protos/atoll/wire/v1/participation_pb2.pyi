@@ -203,6 +203,7 @@ class Welcome(google.protobuf.message.Message):
     TRANSFER_ADDRESS_FIELD_NUMBER: builtins.int
     CERTIFICATE_REMAINING_S_FIELD_NUMBER: builtins.int
     CHUNK_BYTES_FIELD_NUMBER: builtins.int
+    RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
     participant: builtins.str
     protocol: builtins.int
     server_version: builtins.str
@@ -211,6 +212,10 @@ class Welcome(google.protobuf.message.Message):
     certificate_remaining_s: builtins.float
     """Seconds until the certificate in use ends; negative if unknown."""
     chunk_bytes: builtins.int
+    return_spread_s: builtins.float
+    """Should the connection be lost: seconds over which idle participants spread
+    their first try to come back, so that a large fleet does not come at once.
+    """
     def __init__(
         self,
         *,
@@ -220,8 +225,9 @@ class Welcome(google.protobuf.message.Message):
         transfer_address: builtins.str = ...,
         certificate_remaining_s: builtins.float = ...,
         chunk_bytes: builtins.int = ...,
+        return_spread_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["certificate_remaining_s", b"certificate_remaining_s", "chunk_bytes", b"chunk_bytes", "participant", b"participant", "protocol", b"protocol", "server_version", b"server_version", "transfer_address", b"transfer_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_remaining_s", b"certificate_remaining_s", "chunk_bytes", b"chunk_bytes", "participant", b"participant", "protocol", b"protocol", "return_spread_s", b"return_spread_s", "server_version", b"server_version", "transfer_address", b"transfer_address"]) -> None: ...
 
 Global___Welcome: typing_extensions.TypeAlias = Welcome
 
@@ -275,6 +281,7 @@ class Participate(google.protobuf.message.Message):
     MAX_ABS_FIELD_NUMBER: builtins.int
     EVALUATE_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
+    RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -292,6 +299,10 @@ class Participate(google.protobuf.message.Message):
     """Evaluate the received model before training and report those metrics too."""
     traceparent: builtins.str
     """W3C trace context of the round; empty if tracing is off."""
+    return_spread_s: builtins.float
+    """In place of Welcome.return_spread_s while this task is in work: by cohort,
+    not by fleet, so that a round goes on soon after an outage.
+    """
     @property
     def key(self) -> Global___RoundKey: ...
     @property
@@ -316,9 +327,10 @@ class Participate(google.protobuf.message.Message):
         max_abs: builtins.float = ...,
         evaluate: builtins.bool = ...,
         traceparent: builtins.str = ...,
+        return_spread_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "remaining_s", b"remaining_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import RoundKey, RoundKind, RoundState, RunState, Weighting
 from atoll.wire.layout import Layout
@@ -41,6 +42,7 @@ class Invitations:
             encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
             max_abs=state.policy.max_abs,
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
+            return_spread_s=return_spread_s(len(live.roster)),
         )
 
     def for_member(

@@ -9,7 +9,7 @@ from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.reporting import member_of
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Session
+from atoll.server.daemon.sessions import Session, return_spread_s
 from atoll.server.daemon.tasks import Tasks
 from atoll.server.rounds import (
     Event,
@@ -26,8 +26,9 @@ from atoll.server.rounds import (
 )
 from atoll.wire.v1 import participation_pb2
 
-RETURN_S = 40.0
-"""How long the members of a round may take to come back after a restart: a client's longest back-off is 30 s."""
+RETURN_S = 15.0
+"""How long the members of a round may take to come back after a restart: a client's longest back-off is 5 s, or what a
+large cohort is asked to spread over."""
 DEADLINE = "deadline"
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
 
@@ -58,12 +59,18 @@ class Pusher:
         self._answer = answer
         self._deadline: tuple[RoundKey, float] | None = None
         self._back_by = 0.0
+        self._interrupted: RoundKey | None = None
         self._back: set[str] = set()
 
     def deadline(self, effect: StartDeadline, passed: Event) -> None:
-        """Start the clock of a round; what its members are told counts down on it too."""
-        self._deadline = (effect.key, self._now() + effect.remaining_s)
-        self._tasks.after(DEADLINE, effect.remaining_s, lambda: self._answer(passed))
+        """Start the clock of a round; what its members are told counts down on it too.
+
+        A round that a restart has interrupted lasts until its members have had time to come back with their work.
+        """
+        grace_s = self._back_by - self._now() if effect.key == self._interrupted else 0.0
+        remaining_s = max(effect.remaining_s, grace_s)
+        self._deadline = (effect.key, self._now() + remaining_s)
+        self._tasks.after(DEADLINE, remaining_s, lambda: self._answer(passed))
 
     def invite_all(self, effect: Invite) -> None:
         """Push the task to its members; of those who are not connected, watch whether they come."""
@@ -113,7 +120,10 @@ class Pusher:
 
     def expect_back(self) -> None:
         """The server was started anew, so nobody is connected: everyone gets time to notice that it is back."""
-        self._back_by = self._now() + RETURN_S
+        live = self._open_round()
+        members = 0 if live is None else len(live.roster)
+        self._interrupted = None if live is None else live.key
+        self._back_by = self._now() + RETURN_S + return_spread_s(members)
 
     @property
     def _run(self) -> str:

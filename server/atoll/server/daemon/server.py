@@ -22,7 +22,7 @@ from atoll.server.daemon.evaluators import load_evaluators
 from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Sessions, come_back
+from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
@@ -98,8 +98,8 @@ class Daemon:
             await health.enter_graceful_shutdown()
         if self._coordinator is not None:
             self._coordinator.leave()
-        for session in self._sessions.all():
-            session.close(come_back(COME_BACK_S, "the server is stopping"))
+        for place, session in enumerate(self._sessions.all()):
+            session.close(come_back(COME_BACK_S + return_spread_s(place), "the server is stopping"))
         await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
         await self._closing.aclose()
         self._executor.shutdown(wait=True)

@@ -18,6 +18,8 @@ OUTBOX_MESSAGES = 64
 """Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
 CUT_S = 2.0
 """A closed stream whose participant does not read what is left is cut off after so many seconds."""
+RETURNS_PER_S = 250.0
+"""Participants that lost their connection together are asked to keep to this pace (TLS, check-in) coming back."""
 TAKEN_OVER_S = 10.0
 """Two processes with one identity replace each other no faster than this."""
 
@@ -136,6 +138,11 @@ class Sessions:
     def changed(self) -> asyncio.Event:
         """Set when next a participant comes, goes, or becomes free: take it before you look, to miss nothing."""
         return self._changed
+
+
+def return_spread_s(count: int) -> float:
+    """Seconds over which so many participants should spread their return."""
+    return count / RETURNS_PER_S
 
 
 def come_back(after_s: float, reason: str) -> participation_pb2.CheckInResponse:

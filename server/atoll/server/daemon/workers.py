@@ -133,7 +133,8 @@ class WorkerPool:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), self._config.drain_s + 5.0)
+            async with asyncio.timeout(self._config.drain_s + 5.0):
+                await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()

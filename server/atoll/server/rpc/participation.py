@@ -14,7 +14,7 @@ import grpc.aio
 
 import atoll.server
 from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back
+from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
@@ -117,6 +117,7 @@ class ParticipationService(ParticipationServiceServicer):
                 transfer_address=self._transfer_address,
                 certificate_remaining_s=self._desk.certificate_remaining_s(participant),
                 chunk_bytes=DEFAULT_CHUNK_BYTES,
+                return_spread_s=return_spread_s(len(self._sessions)),
             )
         )
 
