@@ -1,40 +1,72 @@
-"""Run benchmarks: ``python -m benchmarks [NAME ...]``; results go to benchmarks/results/NAME.json."""
+"""Run benchmarks: ``python -m benchmarks [NAME ...]``; results go to benchmarks/results/NAME.json.
+
+A single case with other settings: ``python -m benchmarks bulk --model-mb 400 --clients 4 --tls``; what is measured then
+is printed, not kept.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from benchmarks import fold, rounds
-from benchmarks.figures import Figure, table
+from benchmarks import bulk, fold, growth, memory, rounds, workers
+from benchmarks.figures import Figure, machine, table, write
+from benchmarks.options import Case, Options, progress
 
-RESULTS = Path(__file__).parent / "results"
-CASES: dict[str, Callable[[bool], list[Figure]]] = {"fold": fold.run, "rounds": rounds.run}
+CASES: dict[str, Case] = {
+    "fold": fold.run,
+    "rounds": rounds.run,
+    "bulk": bulk.run,
+    "memory": memory.run,
+    "workers": workers.run,
+    "growth": growth.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases; 1 if a figure misses its target, but never in a smoke run, which only shows that they run."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    unknown = [name for name in given.names if name not in CASES]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    settings = {key: value for key, value in vars(given).items() if key not in {"names", "json"}}
+    options = Options(**settings)
+    kept = options == Options()
+    figures: list[Figure] = []
+    for name in given.names or CASES:
+        started = time.monotonic()
+        progress(f"{name} ...")
+        found = CASES[name](options)
+        progress(f"{name}: {time.monotonic() - started:.0f} s")
+        if kept:
+            write(name, found)
+        if not given.json:
+            print(table(found), flush=True)
+        figures += found
+    if given.json:
+        print(json.dumps([asdict(figure) for figure in figures], indent=1))
+    else:
+        print(f"on {machine()}")
+    return 0 if options.smoke or all(figure.ok for figure in figures) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CASES)}; default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
+    parser.add_argument("--model-mb", type=float, help="size of the model, in 10^6 bytes")
+    parser.add_argument("--clients", type=int, help="participants")
+    parser.add_argument("--workers", type=int, help="ingest processes of the server")
+    parser.add_argument("--rounds", type=int, help="measured rounds")
+    parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=None, help="with TLS, or without")
+    parser.add_argument("--insecure", dest="tls", action="store_false", default=None, help="the same as --no-tls")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
-    unknown = [name for name in options.names if name not in CASES]
-    if unknown:
-        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    figures = []
-    for name in options.names or CASES:
-        found = CASES[name](options.smoke)
-        figures += found
-        if not options.smoke:
-            RESULTS.mkdir(exist_ok=True)
-            (RESULTS / f"{name}.json").write_text(json.dumps([asdict(figure) for figure in found], indent=1) + "\n")
-    print(json.dumps([asdict(figure) for figure in figures], indent=1) if options.json else table(figures))
-    return 0 if options.smoke or all(figure.ok for figure in figures) else 1
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,9 +1,18 @@
-"""One measured figure beside its limit, and the table that people read."""
+"""Figures beside their limits: the table that people read and the files that are kept."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -17,7 +26,7 @@ class Figure:
         limit: the limit or plain baseline; None where a figure stands alone.
         ratio: value / limit; None without a limit.
         target: what the ratio (or without one the value) should reach or stay below; None if it is only stated.
-        ok: whether the target is met.
+        ok: whether the target is met; True where nothing is asked.
         command: what makes this figure.
     """
 
@@ -30,12 +39,57 @@ class Figure:
     ok: bool
     command: str
 
+    @classmethod
+    def stated(cls, name: str, value: float, unit: str, command: str, *, beside: float | None = None) -> Figure:
+        """A figure that only informs, with what was measured beside it, if anything."""
+        return cls(name, value, unit, beside, value / beside if beside else None, None, ok=True, command=command)
+
+    @classmethod
+    def at_most(cls, name: str, value: float, unit: str, most: float, command: str) -> Figure:
+        """A figure that should not be above ``most``, in its own unit."""
+        return cls(name, value, unit, None, None, most, value <= most, command)
+
+    @classmethod
+    def at_least(cls, name: str, value: float, unit: str, least: float, command: str) -> Figure:
+        """A figure that should not be below ``least``, in its own unit."""
+        return cls(name, value, unit, None, None, least, value >= least, command)
+
+    @classmethod
+    def within(cls, name: str, value: float, unit: str, command: str, *, limit: float, target: float) -> Figure:
+        """A figure that should be at most ``target`` times a limit measured in the same run."""
+        return cls(name, value, unit, limit, value / limit, target, value <= target * limit, command)
+
 
 def table(figures: Sequence[Figure]) -> str:
     """The figures as aligned lines."""
-    lines = []
-    for figure in figures:
-        ratio = "" if figure.ratio is None else f"{figure.ratio:6.2f} of its limit"
-        verdict = "" if figure.target is None else f"  target {figure.target:g}: {'met' if figure.ok else 'MISSED'}"
-        lines.append(f"{figure.name:<44}{figure.value:10.3f} {figure.unit:<12}{ratio}{verdict}")
-    return "\n".join(lines)
+    width = max((len(figure.name) for figure in figures), default=0)
+    return "\n".join(_line(figure, width) for figure in figures)
+
+
+def write(name: str, figures: Sequence[Figure], folder: Path = RESULTS) -> None:
+    """Keep figures as ``<name>.json``: a list; each entry also carries the machine and the date (UTC)."""
+    about = {"machine": machine(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps([asdict(figure) | about for figure in figures], indent=1) + "\n")
+
+
+@cache
+def machine() -> str:
+    """The machine in a few words: processors and memory."""
+    names = [line.partition(":")[2].strip() for line in _lines(_CPUINFO) if line.startswith("model name")]
+    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{os.cpu_count()} cores {names[0] if names else platform.machine()}, {memory_gib:.0f} GiB"
+
+
+def _line(figure: Figure, width: int) -> str:
+    beside = "" if figure.limit is None else f"beside {figure.limit:.4g}: x {figure.ratio:.2f}"
+    verdict = "" if figure.target is None else f"target {figure.target:.4g}: {'met' if figure.ok else 'MISSED'}"
+    line = f"{figure.name:<{width}} {figure.value:>10.4g} {figure.unit:<10} {beside:<24} {verdict}"
+    return line.rstrip()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []

@@ -27,6 +27,7 @@ from atoll.wire.chunks import ElementRange
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding, encode
 from benchmarks.figures import Figure, table
+from benchmarks.options import Options
 
 TARGET = 0.5
 PLAIN = "plain float32 acc += w*x"
@@ -52,9 +53,9 @@ def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
     return figures
 
 
-def run(smoke: bool) -> list[Figure]:
-    """The benchmark as ``python -m benchmarks fold`` runs it; ``smoke``: small, once."""
-    return measure(1 << 20, 1) if smoke else measure()
+def run(options: Options) -> list[Figure]:
+    """The benchmark as ``python -m benchmarks fold`` runs it."""
+    return measure(1 << 20, 1) if options.smoke else measure()
 
 
 def _rates(cases: dict[str, Callable[[], object]], elements: int, repeats: int) -> dict[str, float]:

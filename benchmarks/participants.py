@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from atoll.client import Model, Participant, Task, Update
 
+_VALUE = np.float32(1e-3)
+
 
 class Idle(Participant):
-    """Sends the same small difference each round."""
+    """Hands in the same local weights each round; the platform computes local - global from them.
+
+    Args:
+        weights: ``array`` holds them, as a trainer does (one model's worth of memory); ``constant`` is one number seen
+            as an array, for machines that run many participants.
+    """
 
     examples = 1
 
-    def __init__(self) -> None:
-        self._delta: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
+    def __init__(self, weights: str = "array") -> None:
+        self._constant = weights == "constant"
+        self._weights: dict[str, npt.NDArray[np.float32]] = {}
 
     def fit(self, model: Model, task: Task) -> Update:
         """No training."""
         del task
-        if not self._delta:
-            self._delta = {name: np.full(view.shape, 1e-3, np.float32) for name, view in model.items()}
-        return Update(delta=self._delta, weight=1)
+        if not self._weights:
+            made = np.broadcast_to if self._constant else _filled
+            self._weights = {name: made(_VALUE, view.shape) for name, view in model.items()}
+        return Update(weights=self._weights, weight=1)
+
+
+def _filled(value: np.float32, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    return np.full(shape, value, np.float32)

@@ -1,0 +1,134 @@
+"""What the machine gives without the platform: plain gRPC streams, plain writing with fsync, plain loopback.
+
+Each is measured in the same run as the figure that stands beside it: a busy neighbour slows both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.identity import Authority
+from benchmarks.baseline_peer import MESSAGE_BYTES
+
+_PEER = [sys.executable, "-m", "benchmarks.baseline_peer"]
+_ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Seconds to move a model to every client at the same time, and back."""
+
+    down_s: float
+    up_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Both ways, one after the other, as a round does."""
+        return self.down_s + self.up_s
+
+
+def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 2) -> Streams:
+    """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the faster of repeats."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        certificate, ca = _certificates(Path(folder)) if tls else ([], [])
+        server = stack.enter_context(_peer(["serve", str(2 * clients), *certificate]))
+        address = f"127.0.0.1:{_line(server)}"
+        peers = [stack.enter_context(_peer(["client", address, str(size), *ca])) for _ in range(clients)]
+        for peer in peers:
+            _line(peer)
+        turns = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
+    return Streams(min(down for down, _ in turns), min(up for _, up in turns))
+
+
+def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 2) -> float:
+    """Seconds to write ``files`` new files of ``size`` bytes in turn, each fsynced; the fastest of ``repeats``."""
+    seconds = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            started = time.perf_counter()
+            for number in range(files):
+                _write(Path(place) / str(number), size)
+            seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def loopback(size: int) -> float:
+    """Seconds for ``size`` bytes through one TCP connection on loopback, from thread to thread."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = threading.Thread(target=_send, args=(listener.getsockname(), size))
+        started = time.perf_counter()
+        sender.start()
+        connection, _ = listener.accept()
+        with connection:
+            room = bytearray(MESSAGE_BYTES)
+            while connection.recv_into(room):
+                pass
+        sender.join()
+        return time.perf_counter() - started
+
+
+def _send(address: tuple[str, int], size: int) -> None:
+    piece = bytes(MESSAGE_BYTES)
+    with socket.create_connection(address) as connection:
+        for start in range(0, size, MESSAGE_BYTES):
+            connection.sendall(piece[: min(MESSAGE_BYTES, size - start)])
+
+
+def _write(path: Path, size: int) -> None:
+    piece = os.urandom(MESSAGE_BYTES)
+    with path.open("wb", buffering=0) as file:
+        for start in range(0, size, MESSAGE_BYTES):
+            file.write(piece[: min(MESSAGE_BYTES, size - start)])
+        os.fsync(file.fileno())
+
+
+def _all(peers: Sequence[subprocess.Popen[str]], what: str) -> float:
+    started = time.perf_counter()
+    for peer in peers:
+        assert peer.stdin is not None
+        peer.stdin.write(what + "\n")
+        peer.stdin.flush()
+    for peer in peers:
+        _line(peer)
+    return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def _peer(arguments: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*_PEER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _line(peer: subprocess.Popen[str]) -> str:
+    assert peer.stdout is not None
+    line = peer.stdout.readline().strip()
+    if not line:
+        raise RuntimeError(f"a plain gRPC peer ended with status {peer.wait()}")
+    return line
+
+
+def _certificates(folder: Path) -> tuple[list[str], list[str]]:
+    """Arguments with the server's certificate and key, and the client's CA."""
+    authority = Authority.open(folder / "ca", now=time.time())
+    pair = authority.server_key_pair(("127.0.0.1",), now=time.time())
+    certificate, key, ca = folder / "server.pem", folder / "server.key", folder / "ca.pem"
+    certificate.write_bytes(pair.certificate_pem)
+    key.write_bytes(pair.key_pem)
+    ca.write_bytes(authority.certificate_pem)
+    return [str(certificate), str(key)], [str(ca)]

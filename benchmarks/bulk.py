@@ -1,0 +1,84 @@
+"""Rounds of a large model beside plain gRPC streams of the same bytes, and plain writing of the uploads.
+
+A round is timed from release to release, with every update fsynced before it is acknowledged and the new model before
+it is visible. The first round, which makes caches and touches memory, is stated for itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks import baselines
+from benchmarks.federation import Course, federation
+from benchmarks.figures import Figure
+from benchmarks.options import Options, progress
+
+MB = 1_000_000
+TARGET = 1.3
+STRETCH = 1.5
+SERVER_MODELS, SERVER_MB = 2.5, 300
+CLIENT_MODELS, CLIENT_MB = 2.2, 150
+
+
+def run(options: Options) -> list[Figure]:
+    """1 GB and two clients unless told otherwise, without TLS and with it."""
+    usual = [True] if options.smoke else [False, True]
+    kinds = usual if options.tls is None else [options.tls]
+    return [figure for tls in kinds for figure in _measure(options, tls=tls)]
+
+
+def _measure(options: Options, *, tls: bool) -> list[Figure]:
+    model_mb, clients = options.or_else(options.model_mb, 1000.0, 1.0), options.or_else(options.clients, 2, 2)
+    rounds, workers = options.or_else(options.rounds, 4, 2), options.workers or 1
+    size = int(model_mb * MB) // 4 * 4
+    with_tls = "TLS" if tls else "plaintext"
+    what = f"{model_mb:g} MB, {clients} clients{f', {workers} workers' if workers > 1 else ''}, {with_tls}"
+    command = options.command("bulk")
+    progress(f"{what}: plain streams and writes")
+    plain = baselines.streams(size, clients, tls=tls, repeats=1 if options.smoke else 2)
+    written = baselines.write_and_fsync(size, clients, repeats=1 if options.smoke else 2)
+    progress(
+        f"{what}: streams {plain.down_s:.2f} + {plain.up_s:.2f} s, write and fsync {written:.2f} s; now {rounds} rounds"
+    )
+    with federation(clients=clients, tls=tls, workers=workers) as place:
+        course = place.run(elements=size // 4, rounds=rounds + 1, clients=clients)
+    progress(f"{what}: {course.first_s:.2f} s the first, then {', '.join(f'{one:.2f}' for one in course.seconds)} s")
+    again = baselines.streams(size, clients, tls=tls, repeats=1)
+    written = min(written, baselines.write_and_fsync(size, clients, repeats=1))
+    streamed = min(plain.total_s, again.total_s)
+    median = statistics.median(course.seconds)
+    return [
+        _judged(f"round, {what}", median, command, limit=streamed + written, target=TARGET, smoke=options.smoke),
+        Figure.stated("  beside the gRPC streams alone (stretch: 1.5)", median, "s", command, beside=streamed),
+        Figure.stated("  its first round", course.first_s, "s", command, beside=streamed + written),
+        *memory_figures(course, model_mb, what, command),
+    ]
+
+
+def memory_figures(course: Course, model_mb: float, what: str, command: str) -> list[Figure]:
+    """Peaks of the server's and of a client's memory."""
+    server, client = course.server, course.client
+    return [
+        Figure.at_most(
+            f"  server anonymous memory, {what}",
+            server.anonymous / MB,
+            "MB",
+            SERVER_MODELS * model_mb + SERVER_MB,
+            command,
+        ),
+        Figure.at_most(
+            f"  client anonymous memory, {what}",
+            client.anonymous / MB,
+            "MB",
+            CLIENT_MODELS * model_mb + CLIENT_MB,
+            command,
+        ),
+        Figure.stated("  server mapped files", server.mapped / MB, "MB", command),
+        Figure.stated("  client mapped files", client.mapped / MB, "MB", command),
+    ]
+
+
+def _judged(name: str, value: float, command: str, *, limit: float, target: float, smoke: bool) -> Figure:
+    if smoke:
+        return Figure.stated(name, value, "s", command, beside=limit)
+    return Figure.within(name, value, "s", command, limit=limit, target=target)

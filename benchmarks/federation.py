@@ -1,0 +1,254 @@
+"""Real servers and idle participants on loopback, as subprocesses, for every benchmark of whole rounds.
+
+with federation(clients=2, tls=True) as place:
+    course = place.run(elements=2560, rounds=200)
+    course.seconds   # of each round but the first, from release to release
+    course.first_s   # of the first, which also makes caches and touches memory
+    course.server    # peak memory of the server's processes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atoll.wire import safetensors
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from benchmarks.sampling import Memory, Sampler
+
+ATOLL = [sys.executable, "-c", "from atoll.client.cli import main; main()"]
+ROOT = Path(__file__).parents[1]
+WAIT_S = 1800
+READY_TIMEOUT_S = 60
+_PIECE = 1 << 22
+_WATCHED = 4
+"""Participants whose memory is sampled; reading that of many would slow what is measured."""
+
+JOB = """
+[job]
+name = "benchmark"
+rounds = {rounds}
+
+[model]
+initial = "init.safetensors"
+
+[cohort]
+size = {clients}
+
+[evaluation]
+before_training = false
+final = false
+"""
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a run went.
+
+    Attributes:
+        first_s: seconds of the first round, from its opening: caches are made and memory is touched.
+        seconds: of each later round, from the release before to its own: nothing is left out.
+        rounds: the rounds as ``atoll run show --json`` tells them, released ones only.
+        server: peak memory of all processes of the server.
+        client: peak memory of the largest of the first few participants.
+        disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
+    """
+
+    first_s: float
+    seconds: list[float]
+    rounds: list[dict[str, Any]]
+    server: Memory
+    client: Memory
+    disk_bytes: int
+
+
+class Federation:
+    """A server that runs, and the processes of its participants; made by ``federation``."""
+
+    def __init__(self, place: Path, nursery: Nursery, *, tls: bool) -> None:
+        self.place = place
+        self.data = place / "data"
+        self.tls = tls
+        self.environment = {**os.environ, "ATOLL_DATA": str(self.data), "PYTHONPATH": _python_path()}
+        self.address = ""
+        self.server: subprocess.Popen[bytes] | None = None
+        self.participants: list[subprocess.Popen[bytes]] = []
+        self._nursery = nursery
+
+    def start_server(self, *options: str) -> None:
+        """Start the server and wait until it serves.
+
+        Raises:
+            RuntimeError: if it does not.
+        """
+        reading, writing = os.pipe()
+        arguments = ["server", "start", "--port", "0", "--ready-fd", str(writing), "--log-level", "warning", *options]
+        if not self.tls:
+            arguments.append("--insecure")
+        self.server = self._nursery.start([*ATOLL, *arguments], self.environment, "server", keep_open=(writing,))
+        os.close(writing)
+        with os.fdopen(reading) as ready:
+            line = ready.readline()
+        if not line:
+            raise RuntimeError(f"the server did not start:\n{self._nursery.log('server')[-4000:]}")
+        self.address = json.loads(line)["address"]
+        if not self.tls:
+            self.environment["ATOLL_SERVER"] = self.address
+
+    def start_clients(self, count: int, *, weights: str = "array") -> None:
+        """Start participants that do not train, each a process of its own."""
+        access = self._tokens(count) if self.tls else [self._insecure(number) for number in range(count)]
+        for number, how in enumerate(access):
+            name = f"client-{number}"
+            arguments = ["client", "start", "benchmarks.participants:Idle", "--arg", f"weights={weights}", *how]
+            arguments += ["--state", str(self.place / name)]
+            self.participants.append(self._nursery.start([*ATOLL, *arguments], self.environment, name))
+
+    def start_process(self, arguments: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+        """Start another process of participants; it counts as one of them and is ended with the others."""
+        process = self._nursery.start(arguments, self.environment, name)
+        self.participants.append(process)
+        return process
+
+    def run(self, *, elements: int, rounds: int, clients: int, job: str = JOB, watch_disk: bool = False) -> Course:
+        """Train ``rounds`` rounds with a model of so many float32 elements and wait for the end.
+
+        Raises:
+            RuntimeError: if the run does not release that many models.
+        """
+        assert self.server is not None, "start_server first"
+        (self.place / "job.toml").write_text(job.format(rounds=rounds, clients=clients))
+        _write_zeros(self.place / "init.safetensors", elements)
+        groups = {"server": self.server.pid}
+        groups |= {f"client {one.pid}": one.pid for one in self.participants[:_WATCHED]}
+        with Sampler(groups, self.data if watch_disk else None) as sampler:
+            run = self.call("run", "submit", str(self.place / "job.toml"))["run"]
+            self.command("run", "watch", run)
+            shown = self.call("run", "show", run)
+        released = [entry for entry in shown["rounds"] if entry["phase"] == "released"]
+        if len(released) != rounds:
+            raise RuntimeError(f"{len(released)} of {rounds} rounds were released: {shown}"[:4000])
+        closed = [float(entry["closed_at"]) for entry in released]
+        largest = max((sampler.peak(name) for name in groups if name != "server"), key=lambda one: one.anonymous)
+        return Course(
+            first_s=closed[0] - float(released[0]["opened_at"]),
+            seconds=[float(gap) for gap in np.diff(closed)],
+            rounds=released,
+            server=sampler.peak("server"),
+            client=largest,
+            disk_bytes=sampler.disk_bytes,
+        )
+
+    def call(self, *arguments: str) -> Any:
+        """An ``atoll`` command's answer, from its ``--json``."""
+        return json.loads(self.command(*arguments, "--json"))
+
+    def command(self, *arguments: str) -> bytes:
+        """Run an ``atoll`` command as the operator; what it prints.
+
+        Raises:
+            RuntimeError: if it fails; what it said is in the message.
+        """
+        if not self.tls:
+            arguments = (*arguments, "--insecure")
+        done = subprocess.run(
+            [*ATOLL, *arguments], env=self.environment, timeout=WAIT_S, capture_output=True, check=False
+        )
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace")[-2000:]
+            raise RuntimeError(f"atoll {' '.join(arguments)} ended with {done.returncode}: {said}")
+        return done.stdout
+
+    def _tokens(self, count: int) -> list[list[str]]:
+        tokens = self.call("token", "new", "--count", str(count))["tokens"]
+        return [["--join", token] for token in tokens]
+
+    def _insecure(self, number: int) -> list[str]:
+        return ["--insecure", "--server", self.address, "--participant", participant_id(number)]
+
+
+@contextlib.contextmanager
+def federation(
+    *, clients: int, tls: bool = True, workers: int = 1, weights: str = "array", options: Sequence[str] = ()
+) -> Iterator[Federation]:
+    """A server with ``clients`` idle participants, each a process; everything ends with the ``with`` block.
+
+    Args:
+        clients: how many.
+        tls: mutual TLS, or plaintext.
+        workers: ingest processes of the server.
+        weights: see ``participants.Idle``.
+        options: further ones of ``atoll server start``.
+    """
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder, Nursery(Path(folder)) as nursery:
+        made = Federation(Path(folder), nursery, tls=tls)
+        made.start_server("--workers", str(workers), *options)
+        made.start_clients(clients, weights=weights)
+        yield made
+
+
+def participant_id(number: int) -> str:
+    """An id for a participant without a certificate: ``p`` and twelve letters."""
+    letters = "".join(chr(ord("a") + number // 26**place % 26) for place in reversed(range(8)))
+    return f"pidle{letters}"
+
+
+class Nursery:
+    """Starts processes with a log each, and ends all of them on leaving."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, arguments: Sequence[str], environment: dict[str, str], name: str, keep_open: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start one; its output goes to the log of that name."""
+        with self._log(name).open("wb") as output:
+            process = subprocess.Popen(
+                arguments, env=environment, pass_fds=keep_open, stdout=output, stderr=subprocess.STDOUT
+            )
+        self._started.append(process)
+        return process
+
+    def log(self, name: str) -> str:
+        """What a process has said."""
+        return self._log(name).read_text(encoding="utf-8", errors="replace")
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._started):
+            process.send_signal(signal.SIGTERM)
+        for process in self._started:
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def _write_zeros(path: Path, elements: int) -> None:
+    layout = Layout((TensorSpec("weight", (elements,), Dtype.FLOAT32),))
+    zeros = np.zeros(min(elements, _PIECE), np.float32)
+    pieces = (zeros[: min(_PIECE, elements - start)].data for start in range(0, elements, _PIECE))
+    safetensors.write(path, layout, pieces)
+
+
+def _python_path() -> str:
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,43 @@
+"""How rounds grow: with the number of clients at 10 MB, and with the size of the model at two clients.
+
+Time should grow linearly, the server's memory not with the clients, and the disk stay within what lies in the spool
+and the models that are kept.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from benchmarks import baselines
+from benchmarks.bulk import MB
+from benchmarks.federation import federation
+from benchmarks.figures import Figure
+from benchmarks.options import Options, progress
+
+CLIENTS = (1, 2, 4, 8, 16, 32, 64)
+CLIENTS_MB = 10.0
+SIZES_MB = (1.0, 4.0, 10.0, 40.0, 100.0, 400.0, 1000.0, 4000.0)
+SIZES_CLIENTS = 2
+
+
+def run(options: Options) -> list[Figure]:
+    """Both tables; with --clients or --model-mb only the row that these name."""
+    if options.clients is not None or options.model_mb is not None or options.smoke:
+        return _row(options, options.or_else(options.model_mb, CLIENTS_MB, 0.1), options.clients or SIZES_CLIENTS)
+    rows = [(CLIENTS_MB, clients) for clients in CLIENTS] + [(size, SIZES_CLIENTS) for size in SIZES_MB]
+    return [figure for model_mb, clients in rows for figure in _row(options, model_mb, clients)]
+
+
+def _row(options: Options, model_mb: float, clients: int) -> list[Figure]:
+    rounds = options.or_else(options.rounds, 2 if model_mb > 400 else 5, 1)
+    size, command = int(model_mb * MB) // 4 * 4, f"{options.command('growth')}"
+    streamed = baselines.streams(size, clients).total_s + baselines.write_and_fsync(size, clients)
+    with federation(clients=clients, tls=options.tls is True, weights="constant", options=["--keep-models", "1"]) as at:
+        course = at.run(elements=size // 4, rounds=rounds + 1, clients=clients, watch_disk=True)
+    what = f"{model_mb:g} MB, {clients} clients"
+    progress(f"{what}: {statistics.median(course.seconds):.3f} s")
+    return [
+        Figure.stated(f"round, {what}", statistics.median(course.seconds), "s", command, beside=streamed),
+        Figure.stated(f"  server anonymous memory, {what}", course.server.anonymous / MB, "MB", command),
+        Figure.stated(f"  server disk, {what}", course.disk_bytes / MB, "MB", command),
+    ]

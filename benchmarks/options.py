@@ -1,0 +1,60 @@
+"""What a case can be told on the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.figures import Figure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of one run of a case; None leaves a setting to the case.
+
+    Attributes:
+        smoke: tiny sizes: only that everything runs.
+        model_mb: size of the model in 10^6 bytes of float32.
+        clients: participants.
+        workers: ingest processes of the server.
+        rounds: measured rounds.
+        tls: with TLS, without, or as the case has it.
+    """
+
+    smoke: bool = False
+    model_mb: float | None = None
+    clients: int | None = None
+    workers: int | None = None
+    rounds: int | None = None
+    tls: bool | None = None
+
+    def or_else(self, given: T | None, usual: T, small: T) -> T:
+        """A setting as given, else ``small`` in a smoke run, else ``usual``."""
+        if given is not None:
+            return given
+        return small if self.smoke else usual
+
+    def command(self, name: str) -> str:
+        """The command line that makes these figures."""
+        given = {
+            "--model-mb": self.model_mb,
+            "--clients": self.clients,
+            "--workers": self.workers,
+            "--rounds": self.rounds,
+        }
+        words = [f"{option} {value:g}" for option, value in given.items() if value is not None]
+        if self.tls is not None:
+            words.append("--tls" if self.tls else "--insecure")
+        return " ".join(["python -m benchmarks", name, *words])
+
+
+Case = Callable[[Options], list[Figure]]
+
+
+def progress(text: str) -> None:
+    """Tell on standard error what is being measured now."""
+    print(f"  {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""Memory of processes while something runs, from /proc."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+INTERVAL_S = 0.1
+_KIB = 1024
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes resident: ``anonymous`` is the process's own; ``mapped`` (files, shared memory) is page cache."""
+
+    anonymous: int = 0
+    mapped: int = 0
+
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(self.anonymous + other.anonymous, self.mapped + other.mapped)
+
+
+class Sampler:
+    """Peaks of the memory of groups of processes, sampled on a thread while the ``with`` block runs.
+
+    Args:
+        groups: by name, the process that heads it; its descendants at the moment belong to it.
+        folder: watch also what its files take on disk.
+    """
+
+    def __init__(self, groups: dict[str, int], folder: Path | None = None) -> None:
+        self._groups = groups
+        self._folder = folder
+        self._peaks = dict.fromkeys(groups, Memory())
+        self.disk_bytes = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="memory-sampler", daemon=True)
+
+    def peak(self, group: str) -> Memory:
+        """The largest sums over the group's processes at one moment, anonymous and mapped each for itself."""
+        return self._peaks[group]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(INTERVAL_S):
+            for name, head in self._groups.items():
+                now, before = total(family(head)), self._peaks[name]
+                self._peaks[name] = Memory(max(now.anonymous, before.anonymous), max(now.mapped, before.mapped))
+            if self._folder is not None:
+                self.disk_bytes = max(self.disk_bytes, disk_bytes(self._folder))
+
+
+def total(pids: Iterable[int]) -> Memory:
+    """Memory of these processes together; one that has ended counts nothing."""
+    return sum((memory_of(pid) for pid in pids), Memory())
+
+
+def memory_of(pid: int) -> Memory:
+    """Memory of one process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return Memory()
+    fields = {key: value for key, _, value in (line.partition(":") for line in lines)}
+    bytes_of = {key: int(fields.get(key, "0 kB").split()[0]) * _KIB for key in ("RssAnon", "RssFile", "RssShmem")}
+    return Memory(bytes_of["RssAnon"], bytes_of["RssFile"] + bytes_of["RssShmem"])
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    found = [pid]
+    for one in found:
+        try:
+            children = Path(f"/proc/{one}/task/{one}/children").read_text(encoding="utf-8").split()
+        except OSError:
+            continue
+        found += [int(child) for child in children]
+    return found
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes that a folder's files take on disk; files that go meanwhile count nothing."""
+    return sum(_blocks(path) for path in folder.rglob("*"))
+
+
+def _blocks(path: Path) -> int:
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0
+    return found.st_blocks * 512
