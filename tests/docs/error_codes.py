@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
+from typing import get_type_hints
 
 from atoll.server.errors import ServerError
 from atoll.server.rpc.errors import status_of_kind
@@ -83,13 +85,15 @@ def _code_attribute(node: ast.AST) -> str:
 
 
 def _kind(module: str, node: ast.Call, owner: ast.AST) -> type[ServerError] | None:
-    """The error class that is called, or whose ``__init__`` calls its base's; None for other calls."""
+    """The error class that is called, that a called function gives, or whose ``__init__`` calls its base's; or None."""
     called = node.func
     if isinstance(called, ast.Attribute) and called.attr == "__init__" and isinstance(owner, ast.ClassDef):
         name = owner.name
     else:
         name = called.id if isinstance(called, ast.Name) else ""
     kind = getattr(importlib.import_module(module), name, None)
+    if isinstance(kind, FunctionType):
+        kind = get_type_hints(kind).get("return")
     return kind if isinstance(kind, type) and issubclass(kind, ServerError) else None
 
 

@@ -13,6 +13,7 @@
     ├── TooLateError                nobody's fault: the round moved on
     ├── UnavailableError            the server is starting, stopping or overloaded; try again
     ├── StorageError                disk or database failed; nothing was acknowledged
+    │   └── StorageFullError        there is no room: what waits goes on once there is
     ├── CorruptDataError            bytes on disk do not match their digest
     └── SetupError                  the server cannot start where and how it was told to
 
@@ -31,16 +32,26 @@ class ServerError(Exception):
 
     Args:
         code: stable, machine readable, ``area.what``; listed in docs/protocol.md.
-        message: what happened, with the values.
+        message: what happened, with the values. It travels, also to participants: never a path of this machine.
         remedy: what to do next.
         retry_after_s: seconds after which the same call may work; None if it will not.
+        where: file or database that it is about; stands in the log and before operators on this machine, never in
+            ``detail``, which travels.
     """
 
     fault: ClassVar[Fault] = Fault.SERVER
 
-    def __init__(self, code: str, message: str, remedy: str = "", retry_after_s: float | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, code: str, message: str, remedy: str = "", retry_after_s: float | None = None, *, where: object = ""
+    ) -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = str(where)
         self.detail = ErrorDetail(code, self.fault, message, remedy, retry_after_s)
+
+    @property
+    def logged(self) -> str:
+        """Place, message and remedy: for logs, and for operators on this machine."""
+        return f"{self.where}: {self.detail}" if self.where else str(self.detail)
 
 
 class CallerError(ServerError):
@@ -85,6 +96,10 @@ class UnavailableError(ServerError):
 
 class StorageError(ServerError):
     """Disk or database failed; nothing was acknowledged."""
+
+
+class StorageFullError(StorageError):
+    """There is no room: what waits goes on once there is."""
 
 
 class CorruptDataError(ServerError):

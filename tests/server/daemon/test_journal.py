@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from atoll.server.daemon.driver import Entry, Played
 from atoll.server.daemon.evaluators import Judgement
 from atoll.server.daemon.journal import (
+    Replayed,
     SqlJournal,
     add_judgement,
     event_from_json,
@@ -38,7 +39,6 @@ from atoll.server.rounds import (
     RoundKey,
     RoundPrepared,
     RunPolicy,
-    RunState,
     Started,
     StragglerPolicy,
     UpdateRef,
@@ -136,7 +136,7 @@ async def test_events_come_back_in_order_with_their_times(store: Store, player: 
     found = await player.journal.read(RUN, 0)
     assert found == [(event, 100.0 + place) for place, event in enumerate(EVERY[:3])]
     assert await player.journal.read(RUN, 2) == found[2:]
-    assert await store.reader.run(lambda connection: replayed(connection, FIRST)) == (player.state, 3)
+    assert await store.reader.run(lambda connection: replayed(connection, FIRST)) == Replayed(player.state, 3)
 
 
 async def test_an_entry_that_does_not_continue_the_log_is_refused_whole(player: Player) -> None:
@@ -249,7 +249,7 @@ class TestDamage:
     async def test_a_log_that_does_not_follow_from_itself_is_not_replayed(self, store: Store) -> None:
         await self.log(store, ("started", event_to_json(Started())), ("charged", event_to_json(Charged(KEY))))
 
-        def replay(connection: Connection) -> tuple[RunState, int]:
+        def replay(connection: Connection) -> Replayed:
             return replayed(connection, FIRST)
 
         with pytest.raises(CorruptDataError, match="event 1 of the log does not follow"):

@@ -17,9 +17,10 @@ from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.errors import ServerError, StorageError, UnavailableError
+from atoll.server.ingest.desk import Disposition
 from atoll.server.ingest.node import IngestNode
 from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
-from atoll.server.stores import DirectoryBlobStore, RecordConflictError
+from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
 from tests.server.daemon import plugins
 from tests.server.daemon.federation import WAIT_S, Client, Federation, job, opened, update_values
@@ -159,6 +160,24 @@ class TestSums:
         status, detail = (await federation.members(run))[alice.name]
         assert status == "rejected"
         assert "does not match its digest" in detail
+        assert str(federation.services.spool.root) not in detail
+
+    async def test_the_row_of_a_report_whose_update_is_lost_does_not_say_that_it_counts(
+        self, federation: Federation
+    ) -> None:
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        task = await alice.next("participate")
+        digest = await asyncio.to_thread(alice.spool, task.key, update_values(1))
+        flip(next(federation.services.spool.root.glob(f"{run}/0.0/{alice.name}/*/*.data")), 5)
+        assert (await alice.claim(task.key, digest)).disposition is Disposition.COUNTED
+        await bob.report(task.key, update_values(2))
+        await federation.ended(run)
+        found = await federation.store.reader.run(lambda connection: reports.of_attempt(connection, run, 0, 0))
+        assert {row.participant: (row.disposition, row.counted) for row in found} == {
+            alice.name: ("dropped", False),
+            bob.name: ("counted", True),
+        }
 
     async def test_an_update_that_turns_out_damaged_in_the_sum_is_left_out(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch

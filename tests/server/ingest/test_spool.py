@@ -166,7 +166,7 @@ class TestCommitted:
         write(spool, ref(), CHUNKS)
         with pytest.raises(NotFoundError), spool.committed(RUN, 0, 0, ALICE, digest_of(CHUNKS)):
             pass
-        assert "no committed upload" in spool.flaw(RUN, 0, 0, ALICE, digest_of(CHUNKS))
+        assert "the stored update is gone" in spool.flaw(RUN, 0, 0, ALICE, digest_of(CHUNKS))
 
     def test_a_flipped_payload_bit_never_comes_out(self, spool: Spool) -> None:
         digest = committed(spool, ref(), CHUNKS).digest

@@ -163,7 +163,7 @@ def test_damage_in_one_chunk_leaves_the_others_readable(blobs: DirectoryBlobStor
 def test_a_file_under_another_name_is_found(blobs: DirectoryBlobStore) -> None:
     one, two = _put(blobs, b"one").name, _put(blobs, b"two").name
     _path(blobs, one).replace(_path(blobs, two))
-    with pytest.raises(BlobDamagedError, match="does not match the name"):
+    with pytest.raises(BlobDamagedError, match="does not match its name"):
         blobs.verify(two)
 
 

@@ -14,7 +14,7 @@ from atoll.server.stores import (
     Store,
     StoreBusyError,
     StoreClosedError,
-    StoreUnavailableError,
+    StoreFullError,
     Writer,
     event_log,
     runs,
@@ -174,7 +174,7 @@ def test_a_database_that_is_full_says_so_and_recovers(tmp_path: Any) -> None:
 
     store.writer.submit(lambda c: c.exec_driver_sql("PRAGMA max_page_count=100")).result()
     failure = store.writer.submit(grow).exception()
-    assert isinstance(failure, CommitError | StoreUnavailableError)
+    assert isinstance(failure, StoreFullError)
     assert "full" in str(failure)
     assert "free some space" in failure.detail.remedy
     store.writer.submit(lambda c: c.exec_driver_sql("PRAGMA max_page_count=100000")).result()

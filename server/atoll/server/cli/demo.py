@@ -78,7 +78,7 @@ def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> 
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
     except ServerError as error:
-        raise CommandError(error.detail.message, error.detail.remedy) from error
+        raise CommandError(str(error), error.detail.remedy) from error
     _show(summary, json_output=json_output)
     if summary.status != "finished":
         raise RunFailedError(f"the run {summary.status}; the report says why: {summary.report}")

@@ -69,7 +69,7 @@ def start(*, log_level: str, json_log: bool, ready_fd: int | None, **settings: A
     except InvalidRequestError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:
-        raise CommandError(error.detail.message, error.detail.remedy) from error
+        raise CommandError(str(error), error.detail.remedy) from error
 
 
 def _problem(item: Any) -> str:

@@ -12,7 +12,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.invitations import max_weight, stop_message
-from atoll.server.daemon.journal import SqlJournal, replayed
+from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.reporting import (
     answer_to,
@@ -291,10 +291,10 @@ class Coordinator:
         layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
 
         first = initial(run.id, to_run_policy(spec), run.initial_model)
-        state, next_seq = await self._services.reader.run(lambda connection: replayed(connection, first))
-        log.info("run %s resumes: %s", run.id, state.status, extra={"run": run.id})
-        active = self._activate(run, spec, layout, state, next_seq, resumed=True)
-        if state.status is RunStatus.SUBMITTED:
+        found = await self._journal.resume(first)
+        log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
+        active = self._activate(run, spec, layout, found.state, found.next_seq, resumed=True)
+        if found.state.status is RunStatus.SUBMITTED:
             await active.performer.begin()
 
     async def _sweep(self, active: set[str]) -> None:

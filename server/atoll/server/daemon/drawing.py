@@ -123,7 +123,7 @@ class CohortPool:
         try:
             stored = self._services.writer.submit(record_online, spells)
         except UnavailableError as error:
-            log.warning("time online not counted: %s", error.detail)
+            log.warning("time online not counted: %s", error.logged)
             return None
         stored.add_done_callback(_log_failure)
         return stored
@@ -171,6 +171,6 @@ def _history(record: ParticipantHistory) -> History:
 def _log_failure(stored: Future[None]) -> None:
     error = None if stored.cancelled() else stored.exception()
     if isinstance(error, StorageError):
-        log.warning("time online not counted: %s", error.detail)
+        log.warning("time online not counted: %s", error.logged)
     elif error is not None:
         log.error("time online not counted", exc_info=error)

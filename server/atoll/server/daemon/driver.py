@@ -69,6 +69,11 @@ class Entry:
         return self.after.run_id
 
     @property
+    def next_seq(self) -> int:
+        """The place of the first event after these."""
+        return self.first_seq + len(self.logged)
+
+    @property
     def logged(self) -> tuple[Played, ...]:
         """The events that belong to the log."""
         return tuple(played for played in self.played if played.changed)
@@ -229,7 +234,7 @@ class RunDriver:
         entry = Entry(self.state, state, self.next_seq, tuple(played for _, played in outcomes))
         if entry.logged or any(played.also is not None for played in entry.played):
             await self.journal.append(entry)
-        self.next_seq += len(entry.logged)
+        self.next_seq = entry.next_seq
         self.state = state
         for posted, played in outcomes:
             self._begin(played.effects)

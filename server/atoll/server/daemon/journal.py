@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
@@ -14,6 +15,7 @@ from atoll.server.daemon.evaluators import Judgement
 from atoll.server.daemon.histories import record_drawn, record_ended
 from atoll.server.daemon.records import member_record, metrics_of, round_record
 from atoll.server.errors import CorruptDataError
+from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import (
     CohortDrawn,
     Effect,
@@ -21,16 +23,42 @@ from atoll.server.rounds import (
     Finish,
     RecordMember,
     RecordRound,
+    Rejected,
     RoundError,
     RoundKey,
     RoundState,
     RunState,
     step,
 )
-from atoll.server.stores import Reader, Writer, event_log, reports, rounds, runs
+from atoll.server.stores import Reader, Snapshot, Writer, event_log, reports, rounds, runs, snapshots
 from atoll.server.stores.event_log import LoggedEvent
 
+log = logging.getLogger(__name__)
+
+SNAPSHOT_VERSION = 1
+SNAPSHOT_EVENTS = 500
+"""After so many events the end of a round leaves a snapshot."""
+_MOST_EVENTS = 8 * SNAPSHOT_EVENTS
+"""After so many there is one, round or no round: a start replays hardly more than this."""
+KEEP_EVENTS = 100_000
+
+_STATES: TypeAdapter[RunState] = TypeAdapter(RunState)
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A run as it was left.
+
+    Attributes:
+        state: how it stands.
+        next_seq: the place of its next event.
+        snapshot_seq: the place of the snapshot that this began from; 0 if there was none.
+    """
+
+    state: RunState
+    next_seq: int
+    snapshot_seq: int = 0
 
 
 def event_to_json(event: Event) -> str:
@@ -62,14 +90,23 @@ def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
 
 
 class SqlJournal:
-    """Stores a run's events with the records that their effects ask for."""
+    """Stores a run's events with the records that their effects ask for, and from time to time what they amount to.
 
-    def __init__(self, writer: Writer, reader: Reader) -> None:
+    Args:
+        writer: the database's writer.
+        reader: the database's readers.
+        keep_events: of a run in work so many of its newest events stay, and as many as its snapshots do not cover.
+    """
+
+    def __init__(self, writer: Writer, reader: Reader, *, keep_events: int = KEEP_EVENTS) -> None:
         self._writer = writer
         self._reader = reader
+        self._keep_events = keep_events
+        self._snapshots: dict[str, int] = {}  # run in work → place of its newest snapshot
 
     async def append(self, entry: Entry) -> None:
         """See ``driver.Journal``."""
+        due = self._is_due(entry)
         rows = [
             LoggedEvent(entry.first_seq + place, played.at, played.event.kind, event_to_json(played.event))
             for place, played in enumerate(entry.logged)
@@ -80,8 +117,36 @@ class SqlJournal:
             _record_status(connection, entry.before, entry.after)
             for played in entry.played:
                 _record(connection, entry.after, played)
+            if due:
+                self._put_snapshot(connection, entry)
 
         await self._writer.run(work)
+        if entry.after.status.ended:
+            self._snapshots.pop(entry.run, None)
+        elif due:
+            self._snapshots[entry.run] = entry.next_seq
+
+    async def resume(self, first: RunState) -> Replayed:
+        """A run, ``first`` as it began, as the database leaves it: its newest snapshot and the events since then.
+
+        Raises:
+            CorruptDataError: if they are damaged, or tell of what the rules do not allow.
+        """
+        found = await self._reader.run(lambda connection: replayed(connection, first))
+        self._snapshots[first.run_id] = found.snapshot_seq
+        return found
+
+    def _is_due(self, entry: Entry) -> bool:
+        """At the end of a round, when its state is smallest; in the middle of one only if that is long in coming."""
+        if entry.after.status.ended or not entry.logged:
+            return False
+        since = entry.next_seq - self._snapshots.get(entry.run, 0)
+        ends = any(isinstance(effect, RecordRound) for played in entry.played for effect in played.effects)
+        return since >= (SNAPSHOT_EVENTS if ends else _MOST_EVENTS)
+
+    def _put_snapshot(self, connection: Connection, entry: Entry) -> None:
+        covered = snapshots.put(connection, snapshot_of(entry.after, entry.next_seq))
+        event_log.prune(connection, entry.run, below=min(covered, entry.next_seq - self._keep_events))
 
     async def read(self, run: str, start: int) -> list[tuple[Event, float]]:
         """See ``driver.Journal``."""
@@ -105,15 +170,43 @@ def logged_events(connection: Connection, run: str, *, start: int = 0) -> Iterat
             ) from error
 
 
-def replayed(connection: Connection, state: RunState) -> tuple[RunState, int]:
-    """A run as its log leaves it, from how it began, and the place of the next event.
+def snapshot_of(state: RunState, seq: int) -> Snapshot:
+    """What the events before ``seq`` amount to."""
+    return Snapshot.of(state.run_id, seq, SNAPSHOT_VERSION, _STATES.dump_json(state).decode())
+
+
+def replayed(connection: Connection, first: RunState) -> Replayed:
+    """A run as its newest snapshot that can be read, and the events since then, leave it; ``first`` is how it began.
 
     Raises:
         CorruptDataError: if the log is damaged, or tells of what the rules do not allow.
     """
-    place = 0
+    for snapshot in snapshots.newest_first(connection, first.run_id):
+        state = _state_of(snapshot)
+        if state is not None:
+            return _played_on(connection, state, snapshot.seq)
+    return _played_on(connection, first, 0)
+
+
+def _state_of(snapshot: Snapshot) -> RunState | None:
+    """The state; None, with a warning, if it is damaged or of another version: the log has to tell more then."""
+    why = "it was changed on disk"
+    if snapshot.whole:
+        try:
+            if snapshot.version == SNAPSHOT_VERSION:
+                return _STATES.validate_json(snapshot.body)
+            why = f"it is of version {snapshot.version}, this program reads {SNAPSHOT_VERSION}"
+        except ValueError as error:
+            why = f"it cannot be read: {error}"
+    log.warning("run %s: its snapshot at event %d is left out: %s", snapshot.run_id, snapshot.seq, why)
+    return None
+
+
+def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
+    place = start
     try:
-        for place, (event, at) in enumerate(logged_events(connection, state.run_id), start=1):  # noqa: B007 - the last
+        for event, at in logged_events(connection, state.run_id, start=start):
+            place += 1
             state = step(state, event, at).state
     except RoundError as error:
         raise CorruptDataError(
@@ -121,12 +214,19 @@ def replayed(connection: Connection, state: RunState) -> tuple[RunState, int]:
             f"run {state.run_id}: event {place - 1} of the log does not follow from those before it: {error}",
             "start the version of the server that wrote it, or restore the data directory from a back-up",
         ) from error
-    return state, place
+    return Replayed(state, place, start)
 
 
 def _record(connection: Connection, after: RunState, played: Played) -> None:
-    if isinstance(played.event, CohortDrawn) and played.changed:
-        record_drawn(connection, played.event, played.at)
+    match played.event:
+        case CohortDrawn() if played.changed:
+            record_drawn(connection, played.event, played.at)
+        case Rejected(key=key, participant=participant) if played.changed:
+            # The acknowledged update turned out to be damaged or gone: its row must not go on saying that it counts.
+            dropped = Disposition.DROPPED.value
+            reports.drop(connection, after.run_id, (key.round, key.attempt), participant, disposition=dropped)
+        case _:
+            pass
     for effect in played.effects:
         _record_effect(connection, after, effect, played.at)
     if played.also is not None:

@@ -171,7 +171,7 @@ class NodePool:
             try:
                 await call(node)
             except ServerError as error:
-                log.warning("ingest node %s keeps old sums for now: %s", node.name, error.detail)
+                log.warning("ingest node %s keeps old sums for now: %s", node.name, error.logged)
 
     def _choose(self, name: str) -> Node:
         if not self._nodes:
@@ -184,7 +184,13 @@ def _opened(path: Path) -> PartialSum:
     try:
         return PartialFile(path)
     except (PartialSumError, OSError) as error:
-        raise UnavailableError("node.partial", f"{path}: {error}", "fold again", retry_after_s=1.0) from error
+        raise UnavailableError(
+            "node.partial",
+            "a worker's partial sum cannot be read",
+            "fold again",
+            retry_after_s=1.0,
+            where=f"{path}: {error}",
+        ) from error
 
 
 def _sum_of(outcome: PartialSum | BaseException) -> PartialSum:

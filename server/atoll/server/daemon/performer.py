@@ -146,7 +146,7 @@ class RunPerformer:
         except _UNUSABLE as error:
             await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:
-            log.info("run %s: %s is folded later: %s", self._driver.run, update.participant, error.detail)
+            log.info("run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
 
     async def _aggregate(self, effect: Aggregate) -> None:
         # The sum is read without a lock: nothing may be folded into it any more.
@@ -163,7 +163,7 @@ class RunPerformer:
         damaged = await self._releaser.unreadable(effect)
         if not damaged:
             raise error
-        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.detail)
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.logged)
         for update, reason in damaged:
             await self._answer(Rejected(update.key, update.participant, reason))
 
@@ -233,7 +233,7 @@ class RunPerformer:
                 if loop.time() >= until:
                     raise
                 log.warning(
-                    "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.detail
+                    "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
                 )
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_RETRY_S)

@@ -7,6 +7,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from atoll.server.disk import fsync_directory
+
 PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644
 PRIVATE_DIRECTORY_MODE = 0o700
@@ -49,16 +51,3 @@ def read_private(path: Path) -> bytes:
                 f"if you are sure that nobody did, run chmod 600 {path}"
             )
         return file.read(_MAX_BYTES)
-
-
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable.
-
-    Raises:
-        OSError: if the directory cannot be opened or synced.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

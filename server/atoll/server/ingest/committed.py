@@ -38,8 +38,9 @@ class Committed:
         if view is None:
             raise CorruptDataError(
                 "spool.corrupt",
-                f"{self.folder / record.segment}{DATA}: the chunk at byte {record.position} does not match its digest",
+                f"the chunk at byte {record.position} of the stored update does not match its digest",
                 _LOST,
+                where=f"{self.folder / record.segment}{DATA}",
             )
         return view
 
@@ -63,7 +64,9 @@ def open_committed(path: Path, digest: str) -> Iterator[Committed]:
     try:
         maps = {name: map_segment(folder, name) for name in {record.segment for record in records}}
     except (OSError, ValueError) as error:
-        raise CorruptDataError("spool.corrupt", f"{path}: a segment cannot be read: {error}", _LOST) from error
+        raise CorruptDataError(
+            "spool.corrupt", "a part of the stored update cannot be read", _LOST, where=f"{path}: {error}"
+        ) from error
     yield Committed(folder, records, maps)
 
 
@@ -90,9 +93,11 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("spool.missing", f"{path}: no committed upload there", _LOST) from None
+        raise NotFoundError("spool.missing", "the stored update is gone", _LOST, where=path) from None
     except OSError as error:
-        raise CorruptDataError("spool.corrupt", f"{path}: cannot be read: {error}", _LOST) from error
+        raise CorruptDataError(
+            "spool.corrupt", "the stored update cannot be read", _LOST, where=f"{path}: {error}"
+        ) from error
     size = SEGMENT_NAME_CHARS + RECORD_BYTES
     records = []
     for at in range(UPLOAD_ID_CHARS, len(raw) - size + 1, size):
@@ -100,6 +105,6 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
         records.append(unpack_record(raw[at + SEGMENT_NAME_CHARS : at + size], path, name))
     if update_digest([record.header for record in records]) != digest:
         raise CorruptDataError(
-            "spool.corrupt", f"{path}: its records do not make up the update that it is named after", _LOST
+            "spool.corrupt", "the stored records do not make up the update that was acknowledged", _LOST, where=path
         )
     return raw[:UPLOAD_ID_CHARS].decode("ascii", "replace"), records

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 from atoll.server.aggregation import Accumulator, Grid
-from atoll.server.errors import StorageError
+from atoll.server.disk import storage_error
 from atoll.server.ingest.committed import Committed
 from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
@@ -102,9 +102,7 @@ class IngestNode:
             try:
                 accumulator.write_to(path)
             except OSError as error:
-                raise StorageError(
-                    "storage.partial", f"{path}: {error.strerror}", "free some space", retry_after_s=1.0
-                ) from error
+                raise storage_error("storage.partial", "a partial sum cannot be written", error, where=path) from error
             return accumulator.total_weight
 
     def drop(self, run: str, round_number: int, attempt: int) -> None:

@@ -85,12 +85,15 @@ def unpack_record(raw: bytes, path: Path, segment: str) -> Record:
     offset, block, stride, count, encoding, _, position, max_abs, sum_squares, digest, checksum = _RECORD.unpack(raw)
     if blake3(raw[:-_CHECKSUM_BYTES]).digest(_CHECKSUM_BYTES) != checksum:
         raise CorruptDataError(
-            "spool.corrupt", f"{path}: a record does not match its checksum", "the upload must be re-sent"
+            "spool.corrupt",
+            "a record of the upload does not match its checksum",
+            "the upload must be re-sent",
+            where=path,
         )
     try:
         header = ChunkHeader(ElementRange(offset, block, stride, count), encoding_of(encoding), digest)
     except ChunkError as error:
-        raise CorruptDataError("spool.corrupt", f"{path}: {error}", "the upload must be re-sent") from None
+        raise CorruptDataError("spool.corrupt", str(error), "the upload must be re-sent", where=path) from None
     return Record(header, segment, position, max_abs, sum_squares)
 
 

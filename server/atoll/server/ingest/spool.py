@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.errors import InvalidRequestError, ServerError, StorageError, TooLateError
+from atoll.server.disk import fsync_path, storage_error
+from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -83,8 +84,9 @@ def refused_by_disk(error: OSError, what: str) -> ServerError:
         return TooLateError(
             "round.over", "the round is over, its uploads have been removed", "wait for the next invitation"
         )
-    log.warning("%s: %s", what, error)
-    return StorageError("storage.spool", f"{what}: {error.strerror}", "try again later", retry_after_s=5.0)
+    found = storage_error("storage.spool", what, error)
+    log.warning("%s", found.logged)
+    return found
 
 
 class Spool:
@@ -97,7 +99,7 @@ class Spool:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _fsync(root.parent)
+        fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
 
     def folder(self, upload: UploadRef) -> Path:
@@ -146,7 +148,7 @@ class Spool:
         digest = update_digest([record.header for record in records])
         for name in sorted({record.segment for record in records}):
             try:
-                _fsync(folder / f"{name}{DATA}")
+                fsync_path(folder / f"{name}{DATA}")
             except OSError:
                 _remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
                 raise
@@ -156,7 +158,7 @@ class Spool:
             pack_committed(upload.upload_id, records),
         )
         for parent in (folder, *list(folder.parents)[:4]):
-            _fsync(parent)
+            fsync_path(parent)
         return digest
 
     @contextlib.contextmanager
@@ -182,6 +184,7 @@ class Spool:
                 for record in upload.records:
                     upload.payload(record)
         except ServerError as error:
+            log.warning("an acknowledged update cannot be read: %s", error.logged, extra={"run": run})
             return str(error.detail)
         return ""
 
@@ -276,11 +279,3 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -34,6 +34,7 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
     (errors.LimitExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.TooLateError, grpc.StatusCode.ABORTED),
     (errors.UnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (errors.StorageFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.StorageError, grpc.StatusCode.UNAVAILABLE),
     (errors.CorruptDataError, grpc.StatusCode.DATA_LOSS),
     (errors.ServerError, grpc.StatusCode.INTERNAL),
@@ -65,7 +66,7 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
         detail = ErrorDetail("server.internal", Fault.SERVER, message, "see the server's log")
         known = grpc.StatusCode.INTERNAL, detail
     elif isinstance(error, errors.StorageError | errors.CorruptDataError):
-        log.error("%s failed: %s", method, error)
+        log.error("%s failed: %s", method, error.logged)
     status, detail = known
     await context.abort(status, str(detail)[:MAX_STATUS_CHARS], (_bounded(detail).trailer(),))
 

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from atoll.server import errors
-from atoll.wire.status import detail_from_trailers
+from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
 
 _KINDS: dict[grpc.StatusCode, type[errors.ServerError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.InvalidRequestError,
@@ -39,5 +39,12 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
         if detail is None:
             message = f"the {peer} does not answer: {error.code().name} {error.details()}"
             raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from error
-        kind = _KINDS.get(error.code(), errors.ServerError)
+        kind = _kind(error.code(), detail)
         raise kind(detail.code, detail.message, detail.remedy, detail.retry_after_s) from error
+
+
+def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:
+    """Too much of something is the caller's fault; a disk that is full is not."""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and detail.fault is Fault.SERVER:
+        return errors.StorageFullError
+    return _KINDS.get(code, errors.ServerError)

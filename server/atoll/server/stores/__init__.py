@@ -18,6 +18,7 @@ from atoll.server.stores import (
     reports,
     rounds,
     runs,
+    snapshots,
     tokens,
 )
 from atoll.server.stores.blobs import Blob, BlobStore, BlobWriter
@@ -35,6 +36,7 @@ from atoll.server.stores.errors import (
     StoreBusyError,
     StoreClosedError,
     StoreDamagedError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from atoll.server.stores.event_log import LoggedEvent
@@ -46,6 +48,7 @@ from atoll.server.stores.release import Release
 from atoll.server.stores.reports import Recorded, Report
 from atoll.server.stores.rounds import Member, Round
 from atoll.server.stores.runs import Run
+from atoll.server.stores.snapshots import Snapshot
 from atoll.server.stores.store import Store
 from atoll.server.stores.writer import Writer
 
@@ -74,10 +77,12 @@ __all__ = [
     "Round",
     "Run",
     "SchemaError",
+    "Snapshot",
     "Store",
     "StoreBusyError",
     "StoreClosedError",
     "StoreDamagedError",
+    "StoreFullError",
     "StoreUnavailableError",
     "Writer",
     "certificates",
@@ -90,5 +95,6 @@ __all__ = [
     "reports",
     "rounds",
     "runs",
+    "snapshots",
     "tokens",
 ]

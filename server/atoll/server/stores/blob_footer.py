@@ -30,24 +30,24 @@ def read_footer(descriptor: int, path: Path) -> BlobManifest:
     file_bytes = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TAIL.size, max(0, file_bytes - _TAIL.size))
     if len(tail) != _TAIL.size:
-        raise BlobDamagedError(f"{path} is cut short: it has {file_bytes} bytes")
+        raise BlobDamagedError(f"a blob is cut short: it has {file_bytes} bytes", where=path)
     packed_bytes, magic = _TAIL.unpack(tail)
     body_bytes = file_bytes - _TAIL.size - packed_bytes
     if magic != _MAGIC or body_bytes < 0:
-        raise BlobDamagedError(f"{path} is cut short or not a blob: its footer is missing")
+        raise BlobDamagedError("a blob is cut short or none: its footer is missing", where=path)
     manifest = _unpack(os.pread(descriptor, packed_bytes, body_bytes), path)
     if manifest.size_bytes != body_bytes:
-        raise BlobDamagedError(f"{path} holds {body_bytes} bytes, its manifest says {manifest.size_bytes}")
+        raise BlobDamagedError(f"a blob holds {body_bytes} bytes, its manifest says {manifest.size_bytes}", where=path)
     return manifest
 
 
 def _unpack(packed: bytes, path: Path) -> BlobManifest:
     digests = packed[_HEADER.size :]
     if len(packed) < _HEADER.size or len(digests) % DIGEST_BYTES:
-        raise BlobDamagedError(f"{path}: the manifest in its footer cannot be read")
+        raise BlobDamagedError("the manifest in a blob's footer cannot be read", where=path)
     size_bytes, chunk_bytes = _HEADER.unpack_from(packed)
     cuts = range(0, len(digests), DIGEST_BYTES)
     try:
         return BlobManifest(size_bytes, chunk_bytes, tuple(digests[cut : cut + DIGEST_BYTES] for cut in cuts))
     except DigestError as error:
-        raise BlobDamagedError(f"{path}: the manifest in its footer is impossible: {error}") from None
+        raise BlobDamagedError(f"the manifest in a blob's footer is impossible: {error}", where=path) from None

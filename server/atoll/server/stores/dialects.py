@@ -30,6 +30,7 @@ from atoll.server.stores.errors import (
     RecordConflictError,
     SchemaError,
     StoreDamagedError,
+    StoreFullError,
     StoreUnavailableError,
 )
 
@@ -38,7 +39,6 @@ _WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoi
 _SCHEMA_LOCK = 0x61746F6C6C  # "atoll": key of the PostgreSQL advisory lock held while migrating
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _REMEDIES = {
-    sqlite3.SQLITE_FULL: "the disk is full: free some space",
     sqlite3.SQLITE_READONLY: "make the data directory and its files writable for the server's account",
     sqlite3.SQLITE_CANTOPEN: "check that the data directory exists and that the server's account may write to it",
     sqlite3.SQLITE_PERM: "check the permissions of the data directory",
@@ -121,23 +121,32 @@ def check_database(connection: Connection) -> None:
         return  # PostgreSQL checks its own pages
     found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
     if found != "ok":
-        raise StoreDamagedError(f"{_place(connection.engine.url)} is damaged: {found}")
+        raise StoreDamagedError(f"the database is damaged: {found}", where=_place(connection.engine.url))
 
 
 def translate(error: SQLAlchemyError, url: URL) -> ServerError:
     """The store's error for an error of the driver."""
     place = _place(url)
     if isinstance(error, IntegrityError):
-        return RecordConflictError(f"{place}: {error.orig}")
+        return RecordConflictError(f"{error.orig}")
     if not isinstance(error, DBAPIError) or isinstance(error, (DataError, ProgrammingError)):
-        return StorageError("store.query", f"{place}: {error}", "this is a fault in the server: please report it")
+        return StorageError(
+            "store.query",
+            f"a query of the database failed: {type(error).__name__}",
+            "this is a fault in the server: please report it",
+            where=f"{place}, {error}",
+        )
     cause = error.orig
     if not isinstance(cause, sqlite3.Error):
-        return StoreUnavailableError(f"{place}: {cause}", _CHECK_SERVER)
+        return StoreUnavailableError("the database server cannot be used", _CHECK_SERVER, where=f"{place}, {cause}")
     code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary code of an extended one
     if code in _DAMAGED:
-        return StoreDamagedError(f"{place}: {cause}")
-    return StoreUnavailableError(f"{place}: {cause}", _REMEDIES.get(code, "see the server's log"))
+        return StoreDamagedError(f"the database is damaged: {cause}", where=place)
+    if code == sqlite3.SQLITE_FULL:
+        return StoreFullError(f"the database cannot be written: {cause}", where=place)
+    return StoreUnavailableError(
+        f"the database cannot be used: {cause}", _REMEDIES.get(code, "see the server's log"), where=place
+    )
 
 
 def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:

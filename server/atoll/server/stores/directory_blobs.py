@@ -12,7 +12,6 @@ process left behind from what a living one is writing.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import mmap
 import os
@@ -23,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from atoll.server.identity.files import fsync_directory
+from atoll.server.disk import fsync_directory, is_full
 from atoll.server.stores.blob_footer import pack_footer, read_footer
-from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreUnavailableError
+from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest, ManifestBuilder
 from atoll.wire.errors import DigestError
 
@@ -111,7 +110,7 @@ class DirectoryBlobStore:
             try:
                 manifest = read_footer(descriptor, path)
                 if manifest.name != name:
-                    raise BlobDamagedError(f"{path}: the manifest does not match the name of the file")
+                    raise BlobDamagedError("the manifest of a blob does not match its name", where=path)
                 yield descriptor, path, manifest
             finally:
                 os.close(descriptor)
@@ -189,7 +188,7 @@ class MappedBlob:
             try:
                 self.manifest.verify_chunk(index, view)
             except DigestError as error:
-                raise BlobDamagedError(f"{self._path}, bytes {start} to {stop - 1}: {error}") from None
+                raise BlobDamagedError(f"bytes {start} to {stop - 1} of a blob: {error}", where=self._path) from None
             self._verified[index] = True
         return view
 
@@ -210,9 +209,11 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "free some space" if full else "check the disk, and that the server's account may write there"
-        raise StoreUnavailableError(f"{path}: {error.strerror or error}", remedy) from error
+        if is_full(error):
+            raise StoreFullError("a blob cannot be written: the disk is full", where=path) from error
+        remedy = "check the disk, and that the server's account may write there"
+        message = f"a blob cannot be read or written: {error.strerror or type(error).__name__}"
+        raise StoreUnavailableError(message, remedy, where=path) from error
 
 
 def _create_locked(incoming: Path) -> tuple[Path, int]:

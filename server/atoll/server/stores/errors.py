@@ -4,7 +4,9 @@
 
     ServerError
     ├── StorageError
-    │   ├── StoreUnavailableError     database or disk cannot be used: full, read-only, gone, locked
+    │   ├── StorageFullError
+    │   │   └── StoreFullError        the disk of database or blobs is full
+    │   ├── StoreUnavailableError     database or disk cannot be used: read-only, gone, locked
     │   ├── CommitError               a commit failed: nothing of it was acknowledged, repeat it
     │   └── SchemaError               the database is not one that this version can use
     ├── CorruptDataError
@@ -23,11 +25,13 @@
 
 from __future__ import annotations
 
+from atoll.server.disk import FREE_SOME_SPACE
 from atoll.server.errors import (
     ConflictError,
     CorruptDataError,
     NotFoundError,
     StorageError,
+    StorageFullError,
     UnavailableError,
 )
 
@@ -35,10 +39,17 @@ _RETRY_AFTER_S = 1.0
 
 
 class StoreUnavailableError(StorageError):
-    """Database or disk cannot be used: full, read-only, gone, locked."""
+    """Database or disk cannot be used: read-only, gone, locked."""
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__("store.unavailable", message, remedy, _RETRY_AFTER_S)
+    def __init__(self, message: str, remedy: str, *, where: object = "") -> None:
+        super().__init__("store.unavailable", message, remedy, _RETRY_AFTER_S, where=where)
+
+
+class StoreFullError(StorageFullError):
+    """The disk of database or blobs is full; nothing was acknowledged."""
+
+    def __init__(self, message: str, *, where: object = "") -> None:
+        super().__init__("storage.full", message, FREE_SOME_SPACE, _RETRY_AFTER_S, where=where)
 
 
 class CommitError(StorageError):
@@ -47,8 +58,8 @@ class CommitError(StorageError):
     Whether the database kept it is unknown until it is read again: every write here may be repeated.
     """
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__("store.commit", message, remedy, _RETRY_AFTER_S)
+    def __init__(self, message: str, remedy: str, *, where: object = "") -> None:
+        super().__init__("store.commit", message, remedy, _RETRY_AFTER_S, where=where)
 
 
 class SchemaError(StorageError):
@@ -61,15 +72,17 @@ class SchemaError(StorageError):
 class StoreDamagedError(CorruptDataError):
     """The database is damaged."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("store.damaged", message, "stop the server and restore the data directory from a back-up")
+    def __init__(self, message: str, *, where: object = "") -> None:
+        remedy = "stop the server and restore the data directory from a back-up"
+        super().__init__("store.damaged", message, remedy, where=where)
 
 
 class BlobDamagedError(CorruptDataError):
     """A blob is truncated or changed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("blob.damaged", message, "restore the file from a back-up or a replica; check the disk")
+    def __init__(self, message: str, *, where: object = "") -> None:
+        remedy = "restore the file from a back-up or a replica; check the disk"
+        super().__init__("blob.damaged", message, remedy, where=where)
 
 
 class StoreBusyError(UnavailableError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from blake3 import blake3
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from atoll.server.stores.errors import RecordConflictError, StoreDamagedError
@@ -51,6 +51,11 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
             f"run {run_id}: event {batch[0].seq} is already in the log, which goes on at {expected}",
             "make sure that only one server drives this run",
         ) from error
+
+
+def prune(connection: Connection, run_id: str, *, below: int) -> int:
+    """Remove the events before a place; how many. A snapshot of the run must stand at that place or before it."""
+    return connection.execute(delete(events).where(events.c.run_id == run_id, events.c.seq < below)).rowcount
 
 
 def next_seq(connection: Connection, run_id: str) -> int:

@@ -20,7 +20,8 @@ class Report:
     """One acknowledged report.
 
     ``digest`` is the update's (empty for an evaluation), ``node`` the ingest node that holds it, ``disposition`` what
-    the participant was told, ``counted`` whether a released sum has it.
+    became of it (what the participant was told, and "dropped" once the server has found its update damaged),
+    ``counted`` whether a released sum has it.
     """
 
     run_id: str
@@ -94,6 +95,17 @@ def mark_counted(connection: Connection, run_id: str, keys: Collection[tuple[int
         update(reports).where(this).values(counted=True),
         [{"of_round": key[0], "of_attempt": key[1], "of_participant": key[2]} for key in keys],
     )
+
+
+def drop(connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, disposition: str) -> None:
+    """Record that no sum will take a report, ``key`` = (round, attempt); nothing happens if there is none."""
+    this = (
+        (reports.c.run_id == run_id)
+        & (reports.c.round == key[0])
+        & (reports.c.attempt == key[1])
+        & (reports.c.participant == participant)
+    )
+    connection.execute(update(reports).where(this).values(disposition=disposition, counted=False))
 
 
 def _of_attempt(run_id: str, round_number: int, attempt: int) -> Select[Any]:

@@ -3,6 +3,7 @@
 What the tables promise:
 
 - ``events`` is a run's durable log: replaying it in order of ``seq`` (0, 1, 2, ... no gap) gives the run's state.
+  Events before the older of a run's ``snapshots`` may be gone.
 - ``reports`` has at most one row per participant and attempt of a round: a participant counts at most once.
 - ``charges`` has at most one row per round of a run: no sum is charged, or released, twice.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
@@ -114,6 +115,16 @@ events = Table(
     Column("seq", BigInteger, primary_key=True, autoincrement=False),
     Column("at", Double, nullable=False),
     Column("kind", _NAME, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("checksum", String(32), nullable=False),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("run_id", _NAME, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
     Column("body", Text, nullable=False),
     Column("checksum", String(32), nullable=False),
 )

@@ -17,8 +17,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine, NestedTransaction
 from sqlalchemy.exc import SQLAlchemyError
 
+from atoll.server.errors import ServerError, StorageError
 from atoll.server.stores.dialects import translate
-from atoll.server.stores.errors import CommitError, StoreBusyError, StoreClosedError
+from atoll.server.stores.errors import CommitError, StoreBusyError, StoreClosedError, StoreFullError
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -140,7 +141,7 @@ class Writer:
     def _fail(self, batch: list[_Job[Any]], error: BaseException) -> None:
         said = translate(error, self._engine.url) if isinstance(error, SQLAlchemyError) else None
         for job in batch:
-            failure = CommitError(f"not stored: {said or repr(error)}", said.detail.remedy if said else "")
+            failure = _not_stored(said, error)
             failure.__cause__ = error
             job.future.set_exception(failure)
 
@@ -153,3 +154,12 @@ def _undo(connection: Connection, savepoint: NestedTransaction, cause: BaseExcep
         raise (cause if isinstance(cause, SQLAlchemyError) else error) from None
     if connection.invalidated:
         raise cause
+
+
+def _not_stored(said: ServerError | None, error: BaseException) -> StorageError:
+    """The error of a failed commit, an object of its own for each caller."""
+    if isinstance(said, StoreFullError):
+        return StoreFullError(said.detail.message, where=said.where)
+    if said is None:
+        return CommitError(f"not stored: {type(error).__name__}", "see the server's log", where=repr(error))
+    return CommitError(f"not stored: {said.detail.message}", said.detail.remedy, where=said.where)

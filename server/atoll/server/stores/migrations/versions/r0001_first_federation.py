@@ -19,6 +19,7 @@ def upgrade() -> None:
     _create_tokens()
     _create_charges()
     _create_events()
+    _create_snapshots()
     _create_models()
     _create_participant_history()
     _create_reports()
@@ -124,6 +125,19 @@ def _create_events() -> None:
         sa.Column("checksum", sa.String(length=32), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_events_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_events")),
+    )
+
+
+def _create_snapshots() -> None:
+    op.create_table(
+        "snapshots",
+        sa.Column("run_id", sa.String(length=64), nullable=False),
+        sa.Column("seq", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("checksum", sa.String(length=32), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_snapshots_run_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_snapshots")),
     )
 
 

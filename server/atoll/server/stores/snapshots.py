@@ -1,0 +1,74 @@
+"""What a run's log amounts to at some place in it, so that a start need not replay the log from its beginning.
+
+The newest two of a run are kept: should one be damaged, the other one and the events since then give the same state.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from blake3 import blake3
+from sqlalchemy import Connection, delete, insert, select
+
+from atoll.server.stores.rows import fetch_all, select_all, to_row
+from atoll.server.stores.schema import snapshots
+
+KEPT = 2
+_CHECKSUM_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run's state after the events before ``seq``; ``body`` is JSON in the form that ``version`` names."""
+
+    run_id: str
+    seq: int
+    version: int
+    body: str
+    checksum: str
+
+    @classmethod
+    def of(cls, run_id: str, seq: int, version: int, body: str) -> Snapshot:
+        """A snapshot with its checksum."""
+        return cls(run_id, seq, version, body, _checksum(run_id, seq, version, body))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is what was written."""
+        return self.checksum == _checksum(self.run_id, self.seq, self.version, self.body)
+
+
+def put(connection: Connection, snapshot: Snapshot) -> int:
+    """Keep a snapshot, newer than those there are, and drop all but the newest two; the place of the older one kept.
+
+    Events before that place are not needed to resume the run. 0 if this is the first.
+    """
+    connection.execute(insert(snapshots).values(to_row(snapshot)))
+    of_run = snapshots.c.run_id == snapshot.run_id
+    newest = select(snapshots.c.seq).where(of_run).order_by(snapshots.c.seq.desc()).limit(KEPT)
+    kept: list[int] = list(connection.execute(newest).scalars())
+    if len(kept) < KEPT:
+        return 0
+    connection.execute(delete(snapshots).where(of_run, snapshots.c.seq < kept[-1]))
+    return kept[-1]
+
+
+def newest_first(connection: Connection, run_id: str) -> tuple[Snapshot, ...]:
+    """A run's snapshots; whether each is ``whole`` is for the caller to look at."""
+    query = select_all(Snapshot, snapshots).where(snapshots.c.run_id == run_id).order_by(snapshots.c.seq.desc())
+    return fetch_all(connection, Snapshot, query)
+
+
+def drop(connection: Connection, run_id: str) -> None:
+    """Remove a run's snapshots: it has ended."""
+    connection.execute(delete(snapshots).where(snapshots.c.run_id == run_id))
+
+
+def _checksum(run_id: str, seq: int, version: int, body: str) -> str:
+    hasher = blake3(struct.pack("<QQ", seq, version))
+    for text in (run_id, body):
+        data = text.encode()
+        hasher.update(struct.pack("<Q", len(data)))
+        hasher.update(data)
+    return hasher.hexdigest(_CHECKSUM_BYTES)
