@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
+from click.core import ParameterSource
 
 from atoll.server.cli.errors import BadInputError, CommandError
-from atoll.server.daemon.config import ServerConfig
+from atoll.server.daemon.config import DEFAULT_DATA, ServerConfig
+from atoll.server.daemon.config_file import load_config
 from atoll.server.daemon.logs import configure_logging
 from atoll.server.daemon.server import Addresses, Daemon
 from atoll.server.errors import InvalidRequestError, ServerError
-
-DEFAULT_DATA = Path("atoll-data")
 
 
 @click.group()
@@ -30,6 +29,13 @@ def server() -> None:
 
 
 @server.command()
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ATOLL_SERVER_CONFIG",
+    help="TOML file with these settings and more (docs/server-reference.md); options here take precedence.",
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
@@ -57,14 +63,12 @@ def server() -> None:
 )
 @click.option("--json-log", is_flag=True, help="Log one JSON object per line.")
 @click.option("--ready-fd", type=int, help="Write one JSON line with the addresses to this descriptor when serving.")
-def start(*, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
+def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
     """Serve until interrupted; on an existing directory, resume every run where it stood."""
+    given = {name: value for name, value in settings.items() if _is_given(name)}
     try:
-        config = ServerConfig(**settings)
-    except ValidationError as error:
-        raise BadInputError("\n".join(_problem(item) for item in error.errors())) from None
-    configure_logging(log_level, as_json=json_log)
-    try:
+        config = load_config(given, config_file)
+        configure_logging(log_level, as_json=json_log)
         asyncio.run(_serve(config, ready_fd))
     except InvalidRequestError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
@@ -72,10 +76,10 @@ def start(*, log_level: str, json_log: bool, ready_fd: int | None, **settings: A
         raise CommandError(str(error), error.detail.remedy) from error
 
 
-def _problem(item: Any) -> str:
-    option = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + " " if item["loc"] else ""
-    given = f"{item['input']!r}: " if item["loc"] else ""
-    return f"{option}{given}{item['msg'].removeprefix('Value error, ')}"
+def _is_given(name: str) -> bool:
+    """Whether an option was on the command line or in the environment, and is not just its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is not None and source is not ParameterSource.DEFAULT
 
 
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:

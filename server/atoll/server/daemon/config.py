@@ -6,7 +6,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from atoll.server.daemon.limits import Limits
 from atoll.wire.loopback import is_loopback
+
+DEFAULT_DATA = Path("atoll-data")
 
 
 class ServerConfig(BaseModel):
@@ -18,7 +21,9 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: Path = Field(description="Directory of the database, models, spool and certificate authority.")
+    data: Path = Field(
+        default=DEFAULT_DATA, description="Directory of the database, models, spool and certificate authority."
+    )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(default=7400, ge=0, le=65535, description="Main port; 0 picks a free one.")
     enrol_port: int | None = Field(default=None, ge=0, le=65535, description="Enrolment port; default: main port + 1.")
@@ -42,6 +47,7 @@ class ServerConfig(BaseModel):
     keep_models: int = Field(
         default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
     )
+    limits: Limits = Field(default=Limits(), description="What participants, addresses and messages may take.")
 
     @model_validator(mode="after")
     def _insecure_only_on_loopback(self) -> ServerConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -10,7 +11,14 @@ from pydantic.fields import FieldInfo
 
 from atoll.server.jobs.section import Hint, Section
 
-_KINDS: dict[object, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_KINDS: dict[object, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+    tuple: "a list of texts",
+}
 
 
 def hint_of(field: FieldInfo) -> Hint:
@@ -38,7 +46,8 @@ def allowed(field: FieldInfo) -> str:
         return ", ".join(f'"{item}"' for item in choices)
     if section_of(field):
         return "a table"
-    return f"{_KINDS.get(_required_type(field), 'a table of settings')}{_range(field)}"
+    kind = _required_type(field)
+    return f"{_KINDS.get(get_origin(kind) or kind, 'a table of settings')}{_range(field)}"
 
 
 def _required_type(field: FieldInfo) -> object:
