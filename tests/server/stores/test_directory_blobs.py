@@ -14,7 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atoll.server.stores import BlobDamagedError, BlobMissingError, BlobStore, DirectoryBlobStore, StoreUnavailableError
+from atoll.server.errors import StorageError
+from atoll.server.stores import (
+    BlobDamagedError,
+    BlobMissingError,
+    BlobStore,
+    DirectoryBlobStore,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from atoll.wire.digest import BlobManifest
 
 CHUNK = 1024
@@ -222,9 +230,20 @@ def test_a_disk_that_takes_no_more_gives_a_clear_error_and_no_blob(blobs: Direct
     assert list((blobs.root / "incoming").iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(errno.EIO, "check the disk"), (errno.ENOSPC, "free some space")])
+@pytest.mark.parametrize(
+    ("number", "kind", "told", "remedy"),
+    [
+        (errno.EIO, StoreUnavailableError, os.strerror(errno.EIO), "check the disk"),
+        (errno.ENOSPC, StoreFullError, "disk is full", "free some space"),
+    ],
+)
 def test_a_failing_fsync_is_no_commit(
-    blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+    blobs: DirectoryBlobStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[StorageError],
+    told: str,
+    remedy: str,
 ) -> None:
     def fail(_: int) -> None:
         raise OSError(number, os.strerror(number))
@@ -232,8 +251,9 @@ def test_a_failing_fsync_is_no_commit(
     with blobs.create() as writer:
         writer.write(b"weights")
         monkeypatch.setattr(os, "fsync", fail)
-        with pytest.raises(StoreUnavailableError, match=os.strerror(number)) as refused:
+        with pytest.raises(kind, match=told) as refused:
             writer.commit()
+    assert str(blobs.root) not in str(refused.value.detail)
     assert remedy in refused.value.detail.remedy
     assert list(blobs.names()) == []
     assert list((blobs.root / "incoming").iterdir()) == []
