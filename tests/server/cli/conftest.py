@@ -47,7 +47,15 @@ def summary(
 
 def a_round(number: int, phase: str = "released", **fields: Any) -> control_pb2.RoundSummary:
     member = control_pb2.MemberSummary(
-        participant="pa", organisation="lab", status="timed_out", detail="too slow", report_seconds=-1
+        participant="pa",
+        organisation="lab",
+        status="timed_out",
+        detail="too slow",
+        report_seconds=-1,
+        accept_seconds=-1,
+        upload_seconds=-1,
+        fold_seconds=-1,
+        end_seconds=3,
     )
     values: dict[str, Any] = {
         "round": number,
@@ -105,7 +113,9 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         if request.run != "rabc":
             detail = ErrorDetail("run.missing", Fault.CALLER, f"there is no run '{request.run}'")
             refuse(context, grpc.StatusCode.NOT_FOUND, detail)
-        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=self.rounds, job_toml="[job]")
+        self.asked.append(request)
+        shown = [item for item in self.rounds if not request.HasField("round") or item.round == request.round]
+        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=shown, job_toml="[job]")
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Context) -> Any:
         del request

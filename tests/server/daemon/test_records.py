@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from typing import Any
 
 import pytest
 
-from atoll.server.daemon.records import MAX_MEANS, metrics_of, report_metrics
-from atoll.server.rounds import Member, MemberStatus
+from atoll.server.daemon.records import MAX_MEANS, claimed_seconds, metrics_of, phase_seconds, report_metrics
+from atoll.server.rounds import Member, MemberStatus, Phase, RoundKey, RoundKind, RoundState
+from atoll.wire.v1 import transfer_pb2
 
 HUGE = sys.float_info.max
 ANY = 1000
@@ -66,3 +69,30 @@ def test_of_many_names_those_that_most_reported_stay() -> None:
     assert len(found) == MAX_MEANS
     assert "train/loss" in found
     assert "train/a063" not in found
+
+
+def attempt(**times: Any) -> RoundState:
+    return RoundState(RoundKey(0, 0), RoundKind.TRAIN, 0, Phase.RELEASED, created_at=10.0, **times)
+
+
+def test_the_time_of_a_round_is_divided_among_its_phases() -> None:
+    whole = attempt(sampled_at=11, opened_at=11.5, closed_at=20, aggregated_at=21, charged_at=21.25, ended_at=22)
+    expected = {"draw": 1.0, "prepare": 0.5, "collect": 8.5, "aggregate": 1.0, "charge": 0.25, "publish": 0.75}
+    assert phase_seconds(whole) == expected
+    assert list(phase_seconds(whole)) == list(expected)
+
+
+def test_an_attempt_in_work_has_the_phases_that_are_over_and_an_abandoned_one_the_rest_in_its_last() -> None:
+    assert phase_seconds(attempt()) == {}
+    assert phase_seconds(attempt(sampled_at=11.0, opened_at=12.0)) == {"draw": 1.0, "prepare": 1.0}
+    assert phase_seconds(attempt(sampled_at=11.0, ended_at=15.0)) == {"draw": 1.0, "prepare": 4.0}
+
+
+def test_a_clock_that_was_set_back_makes_no_time_negative() -> None:
+    assert phase_seconds(attempt(sampled_at=5.0, opened_at=6.0)) == {"draw": 0.0, "prepare": 1.0}
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -1.0, 0.0, 1e9])
+def test_what_a_participant_cannot_have_spent_is_not_kept(odd: float) -> None:
+    report = transfer_pb2.ReportRequest(train_seconds=odd, download_seconds=2.0, upload_seconds=0.5)
+    assert claimed_seconds(report) == (("download", 2.0), ("upload", 0.5))

@@ -97,7 +97,8 @@ def test_the_figures_and_reasons_are_there() -> None:
     assert "tested by the server" in page
     assert "it timed_out" in page
     assert "timed out (1)" in page
-    assert page.count("<svg ") == 4
+    assert page.count("<svg ") == 5
+    assert "The slowest round: 1" in page
     assert "1970-01-01 00:33:20 UTC" in page
 
 

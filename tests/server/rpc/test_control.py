@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import atoll.server
+from atoll.server.control import PHASES
 from atoll.server.rpc import control
+from atoll.server.rpc.views import NEVER
 from atoll.wire.digest import BlobManifest
 from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -43,7 +45,10 @@ async def play(world: World, *participants: Participant, rounds: int = 1) -> str
     for _ in range(rounds):
         tasks = [await stream.next("participate") for stream in streams]
         await asyncio.gather(
-            *(participants[seed].report(task.key, update_values(seed)) for seed, task in enumerate(tasks))
+            *(
+                participants[seed].report(task.key, update_values(seed), train_seconds=2.5, download_seconds=-1.0)
+                for seed, task in enumerate(tasks)
+            )
         )
     await world.until(run, "finished")
     return run
@@ -173,6 +178,19 @@ class TestRuns:
         lean = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
         assert [list(one.members) for one in lean.rounds] == [[], []]
 
+    async def test_one_round_with_its_timeline(self, world: World, alice: Participant, bob: Participant) -> None:
+        run = await play(world, alice, bob, rounds=2)
+        request = control_pb2.GetRunRequest(run=run, members=True, round=1)
+        (found,) = (await world.operator.control.GetRun(request, timeout=WAIT_S)).rounds
+        assert (found.round, set(found.phase_seconds)) == (1, set(PHASES))
+        assert found.created_at + sum(found.phase_seconds.values()) == pytest.approx(found.closed_at, abs=1e-3)
+        for member in found.members:
+            assert member.accept_seconds == NEVER
+            assert 0.0 <= member.upload_seconds <= member.report_seconds <= member.fold_seconds
+            assert member.end_seconds == member.report_seconds
+            assert dict(member.claimed_seconds) == {"fit": 2.5}
+            assert member.payload_bytes == LAYOUT.size_bytes
+
     async def test_a_long_run_is_shown_from_its_end(
         self, world: World, alice: Participant, bob: Participant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -191,6 +209,8 @@ class TestRuns:
         assert (live.phase, live.reported, live.cohort, live.quorum, live.wanted_reports) == ("open", 0, 1, 1, 1)
         assert 50.0 < live.remaining_s <= 60.0
         assert live.members[0].status == "invited"
+        assert (live.members[0].accept_seconds, live.members[0].end_seconds) == (NEVER, NEVER)
+        assert set(live.phase_seconds) == {"draw", "prepare"}
 
     @pytest.mark.parametrize("name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "GetRunModel", "WatchRun"])
     async def test_an_unknown_run_is_not_found(self, world: World, name: str) -> None:

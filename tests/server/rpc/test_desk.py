@@ -62,7 +62,7 @@ async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter,
     assert await desk.grant_upload("p", "r", 3, 1) == GRANT
     made.grant = UploadGrant(0, 0.0, 0, 0, RECEIPT)
     assert await desk.grant_upload("p", "r", 3, 1) == made.grant
-    commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True)
+    commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True, upload_at=12.5)
     assert await desk.commit(commit) == RECEIPT
     assert made.asked == [b"pem", ("p", "r", 3, 1), ("p", "r", 3, 1), commit]
 

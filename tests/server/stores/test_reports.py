@@ -39,9 +39,10 @@ async def test_counted_reports_are_marked(with_run: Store) -> None:
     late = dataclasses.replace(REPORT, participant=BOB, attempt=1)
     for report in (REPORT, late):
         await with_run.writer.run(reports.record, report)
-    await with_run.writer.run(reports.mark_counted, RUN, [(0, 1, BOB), (0, 0, BOB)])
-    await with_run.writer.run(reports.mark_counted, RUN, [])
-    assert await with_run.reader.run(reports.get, RUN, 0, 1, BOB) == dataclasses.replace(late, counted=True)
+    await with_run.writer.run(reports.mark_counted, RUN, [(0, 1, BOB), (0, 0, BOB)], {(0, 1, BOB): 12.5})
+    await with_run.writer.run(reports.mark_counted, RUN, [], {})
+    counted = dataclasses.replace(late, counted=True, folded_at=12.5)
+    assert await with_run.reader.run(reports.get, RUN, 0, 1, BOB) == counted
     assert await with_run.reader.run(reports.get, RUN, 0, 0, ALICE) == REPORT
 
 

@@ -39,7 +39,10 @@ async def test_an_attempt_is_written_again(with_run: Store) -> None:
 
 
 async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
-    reported = Member(RUN, 0, 0, ALICE, "reported", "", 10, 9, 4096, NOW, NOW + 1, NOW + 2, (("loss", 0.5),))
+    reported = Member(RUN, 0, 0, ALICE, "reported", "", 10, 9, 4096, NOW, NOW + 1, NOW + 1.5, NOW + 2)
+    reported = dataclasses.replace(
+        reported, folded_at=NOW + 3, ended_at=NOW + 2, claimed_s=(("fit", 0.5),), metrics=(("loss", 0.5),)
+    )
     declined = Member(RUN, 0, 0, BOB, "declined", "on battery", declared_weight=7)
     await with_run.writer.run(rounds.put, attempt())
     await with_run.writer.run(rounds.put_members, [dataclasses.replace(reported, status="invited")])

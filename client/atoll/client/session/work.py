@@ -77,9 +77,9 @@ class Work:
     def _perform(self) -> Receipt:
         started = now_s()
         model, task = self._inputs()
-        task.control.arm(upload_reserve_s(task, now_s() - started))
-        evaluation = self._evaluate(model, task)
-        request = transfer_pb2.ReportRequest(round=key_to(task.key))
+        request = transfer_pb2.ReportRequest(round=key_to(task.key), download_seconds=now_s() - started)
+        task.control.arm(upload_reserve_s(task, request.download_seconds))
+        evaluation = self._evaluate(model, task, request)
         if evaluation is not None:
             request.evaluation.update(finite_metrics(evaluation.metrics))
             request.evaluation_weight = int(evaluation.weight)
@@ -102,12 +102,13 @@ class Work:
         path = self.link.fetch(item.blob, self.cache, self._progress("download"))
         return Model(item.layout, self.cache.map(path))
 
-    def _evaluate(self, model: Model, task: Task) -> Evaluation | None:
+    def _evaluate(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Evaluation | None:
         wanted = task.kind is TaskKind.EVALUATE or (task.evaluate and self.participant.can_evaluate)
         if not wanted:
             return None
         self.raise_if_abandoned()
         evaluation, seconds = timed(lambda: self.participant.evaluate(model, task), "evaluate")
+        request.evaluate_seconds = seconds
         check_evaluation(evaluation)
         self._tell_trained(task.key, evaluation.weight, seconds, evaluation)
         return evaluation
@@ -128,8 +129,9 @@ class Work:
     def _deliver(self, uploading: Uploading | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         if uploading is None:
             return self.link.report(request)
-        progress = self._progress("upload")
+        progress, began = self._progress("upload"), now_s()
         self.link.resume(uploading, progress, ask=False)
+        request.upload_seconds = now_s() - began
         request.digest = update_digest(uploading.headers)
         for _ in range(_MAX_REPAIRS):
             try:

@@ -191,6 +191,22 @@ class MemberSummary(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class ClaimedSecondsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     PARTICIPANT_FIELD_NUMBER: builtins.int
     ORGANISATION_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
@@ -198,6 +214,12 @@ class MemberSummary(google.protobuf.message.Message):
     WEIGHT_FIELD_NUMBER: builtins.int
     REPORT_SECONDS_FIELD_NUMBER: builtins.int
     METRICS_FIELD_NUMBER: builtins.int
+    ACCEPT_SECONDS_FIELD_NUMBER: builtins.int
+    UPLOAD_SECONDS_FIELD_NUMBER: builtins.int
+    FOLD_SECONDS_FIELD_NUMBER: builtins.int
+    END_SECONDS_FIELD_NUMBER: builtins.int
+    CLAIMED_SECONDS_FIELD_NUMBER: builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: builtins.int
     participant: builtins.str
     organisation: builtins.str
     status: builtins.str
@@ -208,8 +230,22 @@ class MemberSummary(google.protobuf.message.Message):
     weight: builtins.int
     report_seconds: builtins.float
     """Seconds from invitation to report; negative when there was none."""
+    accept_seconds: builtins.float
+    """Seconds from invitation to each of these; negative where it did not happen
+    or is not known: the task was accepted, the first byte of its update came,
+    the update was added to the round's sum.
+    """
+    upload_seconds: builtins.float
+    fold_seconds: builtins.float
+    end_seconds: builtins.float
+    """Seconds from invitation to what became of it, whatever that was."""
+    payload_bytes: builtins.int
     @property
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
+    @property
+    def claimed_seconds(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """What the participant says that it spent on download, evaluate, fit, upload."""
+
     def __init__(
         self,
         *,
@@ -220,8 +256,14 @@ class MemberSummary(google.protobuf.message.Message):
         weight: builtins.int = ...,
         report_seconds: builtins.float = ...,
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        accept_seconds: builtins.float = ...,
+        upload_seconds: builtins.float = ...,
+        fold_seconds: builtins.float = ...,
+        end_seconds: builtins.float = ...,
+        claimed_seconds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        payload_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["detail", b"detail", "metrics", b"metrics", "organisation", b"organisation", "participant", b"participant", "report_seconds", b"report_seconds", "status", b"status", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accept_seconds", b"accept_seconds", "claimed_seconds", b"claimed_seconds", "detail", b"detail", "end_seconds", b"end_seconds", "fold_seconds", b"fold_seconds", "metrics", b"metrics", "organisation", b"organisation", "participant", b"participant", "payload_bytes", b"payload_bytes", "report_seconds", b"report_seconds", "status", b"status", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
 
 Global___MemberSummary: typing_extensions.TypeAlias = MemberSummary
 
@@ -231,6 +273,22 @@ class RoundSummary(google.protobuf.message.Message):
 
     @typing.final
     class MetricsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    @typing.final
+    class PhaseSecondsEntry(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
         KEY_FIELD_NUMBER: builtins.int
@@ -260,6 +318,8 @@ class RoundSummary(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     QUORUM_FIELD_NUMBER: builtins.int
     WANTED_REPORTS_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    PHASE_SECONDS_FIELD_NUMBER: builtins.int
     round: builtins.int
     attempt: builtins.int
     kind: builtins.str
@@ -276,12 +336,19 @@ class RoundSummary(google.protobuf.message.Message):
     """Seconds to the deadline when this was sent; negative when none is set."""
     quorum: builtins.int
     wanted_reports: builtins.int
+    created_at: builtins.float
     @property
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Weighted means over the reports, and the server's own evaluation ("server/..")."""
 
     @property
     def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MemberSummary]: ...
+    @property
+    def phase_seconds(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """Seconds spent in each phase that is over: draw, prepare, collect,
+        aggregate, charge, publish.
+        """
+
     def __init__(
         self,
         *,
@@ -300,8 +367,10 @@ class RoundSummary(google.protobuf.message.Message):
         members: collections.abc.Iterable[Global___MemberSummary] | None = ...,
         quorum: builtins.int = ...,
         wanted_reports: builtins.int = ...,
+        created_at: builtins.float = ...,
+        phase_seconds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "wanted_reports", b"wanted_reports"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "created_at", b"created_at", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "phase_seconds", b"phase_seconds", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "wanted_reports", b"wanted_reports"]) -> None: ...
 
 Global___RoundSummary: typing_extensions.TypeAlias = RoundSummary
 
@@ -342,16 +411,22 @@ class GetRunRequest(google.protobuf.message.Message):
 
     RUN_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
     run: builtins.str
     members: builtins.bool
     """Also list every round's members."""
+    round: builtins.int
+    """Only the attempts at this round; absent: all rounds."""
     def __init__(
         self,
         *,
         run: builtins.str = ...,
         members: builtins.bool = ...,
+        round: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["members", b"members", "run", b"run"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_round", b"_round", "round", b"round"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_round", b"_round", "members", b"members", "round", b"round", "run", b"run"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_round", b"_round"]) -> typing.Literal["round"] | None: ...
 
 Global___GetRunRequest: typing_extensions.TypeAlias = GetRunRequest
 

@@ -117,6 +117,7 @@ class CommitRequest(google.protobuf.message.Message):
     NORM_FIELD_NUMBER: builtins.int
     REJECTION_FIELD_NUMBER: builtins.int
     LATE_FIELD_NUMBER: builtins.int
+    UPLOAD_AT_FIELD_NUMBER: builtins.int
     participant: builtins.str
     node: builtins.str
     payload_bytes: builtins.int
@@ -125,6 +126,8 @@ class CommitRequest(google.protobuf.message.Message):
     """Not empty: the upload is refused for this reason; nothing is stored."""
     late: builtins.bool
     """The round no longer takes reports; no upload stands behind this."""
+    upload_at: builtins.float
+    """Epoch seconds at which the first byte of the update came; 0 if not known."""
     @property
     def report(self) -> atoll.wire.v1.transfer_pb2.ReportRequest: ...
     def __init__(
@@ -137,9 +140,10 @@ class CommitRequest(google.protobuf.message.Message):
         norm: builtins.float = ...,
         rejection: builtins.str = ...,
         late: builtins.bool = ...,
+        upload_at: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["report", b"report"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["late", b"late", "node", b"node", "norm", b"norm", "participant", b"participant", "payload_bytes", b"payload_bytes", "rejection", b"rejection", "report", b"report"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["late", b"late", "node", b"node", "norm", b"norm", "participant", b"participant", "payload_bytes", b"payload_bytes", "rejection", b"rejection", "report", b"report", "upload_at", b"upload_at"]) -> None: ...
 
 Global___CommitRequest: typing_extensions.TypeAlias = CommitRequest
 

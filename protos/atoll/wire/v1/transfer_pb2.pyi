@@ -271,6 +271,9 @@ class ReportRequest(google.protobuf.message.Message):
     EVALUATION_WEIGHT_FIELD_NUMBER: builtins.int
     PARTIAL_FIELD_NUMBER: builtins.int
     TRAIN_SECONDS_FIELD_NUMBER: builtins.int
+    DOWNLOAD_SECONDS_FIELD_NUMBER: builtins.int
+    EVALUATE_SECONDS_FIELD_NUMBER: builtins.int
+    UPLOAD_SECONDS_FIELD_NUMBER: builtins.int
     upload_id: builtins.str
     """Empty for a report without tensors (an evaluation)."""
     digest: builtins.str
@@ -281,6 +284,10 @@ class ReportRequest(google.protobuf.message.Message):
     partial: builtins.bool
     """The participant stopped early; weight says how much it did."""
     train_seconds: builtins.float
+    """What the participant spent on each step, by its own clock: for display."""
+    download_seconds: builtins.float
+    evaluate_seconds: builtins.float
+    upload_seconds: builtins.float
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
     @property
@@ -301,9 +308,12 @@ class ReportRequest(google.protobuf.message.Message):
         evaluation_weight: builtins.int = ...,
         partial: builtins.bool = ...,
         train_seconds: builtins.float = ...,
+        download_seconds: builtins.float = ...,
+        evaluate_seconds: builtins.float = ...,
+        upload_seconds: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "train_seconds", b"train_seconds", "upload_id", b"upload_id", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "download_seconds", b"download_seconds", "evaluate_seconds", b"evaluate_seconds", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "train_seconds", b"train_seconds", "upload_id", b"upload_id", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
 
 Global___ReportRequest: typing_extensions.TypeAlias = ReportRequest
 

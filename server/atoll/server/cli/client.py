@@ -98,9 +98,10 @@ class ControlClient:
         answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=limit))
         return tuple(control.run_of(run) for run in answer.runs)
 
-    def run(self, run: str, *, members: bool = False) -> control.RunDetail:
-        """A run with its rounds and, if asked, their members."""
-        return control.detail_of(self._call(self._control.GetRun, control_pb2.GetRunRequest(run=run, members=members)))
+    def run(self, run: str, *, members: bool = False, only: int | None = None) -> control.RunDetail:
+        """A run with its rounds (or ``only`` the attempts at one of them) and, if asked, their members."""
+        request = control_pb2.GetRunRequest(run=run, members=members, round=only)
+        return control.detail_of(self._call(self._control.GetRun, request))
 
     def watch(self, run: str) -> Iterator[control.Progress]:
         """The run now and at every change until it has ended; if the stream breaks, watch again."""

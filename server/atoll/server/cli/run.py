@@ -20,6 +20,7 @@ from atoll.server.cli.formats import (
     run_row,
 )
 from atoll.server.cli.output import busy, json_option, print_json, print_table, size
+from atoll.server.cli.timeline import show_round
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import Run
 from atoll.server.jobs import JobFileError, parse_job
@@ -73,10 +74,14 @@ def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
 @run_argument
 @click.option("--members", is_flag=True, help="Also who took part in each round, and why others did not count.")
 @click.option("--last", type=click.IntRange(1), default=50, show_default=True, help="Rounds shown, in the table.")
+@click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
 @json_option
 @connected
-def show(client: ControlClient, *, run_id: str, members: bool, last: int, json_output: bool) -> None:
-    """Show a run and its rounds."""
+def show(client: ControlClient, *, run_id: str, members: bool, last: int, label: str | None, json_output: bool) -> None:
+    """Show a run and its rounds, or where the time of one round went and why some members did not count."""
+    if label is not None:
+        show_round(client, find_run(client, run_id), label, json_output=json_output)
+        return
     detail = client.run(find_run(client, run_id), members=members)
     if json_output:
         print_json(detail)

@@ -11,6 +11,7 @@ from atoll.server.control.convert import (
     token_of,
 )
 from atoll.server.control.values import (
+    PHASES,
     Json,
     Member,
     NewTokens,
@@ -25,6 +26,7 @@ from atoll.server.control.values import (
 )
 
 __all__ = [
+    "PHASES",
     "Json",
     "Member",
     "NewTokens",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from atoll.server.control.values import (
+    PHASES,
     Member,
     NewTokens,
     Participant,
@@ -55,6 +56,8 @@ def round_of(message: control_pb2.RoundSummary, version: int = 0) -> Round:
         metrics=MappingProxyType(dict(message.metrics)),
         members=tuple(member_of(member) for member in message.members),
         version=version,
+        created_at=_time(message.created_at),
+        phases_s=MappingProxyType({name: message.phase_seconds[name] for name in _in_order(message.phase_seconds)}),
     )
 
 
@@ -66,8 +69,14 @@ def member_of(message: control_pb2.MemberSummary) -> Member:
         status=message.status,
         detail=message.detail,
         weight=message.weight,
-        report_s=None if message.report_seconds < 0 else message.report_seconds,
+        report_s=_seconds(message.report_seconds),
         metrics=MappingProxyType(dict(message.metrics)),
+        accept_s=_seconds(message.accept_seconds),
+        upload_s=_seconds(message.upload_seconds),
+        fold_s=_seconds(message.fold_seconds),
+        end_s=_seconds(message.end_seconds),
+        claimed_s=MappingProxyType(dict(sorted(message.claimed_seconds.items()))),
+        payload_bytes=message.payload_bytes,
     )
 
 
@@ -147,6 +156,15 @@ def _rounds(messages: Iterable[control_pb2.RoundSummary]) -> tuple[Round, ...]:
 
 def _time(seconds: float) -> float | None:
     return seconds or None
+
+
+def _seconds(since: float) -> float | None:
+    return None if since < 0 else since
+
+
+def _in_order(phases: Mapping[str, float]) -> list[str]:
+    """Protobuf's maps have no order."""
+    return [name for name in PHASES if name in phases] + sorted(set(phases) - set(PHASES))
 
 
 class _Enum(Protocol):

@@ -15,6 +15,8 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 ENDED = ("finished", "failed", "cancelled")
 COUNTED = "reported"
 PENDING = ("invited", "training")
+PHASES = ("draw", "prepare", "collect", "aggregate", "charge", "publish")
+"""What an attempt at a round does, in order."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class Member:
             rejected, over_selected, stopped.
         detail: the reason in words.
         weight: examples that it reported.
-        report_s: seconds from invitation to report; None if there was none.
+        report_s: seconds from invitation to report; None if there was none. So too ``accept_s`` (it took the task),
+            ``upload_s`` (the first byte of its update came), ``fold_s`` (its update was in the sum) and ``end_s`` (its
+            part was decided).
+        claimed_s: what it said that it spent on download, evaluate, fit and upload, by its own clock.
+        payload_bytes: size of its update.
     """
 
     participant: str
@@ -62,6 +68,12 @@ class Member:
     weight: int
     report_s: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    accept_s: float | None = None
+    upload_s: float | None = None
+    fold_s: float | None = None
+    end_s: float | None = None
+    claimed_s: Mapping[str, float] = field(default_factory=dict)
+    payload_bytes: int = 0
 
     @property
     def counted(self) -> bool:
@@ -87,6 +99,8 @@ class Round:
         metrics: weighted means over the reports (``train/...``; ``eval/...`` on the participants' held-out data) and
             ``server/...`` from the server's evaluator.
         version: train rounds released before it: the number of the model that it handed out.
+        created_at: when it began to wait for its cohort.
+        phases_s: seconds spent in each phase that is over, in the order of ``PHASES``.
     """
 
     round: int
@@ -105,6 +119,8 @@ class Round:
     metrics: Mapping[str, float]
     members: tuple[Member, ...] = ()
     version: int = 0
+    created_at: float | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def released(self) -> bool:

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 from atoll.server.control.values import Round
+
+_LABEL = re.compile(r"e?(?P<round>[1-9][0-9]{0,8})(\.(?P<attempt>[1-9][0-9]{0,8}))?")
 
 
 def round_label(item: Round) -> str:
     """``7`` for the seventh round, ``7.2`` for its second attempt, ``e7`` if it evaluates."""
     again = f".{item.attempt + 1}" if item.attempt else ""
     return f"{'e' if item.kind == 'evaluate' else ''}{item.round + 1}{again}"
+
+
+def parse_round_label(text: str) -> tuple[int, int | None]:
+    """Round and attempt, both from 0, of what ``round_label`` writes; None for a label without an attempt.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    found = _LABEL.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} names no round: write 7, or 7.2 for its second attempt")
+    attempt = found["attempt"]
+    return int(found["round"]) - 1, int(attempt) - 1 if attempt else None
 
 
 def duration(seconds: float) -> str:

@@ -265,9 +265,9 @@ def _record_status(connection: Connection, before: RunState, after: RunState) ->
 
 def _record_round(connection: Connection, run: str, ended: RoundState, max_weight: int) -> None:
     received = reports.of_attempt(connection, run, ended.key.round, ended.key.attempt)
-    bytes_of = {report.participant: report.payload_bytes for report in received}
+    of_participant = {report.participant: report for report in received}
     rounds.put(connection, round_record(run, ended, metrics_of(ended.roster, max_weight)))
     rounds.put_members(
         connection,
-        [member_record(run, ended, member, bytes_of.get(member.participant, 0)) for member in ended.roster],
+        [member_record(run, ended, member, of_participant.get(member.participant)) for member in ended.roster],
     )

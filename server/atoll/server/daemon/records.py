@@ -6,14 +6,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from atoll.server.control import PHASES
 from atoll.server.rounds import Member, MemberStatus, RoundState
-from atoll.server.stores import rounds
+from atoll.server.stores import reports, rounds
+from atoll.wire.v1 import transfer_pb2
 
 EVALUATION = "eval/"
 EVALUATION_WEIGHT = "eval/examples"
 TRAINING = "train/"
 MAX_MEANS = 64
 """Names in a round's means, of each kind: as many as one report may have."""
+MAX_CLAIM_S = 90 * 86_400.0
+"""No step of a task takes longer than the longest certificate lives."""
 
 
 def report_metrics(
@@ -68,6 +72,35 @@ def _mean(figures: Sequence[tuple[float, float]]) -> float:
         return math.inf
 
 
+def phase_seconds(state: RoundState) -> dict[str, float]:
+    """Seconds that an attempt spent in each of ``PHASES`` that is over, in order.
+
+    An attempt that was abandoned spent the rest in the phase that it was in. A clock that was set back gives 0.
+    """
+    ends = (state.sampled_at, state.opened_at, state.closed_at, state.aggregated_at, state.charged_at, state.ended_at)
+    found, began = {}, state.created_at
+    for name, ended in zip(PHASES, ends, strict=True):
+        end = ended or state.ended_at
+        if not end:
+            break
+        found[name] = max(0.0, end - began)
+        if not ended:
+            break
+        began = end
+    return found
+
+
+def claimed_seconds(report: transfer_pb2.ReportRequest) -> tuple[tuple[str, float], ...]:
+    """What the participant says that it spent on each step; what it leaves out, or what cannot be true, is left out."""
+    said = {
+        "download": report.download_seconds,
+        "evaluate": report.evaluate_seconds,
+        "fit": report.train_seconds,
+        "upload": report.upload_seconds,
+    }
+    return tuple((name, seconds) for name, seconds in said.items() if 0 < seconds <= MAX_CLAIM_S)
+
+
 def round_record(run: str, state: RoundState, metrics: Mapping[str, float]) -> rounds.Round:
     """The row of an attempt."""
     return rounds.Round(
@@ -89,11 +122,12 @@ def round_record(run: str, state: RoundState, metrics: Mapping[str, float]) -> r
         closed_at=state.ended_at or None,
         model=state.digest or None,
         metrics=tuple(sorted(metrics.items())),
+        durations_s=tuple(phase_seconds(state).items()),
     )
 
 
-def member_record(run: str, state: RoundState, member: Member, payload_bytes: int) -> rounds.Member:
-    """The row of a member of an attempt."""
+def member_record(run: str, state: RoundState, member: Member, report: reports.Report | None) -> rounds.Member:
+    """The row of a member of an attempt, with what its acknowledged report adds."""
     return rounds.Member(
         run_id=run,
         round=state.key.round,
@@ -103,8 +137,13 @@ def member_record(run: str, state: RoundState, member: Member, payload_bytes: in
         detail=member.detail,
         declared_weight=member.declared_weight,
         weight=member.reported_weight,
-        payload_bytes=payload_bytes,
+        payload_bytes=report.payload_bytes if report else 0,
         invited_at=state.opened_at or None,
+        accepted_at=member.accepted_at or None,
+        upload_at=report.upload_at if report else None,
         reported_at=member.at if member.status is MemberStatus.REPORTED else None,
+        folded_at=report.folded_at if report else None,
+        ended_at=member.at or None,
+        claimed_s=report.claimed_s if report else (),
         metrics=member.metrics,
     )

@@ -65,6 +65,7 @@ class Releaser:
         self._candidate: Candidate | None = None
         self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
+        self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
 
     def grid(self, effect: PrepareRound) -> RoundGrid | None:
         """The grid of a train round with anyone to count."""
@@ -76,6 +77,7 @@ class Releaser:
         """Fold one update where it was received."""
         item = self._item(effect.update, effect.weight)
         await self._services.nodes.fold(self._sum_key(effect.key, grid), effect.update.node, item)
+        self._folded[item.round, item.attempt, item.participant] = self._services.clock()
 
     async def aggregate(self, effect: Aggregate) -> Aggregated:
         """Make what the round results in, durable: a candidate model, or the record of an evaluation.
@@ -174,6 +176,7 @@ class Releaser:
         run = self._driver.run
         keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
         through = (effect.through.round, effect.through.attempt)
+        self._folded = {key: at for key, at in self._folded.items() if key[:2] > through or key in keep}
         await self._services.nodes.drop(run, *through)
         await self._services.call(self._services.spool.drop_through, run, through, keep)
 
@@ -240,7 +243,8 @@ class Releaser:
             if term.update is not None
         ]
         metrics = metrics_of(live.roster, self._driver.state.policy.max_weight)
-        record = releases.Release(charge, round_record(run, live, metrics), (), model, counted)
+        folded_at = {key: self._folded[key] for key in counted if key in self._folded}
+        record = releases.Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
 
         def also(connection: Connection, _: tuple[Effect, ...]) -> None:
             releases.record(connection, record)

@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from atoll.server.daemon.driver import Also
 from atoll.server.daemon.invitations import ANY_WEIGHT
-from atoll.server.daemon.records import report_metrics
+from atoll.server.daemon.records import claimed_seconds, report_metrics
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
 from atoll.server.rounds import (
@@ -89,6 +89,8 @@ def report_recorder(run: str, commit: Commit, now: float) -> Also:
             payload_bytes=commit.payload_bytes,
             norm=commit.norm,
             metrics=report_metrics(report.metrics, report.evaluation, report.evaluation_weight),
+            upload_at=commit.upload_at or None,
+            claimed_s=claimed_seconds(report),
         )
         reports.record(connection, row)
 

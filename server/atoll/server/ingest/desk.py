@@ -65,6 +65,7 @@ class Commit:
         norm: Euclidean norm of the update.
         rejection: not empty: refused for this reason, nothing is counted.
         late: the round no longer takes reports; only the fact is recorded, and no upload stands behind it.
+        upload_at: epoch seconds at which the first byte of the update came; 0 if not known.
     """
 
     participant: str
@@ -74,6 +75,7 @@ class Commit:
     norm: float = 0.0
     rejection: str = ""
     late: bool = False
+    upload_at: float = 0.0
 
 
 class Desk(Protocol):

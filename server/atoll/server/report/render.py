@@ -11,9 +11,11 @@ import jinja2
 
 from atoll.server import __version__
 from atoll.server.control.curves import latest, panels
+from atoll.server.control.timeline import story
 from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
+from atoll.server.report.timeline import slowest_round, timeline_figure
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail
@@ -29,7 +31,7 @@ def render(detail: RunDetail, *, now: float) -> str:
         now: seconds since the epoch, UTC; stands at the foot of the page.
     """
     found = panels(detail.rounds)
-    grid = presence(detail.rounds)
+    grid, slowest = presence(detail.rounds), slowest_round(detail.rounds)
     plots = [metric_figure(panel, f"metric{index}") for index, panel in enumerate(found[:MAX_METRIC_PLOTS])]
     if any(item.duration_s is not None for item in detail.rounds):
         plots.append(time_figure(detail.rounds, HALF_IN if len(plots) % 2 else FULL_IN))
@@ -41,6 +43,9 @@ def render(detail: RunDetail, *, now: float) -> str:
         presence=presence_figure(grid) if grid.rows else "",
         shown_rows=len(grid.rows),
         legend=_legend(detail),
+        slowest=slowest,
+        timeline=timeline_figure(slowest) if slowest is not None else "",
+        story=tuple(story(slowest)) if slowest is not None else (),
         absences=absences(detail.rounds),
         attendance=attendance(detail.rounds),
         metrics=[panel.metric for panel in found[:2]],
@@ -67,6 +72,7 @@ def _template() -> jinja2.Template:
     environment.filters["duration"] = duration
     environment.filters["words"] = lambda status: status.replace("_", " ")
     environment.filters["when"] = _when
+    environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["round_label"] = round_label
     return environment.get_template("run.html.j2")
 

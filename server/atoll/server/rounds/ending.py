@@ -45,7 +45,8 @@ def at_deadline(state: RunState, now: float) -> Step:
 def close(state: RunState, reason: str, outstanding: MemberStatus, now: float) -> Step:
     """Fix the set that is summed; who is still outstanding gets that status, and where late work is dropped, a stop."""
     rnd = live(state)
-    closed = replace(rnd, phase=Phase.CLOSING, reason=reason, roster=_dismiss(rnd.roster, outstanding, reason, now))
+    roster = _dismiss(rnd.roster, outstanding, reason, now)
+    closed = replace(rnd, phase=Phase.CLOSING, reason=reason, roster=roster, closed_at=now)
     after = replace(state, round=closed)
     return Step(after, (*stop(state, reason), aggregate(after)))
 

@@ -27,6 +27,7 @@ def on_cohort_drawn(state: RunState, event: CohortDrawn, now: float) -> Step:
     sampled = replace(
         rnd,
         phase=Phase.SAMPLED,
+        sampled_at=now,
         roster=Roster.of(Member(participant, weight, at=now) for participant, weight in event.members),
         carried=taken,
         eligible=event.eligible,

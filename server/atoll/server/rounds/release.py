@@ -17,7 +17,6 @@ def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
     Raises:
         MismatchedSum: the sum is over another set than the round's.
     """
-    del now
     rnd = live(state)
     terms = contributions(state.policy, rnd)
     if event.updates > len(terms):
@@ -27,7 +26,9 @@ def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
             f"run {state.run_id}, round {rnd.key}: the sum has {event.updates} contributions of total weight "
             f"{event.total_weight}, the round {len(terms)} of {total_weight(terms)}"
         )
-    summed = replace(rnd, phase=Phase.AGGREGATED, total_weight=event.total_weight, digest=event.digest)
+    summed = replace(
+        rnd, phase=Phase.AGGREGATED, total_weight=event.total_weight, digest=event.digest, aggregated_at=now
+    )
     after = replace(state, round=summed)
     return Step(after, (charge(after),))
 
@@ -57,9 +58,9 @@ def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
 
 def on_charged(state: RunState, event: Charged, now: float) -> Step:
     """The charge is durable, so the result may become visible."""
-    del event, now
+    del event
     rnd = live(state)
-    after = replace(state, round=replace(rnd, phase=Phase.CHARGED))
+    after = replace(state, round=replace(rnd, phase=Phase.CHARGED, charged_at=now))
     return Step(after, (publish(after),))
 
 

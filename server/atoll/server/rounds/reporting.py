@@ -29,7 +29,8 @@ def on_accepted(state: RunState, event: Accepted, now: float) -> Step:
     member = live(state).roster.get(event.participant)
     if member is None or member.status not in (MemberStatus.INVITED, MemberStatus.SILENT):
         return Step(state)
-    return Step(_with(state, replace(member, status=MemberStatus.TRAINING, detail="", at=now)))
+    taken = replace(member, status=MemberStatus.TRAINING, detail="", at=now, accepted_at=now)
+    return Step(_with(state, taken))
 
 
 def on_declined(state: RunState, event: Declined, now: float) -> Step:

@@ -46,6 +46,7 @@ class Member:
         update: the acknowledged update of a train round.
         metrics: reported figures.
         at: epoch seconds of the last change.
+        accepted_at: epoch seconds at which it last took the task; 0 until then.
     """
 
     participant: str
@@ -56,6 +57,7 @@ class Member:
     update: UpdateRef | None = None
     metrics: Metrics = ()
     at: float = 0.0
+    accepted_at: float = 0.0
 
 
 def _name(member: Member) -> str:

@@ -104,7 +104,8 @@ class RoundState:
         kind: train or evaluate.
         version: the model handed out, as the number of train rounds released before.
         phase: how far it has come.
-        created_at: epoch seconds at which the attempt began; so too `opened_at` and `ended_at` (0 until then).
+        created_at: epoch seconds at which the attempt began; so too `sampled_at`, `opened_at`, `closed_at` (its set is
+            fixed), `aggregated_at`, `charged_at` and `ended_at`; 0 until then.
         roster: its members, each with a status and a reason.
         carried: late updates of earlier rounds that this round counts.
         eligible: participants that the sampler could choose from; with who they were and what was known of them,
@@ -129,7 +130,11 @@ class RoundState:
     grid: RoundGrid | None = None
     window_s: float = 0.0
     deadline_at: float = 0.0
+    sampled_at: float = 0.0
     opened_at: float = 0.0
+    closed_at: float = 0.0
+    aggregated_at: float = 0.0
+    charged_at: float = 0.0
     ended_at: float = 0.0
     total_weight: int = 0
     digest: str = ""

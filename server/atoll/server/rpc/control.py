@@ -114,12 +114,13 @@ class ControlService(ControlServiceServicer):
         return control_pb2.ListRunsResponse(runs=[views.run_summary(run) for run in found])
 
     async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:
-        """A run with its rounds."""
+        """A run with its rounds, or with one of them."""
         await self._authenticator.operator(context)
+        only = request.round if request.HasField("round") else None
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
-            newest = rounds.listed(connection, run.id)[-MAX_ROUNDS:]
+            newest = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:]
             shown = bounds.newest_rounds([views.past_round(row, (), {}) for row in newest])
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
@@ -130,7 +131,8 @@ class ControlService(ControlServiceServicer):
         response = await self._services.reader.run(work)
         response.connected = len(self._services.sessions)
         active = self._coordinator.active(request.run)
-        if active is not None and (live := self._live(active)) is not None:
+        live = self._live(active) if active is not None else None
+        if live is not None and only in (None, live.round):
             ended = [row for row in response.rounds if (row.round, row.attempt) != (live.round, live.attempt)]
             del response.rounds[:]
             response.rounds.extend([*ended, live])

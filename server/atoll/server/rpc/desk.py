@@ -76,6 +76,7 @@ class DeskService(DeskServiceServicer):
             norm=request.norm,
             rejection=request.rejection,
             late=request.late,
+            upload_at=request.upload_at,
         )
         return ingest_pb2.CommitResponse(response=receipt_to_proto(await self._desk.commit(commit)))
 
@@ -128,6 +129,7 @@ class RemoteDesk:
             norm=commit.norm,
             rejection=commit.rejection,
             late=commit.late,
+            upload_at=commit.upload_at,
         )
         async with as_server_errors("coordinator"):
             answer = await self._stub.Commit(request, timeout=CALL_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
@@ -13,6 +14,7 @@ import grpc
 import grpc.aio
 
 from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError
+from atoll.server.ingest.arrivals import Arrivals
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
@@ -63,6 +65,7 @@ class TransferService:
         self._spool = spool
         self._executor = executor
         self._places = Places()
+        self._arrivals = Arrivals(time.time)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
@@ -127,6 +130,7 @@ class TransferService:
         key = _key_of(first)
         upload = UploadRef.of(key, participant)
         grant = await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+        self._arrivals.began(upload)
         receiver = await self._call(Receiver, self._spool, upload, grant, self._executor)
         try:
             await receiver.add(first)
@@ -186,7 +190,8 @@ class TransferService:
         at = request.round
         upload = UploadRef.of(UploadKey(at.run, at.round, at.attempt, request.upload_id), participant)
         done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
-        return Commit(participant, request, self._node, done.payload_bytes, done.norm)
+        upload_at = self._arrivals.first_byte_at(upload)
+        return Commit(participant, request, self._node, done.payload_bytes, done.norm, upload_at=upload_at)
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from atoll.server.daemon.records import metrics_of
+from atoll.server.daemon.records import metrics_of, phase_seconds
 from atoll.server.identity import TokenRecord
 from atoll.server.rounds import Member, MemberStatus, RoundState, RunState, RunStatus
 from atoll.server.rpc.enrolment import KINDS
@@ -12,6 +12,8 @@ from atoll.server.stores import ParticipantHistory, rounds, runs
 from atoll.server.stores.participants import Participant
 from atoll.wire.v1 import control_pb2
 
+NEVER = -1.0
+"""Seconds to something that did not happen, or is not known."""
 _STATUSES = {
     RunStatus.SUBMITTED: control_pb2.RUN_STATUS_RUNNING,
     RunStatus.RUNNING: control_pb2.RUN_STATUS_RUNNING,
@@ -54,6 +56,8 @@ def past_round(
         closed_at=row.closed_at or 0.0,
         remaining_s=-1.0,
         metrics=dict(row.metrics),
+        created_at=row.created_at,
+        phase_seconds=dict(row.durations_s),
         members=[_past_member(member, organisations) for member in members],
     )
 
@@ -79,6 +83,8 @@ def live_round(
         members=[_live_member(member, live) for member in live.roster],
         quorum=straggler.quorum,
         wanted_reports=straggler.cohort_size,
+        created_at=live.created_at,
+        phase_seconds=phase_seconds(live),
     )
 
 
@@ -114,27 +120,40 @@ def participant_summary(
 
 
 def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> control_pb2.MemberSummary:
-    seconds = -1.0
-    if member.reported_at is not None and member.invited_at is not None:
-        seconds = max(0.0, member.reported_at - member.invited_at)
     return control_pb2.MemberSummary(
         participant=member.participant,
         organisation=organisations.get(member.participant, ""),
         status=member.status,
         detail=member.detail,
         weight=member.weight,
-        report_seconds=seconds,
+        report_seconds=_since(member.invited_at, member.reported_at),
         metrics=dict(member.metrics),
+        accept_seconds=_since(member.invited_at, member.accepted_at),
+        upload_seconds=_since(member.invited_at, member.upload_at),
+        fold_seconds=_since(member.invited_at, member.folded_at),
+        end_seconds=_since(member.invited_at, member.ended_at),
+        claimed_seconds=dict(member.claimed_s),
+        payload_bytes=member.payload_bytes,
     )
 
 
 def _live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
     reported = member.status is MemberStatus.REPORTED
+    ended = member.status not in (MemberStatus.INVITED, MemberStatus.TRAINING)
     return control_pb2.MemberSummary(
         participant=member.participant,
         status=member.status.value,
         detail=member.detail,
         weight=member.reported_weight,
-        report_seconds=max(0.0, member.at - live.opened_at) if reported else -1.0,
+        report_seconds=_since(live.opened_at, member.at if reported else None),
         metrics=dict(member.metrics),
+        accept_seconds=_since(live.opened_at, member.accepted_at),
+        upload_seconds=NEVER,
+        fold_seconds=NEVER,
+        end_seconds=_since(live.opened_at, member.at if ended else None),
     )
+
+
+def _since(invited_at: float | None, at: float | None) -> float:
+    """Seconds from the invitation; 0 for a clock that was set back, ``NEVER`` if either did not happen."""
+    return max(0.0, at - invited_at) if at and invited_at else NEVER

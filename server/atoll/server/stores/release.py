@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
@@ -20,7 +20,8 @@ class Release:
     """Everything that must become durable together when a round is charged.
 
     ``model`` is None for an evaluate round; ``counted`` names the reports in the sum, as (round, attempt, participant):
-    a carried update keeps the key of the round that it was made for.
+    a carried update keeps the key of the round that it was made for. ``folded_at`` tells the epoch second at which it
+    was added to the sum, where that is known.
     """
 
     charge: Charge
@@ -28,6 +29,7 @@ class Release:
     events: Sequence[LoggedEvent]
     model: Model | None = None
     counted: Collection[tuple[int, int, str]] = ()
+    folded_at: Mapping[tuple[int, int, str], float] = field(default_factory=dict)
 
 
 def record(connection: Connection, release: Release) -> bool:
@@ -45,7 +47,7 @@ def record(connection: Connection, release: Release) -> bool:
     if release.model is not None:
         models.add(connection, release.model)
     rounds.put(connection, release.round)
-    reports.mark_counted(connection, charge.run_id, release.counted)
+    reports.mark_counted(connection, charge.run_id, release.counted, release.folded_at)
     event_log.append(connection, charge.run_id, release.events)
     return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,9 @@ class Report:
     norm: float = 0.0
     counted: bool = False
     metrics: NamedNumbers = ()
+    upload_at: float | None = None
+    folded_at: float | None = None
+    claimed_s: NamedNumbers = ()
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,13 @@ def of_attempt(connection: Connection, run_id: str, round_number: int, attempt: 
     return fetch_all(connection, Report, query)
 
 
-def mark_counted(connection: Connection, run_id: str, keys: Collection[tuple[int, int, str]]) -> None:
-    """Record that a released sum holds these reports, each named by (round, attempt, participant)."""
+def mark_counted(
+    connection: Connection,
+    run_id: str,
+    keys: Collection[tuple[int, int, str]],
+    folded_at: Mapping[tuple[int, int, str], float],
+) -> None:
+    """Record that a released sum holds these reports, each named by (round, attempt, participant), and since when."""
     if not keys:
         return
     this = (
@@ -92,8 +100,11 @@ def mark_counted(connection: Connection, run_id: str, keys: Collection[tuple[int
         & (reports.c.participant == bindparam("of_participant"))
     )
     connection.execute(
-        update(reports).where(this).values(counted=True),
-        [{"of_round": key[0], "of_attempt": key[1], "of_participant": key[2]} for key in keys],
+        update(reports).where(this).values(counted=True, folded_at=bindparam("since")),
+        [
+            {"of_round": key[0], "of_attempt": key[1], "of_participant": key[2], "since": folded_at.get(key)}
+            for key in keys
+        ],
     )
 
 

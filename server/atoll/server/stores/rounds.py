@@ -40,7 +40,11 @@ class Round:
 
 @dataclass(frozen=True)
 class Member:
-    """One participant's part in one attempt: what it did, or in ``detail`` why it did not count."""
+    """One participant's part in one attempt: what it did, or in ``detail`` why it did not count.
+
+    Times are None where that did not happen or is not known. ``upload_at`` is when the first byte of its update came,
+    ``ended_at`` when its part was decided; ``claimed_s`` is what it said it had spent on each step, by its own clock.
+    """
 
     run_id: str
     round: int
@@ -53,7 +57,11 @@ class Member:
     payload_bytes: int = 0
     invited_at: float | None = None
     accepted_at: float | None = None
+    upload_at: float | None = None
     reported_at: float | None = None
+    folded_at: float | None = None
+    ended_at: float | None = None
+    claimed_s: NamedNumbers = ()
     metrics: NamedNumbers = ()
 
 
@@ -88,10 +96,12 @@ def get(connection: Connection, run_id: str, round_number: int, attempt: int) ->
     return fetch_one(connection, Round, query)
 
 
-def listed(connection: Connection, run_id: str) -> tuple[Round, ...]:
-    """Every attempt of a run, in order."""
-    query = select_all(Round, rounds).where(rounds.c.run_id == run_id).order_by(rounds.c.round, rounds.c.attempt)
-    return fetch_all(connection, Round, query)
+def listed(connection: Connection, run_id: str, only: int | None = None) -> tuple[Round, ...]:
+    """Every attempt of a run, in order; of one round alone if ``only`` names it."""
+    query = select_all(Round, rounds).where(rounds.c.run_id == run_id)
+    if only is not None:
+        query = query.where(rounds.c.round == only)
+    return fetch_all(connection, Round, query.order_by(rounds.c.round, rounds.c.attempt))
 
 
 def members_of(connection: Connection, run_id: str, round_number: int, attempt: int) -> tuple[Member, ...]:

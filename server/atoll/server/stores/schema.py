@@ -167,7 +167,11 @@ members = Table(
     Column("payload_bytes", BigInteger, nullable=False),
     Column("invited_at", Double),
     Column("accepted_at", Double),
+    Column("upload_at", Double),
     Column("reported_at", Double),
+    Column("folded_at", Double),
+    Column("ended_at", Double),
+    Column("claimed_s", NamedNumbersText, nullable=False),
     Column("metrics", NamedNumbersText, nullable=False),
     ForeignKeyConstraint(
         ["run_id", "round", "attempt"], ["rounds.run_id", "rounds.round", "rounds.attempt"], ondelete="CASCADE"
@@ -188,7 +192,10 @@ reports = Table(
     Column("node", _NAME, nullable=False),
     Column("payload_bytes", BigInteger, nullable=False),
     Column("norm", Double, nullable=False),
+    Column("upload_at", Double),
     Column("received_at", Double, nullable=False),
+    Column("folded_at", Double),
+    Column("claimed_s", NamedNumbersText, nullable=False),
     Column("disposition", String(16), nullable=False),
     Column("counted", Boolean, nullable=False),
     Column("metrics", NamedNumbersText, nullable=False),

@@ -1,0 +1,107 @@
+"""Where a round's time went: its phases, what each member did when, who was slow, why some did not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+
+from atoll.server.control.values import Member, Round
+from atoll.server.control.words import duration
+
+_CLAIMED = ("download", "evaluate", "fit")
+STEPS = ("wait", *_CLAIMED, "work", "upload", "fold")
+"""What a member's time is spent on, in order; ``work`` is what is not known more closely."""
+
+_WHY = {
+    "invited": "it has not answered yet",
+    "training": "it is at work",
+    "declined": "its own policy declined",
+    "failed": "its task failed",
+    "silent": "its connection was lost and it did not come back",
+    "timed_out": "it had not reported when the round closed",
+    "late": "its report came after the round had closed",
+    "rejected": "its report was refused",
+    "over_selected": "others had reported before it, and its report was not needed any more",
+    "stopped": "the round was given up",
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One step of a member's work, in seconds since the invitation."""
+
+    step: str
+    start_s: float
+    end_s: float
+
+
+def segments(member: Member) -> tuple[Segment, ...]:
+    """What a member did from its invitation on, without gaps.
+
+    Acceptance, first byte, report and fold are the server's own times. How the time between acceptance and first byte
+    was spent is the participant's word, cut to fit.
+    """
+    end_s = _decided_s(member)
+    if end_s is None:
+        return ()
+    accept_s = min(end_s, member.accept_s if member.accept_s is not None else end_s)
+    upload_s = _upload_s(member, end_s)
+    found = [Segment("wait", 0.0, accept_s), *_at_work(member, accept_s, max(accept_s, upload_s))]
+    found.append(Segment("upload", max(accept_s, upload_s), end_s))
+    if member.fold_s is not None:
+        found.append(Segment("fold", end_s, max(end_s, member.fold_s)))
+    return tuple(one for one in found if one.end_s > one.start_s)
+
+
+def slowest_first(item: Round) -> tuple[Member, ...]:
+    """The members of a round: those that counted by how long they took, then those that did not, by name."""
+    counted = sorted(
+        (one for one in item.members if one.counted), key=lambda one: (-(one.report_s or 0.0), one.participant)
+    )
+    return (*counted, *sorted((one for one in item.members if not one.counted), key=lambda one: one.participant))
+
+
+def why(member: Member) -> str:
+    """In plain words, why a member did not count; empty for one that did."""
+    if member.counted:
+        return ""
+    reason = _WHY.get(member.status, member.status)
+    if member.status in ("timed_out", "silent") and member.accept_s is None:
+        reason += "; it had not taken the task"
+    return f"{reason}: {member.detail}" if member.detail else reason
+
+
+def story(item: Round) -> Iterator[str]:
+    """A round in sentences: where its time went, and who was slow."""
+    spent = [f"{name} {duration(seconds)}" for name, seconds in item.phases_s.items()]
+    if spent:
+        yield f"{duration(sum(item.phases_s.values()))} in all: {', '.join(spent)}"
+    if item.reason:
+        yield f"it ended because {item.reason}"
+    times = [(one.report_s, one) for one in slowest_first(item) if one.counted and one.report_s is not None]
+    if len(times) > 1:
+        (slowest_s, slowest), typical_s = times[0], median(seconds for seconds, _ in times)
+        where = max(segments(slowest), key=lambda one: one.end_s - one.start_s, default=None)
+        mostly = f", most of it {where.step} ({duration(where.end_s - where.start_s)})" if where else ""
+        yield f"slowest: {slowest.participant} after {duration(slowest_s)}{mostly}; the median is {duration(typical_s)}"
+
+
+def _decided_s(member: Member) -> float | None:
+    return member.report_s if member.report_s is not None else member.end_s
+
+
+def _upload_s(member: Member, end_s: float) -> float:
+    """When the update began to come; the end for a member of which that is not known."""
+    if member.upload_s is not None:
+        return min(member.upload_s, end_s)
+    return max(0.0, end_s - member.claimed_s.get("upload", 0.0))
+
+
+def _at_work(member: Member, start_s: float, end_s: float) -> Iterator[Segment]:
+    at_s = start_s
+    for step in _CLAIMED:
+        until_s = min(end_s, at_s + member.claimed_s.get(step, 0.0))
+        yield Segment(step, at_s, until_s)
+        at_s = until_s
+    yield Segment("work", at_s, end_s)

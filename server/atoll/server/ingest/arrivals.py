@@ -1,0 +1,33 @@
+"""When uploads began: for a round's timeline, not for its result."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from atoll.server.ingest.spool import UploadRef
+
+REMEMBERED = 16_384
+"""Uploads of which the beginning is remembered: those that began last."""
+
+
+class Arrivals:
+    """Remembers in memory when the first byte of each upload came to this process.
+
+    Args:
+        clock: epoch seconds, UTC.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._first: OrderedDict[UploadRef, float] = OrderedDict()
+
+    def began(self, upload: UploadRef) -> None:
+        """A stream of this upload begins; only its first one counts."""
+        self._first.setdefault(upload, self._clock())
+        if len(self._first) > REMEMBERED:
+            self._first.popitem(last=False)
+
+    def first_byte_at(self, upload: UploadRef) -> float:
+        """Epoch seconds; 0 if the upload began in another process, or too long ago."""
+        return self._first.get(upload, 0.0)
