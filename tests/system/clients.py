@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.system.processes import ATOLL, WAIT_S, Nursery, Process
+from tests.system.processes import ATOLL, HERE, WAIT_S, Nursery, Process
 from tests.system.servers import Server
 
 Event = dict[str, Any]
@@ -22,6 +23,7 @@ class Client:
     Attributes:
         behaviour: a class of ``participants.py``, with its arguments.
         access: how it comes to the server, as options of ``atoll client start``.
+        eager: whether it comes back sooner than a client should (``eager_client``).
     """
 
     nursery: Nursery
@@ -30,6 +32,7 @@ class Client:
     access: Sequence[str]
     arguments: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()
+    eager: bool = False
     _process: Process | None = None
 
     @property
@@ -55,7 +58,8 @@ class Client:
     def start(self) -> Client:
         """Start it, or start it again in the same state directory."""
         given = [f"--arg={name}={json.dumps(value)}" for name, value in self.arguments.items()]
-        command = (*ATOLL, "client", "start", f"participants:{self.behaviour}", "--json", "--state", str(self.state))
+        atoll = (sys.executable, str(HERE / "eager_client.py")) if self.eager else ATOLL
+        command = (*atoll, "client", "start", f"participants:{self.behaviour}", "--json", "--state", str(self.state))
         self._process = self.nursery.start((*command, *self.access, *given, *self.options), self.name)
         return self
 
@@ -80,9 +84,10 @@ class Client:
 class Crew:
     """Makes clients of one server, each with an identity of its own, and ends them."""
 
-    def __init__(self, nursery: Nursery, server: Server) -> None:
+    def __init__(self, nursery: Nursery, server: Server, *, eager: bool = False) -> None:
         self._nursery = nursery
         self._server = server
+        self._eager = eager
         self.clients: list[Client] = []
 
     def add(self, behaviour: str, *options: str, token: str = "", **arguments: object) -> Client:
@@ -92,7 +97,7 @@ class Crew:
             access = ["--insecure", "--server", self._server.address, "--participant", insecure_id(len(self.clients))]
         else:
             access = ["--join", token or self._server.operator.tokens(1)[0]]
-        client = Client(self._nursery, name, behaviour, access, arguments, options)
+        client = Client(self._nursery, name, behaviour, access, arguments, options, eager=self._eager)
         self.clients.append(client)
         return client
 
@@ -106,12 +111,12 @@ class Crew:
 
 
 @contextlib.contextmanager
-def crew(server: Server, folder: Path) -> Iterator[Crew]:
+def crew(server: Server, folder: Path, *, eager: bool = False) -> Iterator[Crew]:
     """Clients that do not outlive the block; their logs and states are in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     hands = Nursery(folder)
     try:
-        yield Crew(hands, server)
+        yield Crew(hands, server, eager=eager)
     finally:
         hands.close()
 

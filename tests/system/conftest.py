@@ -50,8 +50,8 @@ def hire(tmp_path: Path) -> Iterator[Hire]:
     """Makes crews: clients that end with the test."""
     with ExitStack() as stack:
 
-        def make(server: Server) -> Crew:
-            return stack.enter_context(crew(server, tmp_path / f"crew-{server.name}"))
+        def make(server: Server, *, eager: bool = False) -> Crew:
+            return stack.enter_context(crew(server, tmp_path / f"crew-{server.name}", eager=eager))
 
         yield make
 

@@ -1,53 +1,93 @@
 """``atoll`` with a server that kills itself, as ``kill -9`` does, at one exact moment.
 
-``$ATOLL_DIES`` names it as ``WHEN:EVENT:COUNT``: ``before`` or ``after`` the COUNT-th batch of events with an EVENT of
-that kind (see ``atoll.server.rounds.events``) has been made durable. Nothing else is changed.
+``$ATOLL_DIES`` names it as ``MOMENT:COUNT``, the COUNT-th time that it comes. A moment is ``before`` or ``after`` one
+of these:
+
+* an event's kind (``before reported``): the batch with such an event is made durable (``atoll.server.rounds.events``);
+* an effect's name (``after Fold``): the effect is begun (``atoll.server.rounds.effects``);
+* ``chunk``: a chunk of an upload is stored; ``transaction`` (before only): the database commits;
+* ``fsync``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
+
+``any`` stands for all of them. What it died of is its last line of standard error. Nothing else is changed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Engine, event
 
 from atoll.client.cli import main
 from atoll.server.daemon.driver import Entry
 from atoll.server.daemon.journal import SqlJournal
+from atoll.server.daemon.performer import RunPerformer
+from atoll.server.ingest.segment import Segment
+from atoll.server.rounds import Effect
+
+ANY = "any"
 
 
 @dataclass
 class Doom:
     """Counts down to the moment."""
 
-    when: str
-    event: str
+    moment: str
     left: int
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def parse(cls, text: str) -> Doom:
-        """Read ``WHEN:EVENT:COUNT``."""
-        when, event, count = text.split(":")
-        return cls(when, event, int(count))
+        """Read ``MOMENT:COUNT``."""
+        moment, _, count = text.rpartition(":")
+        return cls(moment, int(count))
 
-    def passes(self, when: str, entry: Entry) -> None:
-        """Die if this is the moment."""
-        if when != self.when or all(played.event.kind != self.event for played in entry.logged):
+    def passes(self, *moments: str) -> None:
+        """Die if this is the moment; several names are of one moment."""
+        met = [moment for moment in moments if self.moment in (ANY, moment)]
+        if not met:
             return
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with self._lock:
+            self.left -= 1
+            if self.left == 0:
+                os.write(2, f"killed itself {met[0]}\n".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """The function, with a moment before and one after it."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.passes(f"before {name}")
+            result = function(*args, **kwargs)
+            self.passes(f"after {name}")
+            return result
+
+        return watched
 
 
 def install(doom: Doom) -> None:
-    """Make the journal of this process pass by ``doom``."""
-    append = SqlJournal.append
+    """Make this process pass by ``doom``."""
+    append, perform = SqlJournal.append, RunPerformer.perform
 
     async def dying_append(self: SqlJournal, entry: Entry) -> None:
-        doom.passes("before", entry)
+        kinds = [played.event.kind for played in entry.logged]
+        doom.passes(*(f"before {kind}" for kind in kinds))
         await append(self, entry)
-        doom.passes("after", entry)
+        doom.passes(*(f"after {kind}" for kind in kinds))
 
-    SqlJournal.append = dying_append  # type: ignore[method-assign]  # a fault put in on purpose
+    def dying_perform(self: RunPerformer, effect: Effect) -> None:
+        doom.around(perform, type(effect).__name__)(self, effect)
+
+    SqlJournal.append = dying_append  # type: ignore[method-assign]  # faults put in on purpose
+    RunPerformer.perform = dying_perform  # type: ignore[method-assign]
+    Segment.append = doom.around(Segment.append, "chunk")  # type: ignore[method-assign]
+    for name in ("fsync", "rename", "replace", "unlink"):
+        setattr(os, name, doom.around(getattr(os, name), name))
+    event.listen(Engine, "commit", lambda _: doom.passes("before transaction"))
 
 
 if __name__ == "__main__":

@@ -29,6 +29,19 @@ JOB = job_toml(
 """Its result depends on every bit of every round: the server optimiser keeps state, each round starts where the last
 one ended, and all participants are in every round."""
 
+KILLED_ROUNDS = 3
+KILLED_MODEL: dict[str, npt.NDArray[Any]] = {
+    "w": _RANDOM.standard_normal(2 * DEFAULT_CHUNK_BYTES // 4).astype(np.float32),
+    "b": _RANDOM.standard_normal(501),
+}
+KILLED_JOB = job_toml(
+    job={"name": "killed", "rounds": KILLED_ROUNDS},
+    cohort={"size": SIZE, "quorum": SIZE},
+    straggler={"report_window_s": 300, "retry_delay_s": 0.5},
+    optimiser={"name": "fedadam", "lr": 0.05},
+)
+"""What the tests of random kills play: as the reference, and every update takes three chunks."""
+
 LARGE_CHUNKS = 6
 LARGE_MODEL: dict[str, npt.NDArray[Any]] = {
     "w": np.zeros(LARGE_CHUNKS * DEFAULT_CHUNK_BYTES // 4 - 1000, np.float32),

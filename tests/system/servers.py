@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import sys
@@ -77,6 +78,11 @@ class Server:
     def arguments(self) -> tuple[str, ...]:
         """The options of ``atoll server start`` that make it this server."""
         return ("--data", str(self.data), "--port", str(self.port), *self.options)
+
+    @property
+    def deaths(self) -> list[str]:
+        """What it died of (``dies``), oldest first."""
+        return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
 
     def kill(self) -> None:
         """End it as a power cut would."""

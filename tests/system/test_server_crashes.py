@@ -26,16 +26,16 @@ from tests.system.reference import (
 pytestmark = pytest.mark.system
 
 MOMENTS = (
-    "before:cohort_drawn:1",
-    "after:round_prepared:1",
-    "before:reported:2",  # the upload is durable, its report is not
-    "after:reported:3",  # the last report is durable, its sender was never told
-    "before:aggregated:1",  # the next model lies on disk, nobody knows
-    "after:aggregated:1",
-    "before:charged:1",
-    "after:charged:1",
-    "before:published:1",
-    "after:published:1",
+    "before cohort_drawn:1",
+    "after round_prepared:1",
+    "before reported:2",  # the upload is durable, its report is not
+    "after reported:3",  # the last report is durable, its sender was never told
+    "before aggregated:1",  # the next model lies on disk, nobody knows
+    "after aggregated:1",
+    "before charged:1",
+    "after charged:1",
+    "before published:1",
+    "after published:1",
 )
 
 
@@ -56,7 +56,7 @@ def test_killed_at_ten_exact_moments_the_run_ends_with_the_same_bits(
     """Each start of the server ends at another moment of the course of a round; the clients see only lost calls."""
     server = serve("mortal")
     run = server.operator.submit(JOB, MODEL)
-    crew = hire(server)
+    crew = hire(server, eager=True)
     clients = [crew.add("Steady", index=index) for index in range(SIZE)]
     server.kill()
     server.start(dies=MOMENTS[0])

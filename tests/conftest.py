@@ -1,0 +1,24 @@
+"""Options of the whole suite."""
+
+from __future__ import annotations
+
+import pytest
+
+SEEDS = 2
+"""How many seeds a test of random faults gets unless ``--seeds`` says otherwise."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        metavar="N",
+        help=f"play tests of random faults with seeds 0 to N - 1 (default: {SEEDS})",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests that take a ``fault_seed`` are played once for each seed."""
+    if "fault_seed" in metafunc.fixturenames:
+        metafunc.parametrize("fault_seed", range(metafunc.config.getoption("seeds")))

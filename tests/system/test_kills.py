@@ -1,0 +1,132 @@
+"""The server is killed again and again in one run, at moments that a seed draws, and in every state that a run has."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.system.clients import Client, Crew, crew
+from tests.system.conftest import Hire, Serve
+from tests.system.dying_server import ANY
+from tests.system.operators import PAUSED, Operator, job_toml
+from tests.system.participants import examples_of
+from tests.system.reference import (
+    KILLED_JOB,
+    KILLED_MODEL,
+    KILLED_ROUNDS,
+    MODEL,
+    SIZE,
+    assert_close,
+    averaged,
+    shares_of,
+)
+from tests.system.servers import Server
+
+pytestmark = pytest.mark.system
+
+KILLS = 5
+LATEST = 200
+"""About as many moments as half of the run has."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What the run makes when nothing goes wrong."""
+    with crew(shared_server, tmp_path_factory.mktemp("undisturbed")) as hands:
+        hands.steady(SIZE)
+        run = shared_server.operator.submit(KILLED_JOB, KILLED_MODEL)
+        shared_server.operator.finished(run)
+        return shared_server.operator.model(run)
+
+
+def fatal_moments(seed: int) -> list[str]:
+    """Where the server dies in each of its lives: early moments as often as late ones."""
+    draw = random.Random(f"kills {seed}")
+    return [f"{ANY}:{int(LATEST ** draw.random())}" for _ in range(KILLS)]
+
+
+def has_ended(server: Server, run: str) -> bool:
+    """Whether the run ends before the server that plays it does."""
+    try:
+        server.operator.ended(run)
+    except AssertionError:
+        return False
+    return True
+
+
+def assert_nothing_was_lost(operator: Operator, run: str, clients: Sequence[Client]) -> None:
+    """Each round was released at its first attempt, from one report of each; nobody trained anything twice."""
+    rounds = operator.rounds(run)
+    expected = [(number, 0, "released") for number in range(KILLED_ROUNDS)]
+    assert [(seen.round, seen.attempt, seen.phase) for seen in rounds] == expected
+    for seen in rounds:
+        assert [member.status for member in seen.members] == ["reported"] * SIZE
+        assert sorted(member.weight for member in seen.members) == [examples_of(index) for index in range(SIZE)]
+        assert seen.total_weight == sum(map(examples_of, range(SIZE)))
+    for client in clients:
+        assert client.process.running
+        assert [event["round"] for event in client.events("trained")] == list(range(KILLED_ROUNDS))
+        assert [event["disposition"] for event in client.events("reported")] == ["counted"] * KILLED_ROUNDS
+
+
+@pytest.mark.timeout(240)
+def test_killed_at_random_moments_again_and_again_the_run_ends_with_the_same_bits(
+    serve: Serve, hire: Hire, undisturbed: bytes, fault_seed: int
+) -> None:
+    """Odd seeds with two worker processes."""
+    server = serve("mortal", "--workers", str(1 + fault_seed % 2))
+    clients = hire(server, eager=True).steady(SIZE)
+    for client in clients:
+        client.wait("connected")
+    run = server.operator.submit(KILLED_JOB, KILLED_MODEL)
+    server.kill()
+    for moment in fatal_moments(fault_seed):
+        if has_ended(server.start(dies=moment), run):
+            server.kill()
+        server.died()
+    server.start()
+    server.operator.finished(run)
+    assert server.operator.model(run) == undisturbed, server.deaths
+    assert_nothing_was_lost(server.operator, run, clients)
+
+
+def submitted(server: Server, crew: Crew, **straggler: object) -> str:
+    """A run of one round for two, of whom the second fails at its first attempt."""
+    for client in (crew.start("Steady", index=0), crew.start("Crashing", index=1, attempts=1)):
+        client.wait("connected")
+    toml = job_toml(job={"name": "states", "rounds": 1}, cohort={"size": 2, "quorum": 2}, straggler=straggler)
+    return server.operator.submit(toml, MODEL)
+
+
+@pytest.mark.timeout(180)
+def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(serve: Serve, hire: Hire) -> None:
+    """The states that an undisturbed run never sees, and the last one."""
+    server = serve("states")
+    crew = hire(server, eager=True)
+    run = submitted(server, crew, retry_delay_s=1.0)
+    server.kill()
+    for moment in (
+        "before member_failed:1",
+        "after member_failed:1",  # abandoned, nobody has been told
+        "after retry_due:1",
+    ):
+        server.start(dies=moment)
+        server.died()
+    server.start(dies="after pause_requested:1")
+    with pytest.raises(Exception, match="UNAVAILABLE"):
+        server.operator.pause(run)
+    server.died()
+    server.start()
+    operator = server.operator
+    operator.until(run, lambda seen: seen.summary.status == PAUSED or "pauses" in seen.summary.reason, "to be paused")
+    server.kill()
+    server.start(dies="after Finish:1")
+    server.operator.resume(run)
+    server.died()
+    server.start()
+    server.operator.finished(run)
+    attempts = [(seen.round, seen.attempt, seen.phase) for seen in server.operator.rounds(run)]
+    assert attempts == [(0, 0, "abandoned"), (0, 1, "released")]
+    assert_close(server.operator.arrays(run), averaged(MODEL, shares_of([0, 1]), 0))
