@@ -30,12 +30,13 @@ def storage_error(code: str, what: str, error: OSError, *, where: object = "") -
 
 
 def free_bytes(path: Path) -> int:
-    """What the server's account may still write on the disk of ``path``.
+    """What the server's account may still write on the disk of ``path``, which need not exist yet.
 
     Raises:
-        OSError: if there is no such path.
+        OSError: if the disk does not tell.
     """
-    return shutil.disk_usage(path).free
+    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    return shutil.disk_usage(existing).free
 
 
 def fsync_path(path: Path) -> None:
@@ -62,3 +63,48 @@ def fsync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Room:
+    """Whether the disk of the data directory has room for more work.
+
+    Args:
+        path: any path on it.
+        reserve_bytes: what must stay free, for the database and for releases.
+    """
+
+    def __init__(self, path: Path, reserve_bytes: int) -> None:
+        self._path = path
+        self.reserve_bytes = reserve_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """What is free now."""
+        return free_bytes(self._path)
+
+    def require(self, what: str, needed_bytes: int = 0) -> None:
+        """Refuse work that would leave less than the reserve.
+
+        Raises:
+            StorageFullError: naming what is needed and what there is.
+        """
+        shortage = self.shortage(needed_bytes)
+        if shortage:
+            raise StorageFullError(
+                "storage.full", f"no room for {what}: {shortage}", FREE_SOME_SPACE, _RETRY_AFTER_S, where=self._path
+            )
+
+    def shortage(self, needed_bytes: int = 0) -> str:
+        """Why there is no room for so many bytes more; empty if there is."""
+        try:
+            free = self.free_bytes
+        except OSError as error:
+            return f"the disk does not tell what is free ({error.strerror})"
+        if free >= needed_bytes + self.reserve_bytes:
+            return ""
+        needs = f"it needs {_mib(needed_bytes)}, " if needed_bytes else ""
+        return f"{needs}the server's disk has {_mib(free)} free and keeps {_mib(self.reserve_bytes)} in reserve"
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"

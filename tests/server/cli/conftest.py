@@ -175,6 +175,13 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         del request, context
         return control_pb2.GetServerInfoResponse(version="9.9", now=self.now, disk_free_bytes=10**12)
 
+    def PruneStorage(self, request: control_pb2.PruneStorageRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        events = control_pb2.PrunedStorage(kind="events", run="ra", count=7, stored_bytes=1000)
+        blobs = control_pb2.PrunedStorage(kind="models", count=2, stored_bytes=3_000_000)
+        return control_pb2.PruneStorageResponse(pruned=[events, blobs])
+
 
 class FakeTransfer(transfer_pb2_grpc.TransferServiceServicer):
     """Serves one blob; breaks a download off after ``break_after`` chunks, once for each entry."""

@@ -21,6 +21,8 @@ from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session, Sessions
+from atoll.server.daemon.storage_settings import StorageSettings
+from atoll.server.disk import Room
 from atoll.server.errors import TooLateError
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.commit import commit_upload
@@ -212,12 +214,18 @@ class Federation:
 
 @contextlib.asynccontextmanager
 async def opened(
-    data: Path, *, silence_s: float = 0.05, keep_models: int = 3, evaluators: Mapping[str, Evaluator] | None = None
+    data: Path,
+    *,
+    silence_s: float = 0.05,
+    keep_models: int = 3,
+    evaluators: Mapping[str, Evaluator] | None = None,
+    room: Room | None = None,
+    storage: StorageSettings | None = None,
 ) -> AsyncIterator[Federation]:
     """A server process from its start to its end, on a directory that may have served before."""
     store = Store.open(data)
     with ThreadPoolExecutor(4) as executor:
-        spool = Spool(data / "spool")
+        spool = Spool(data / "spool", room)
         node = IngestNode(NODE, spool)
         nodes = NodePool()
         nodes.add(LocalNode(node, executor))
@@ -233,10 +241,11 @@ async def opened(
             clock=time.time,
             silence_s=silence_s,
             keep_models=keep_models,
+            room=room or Room(data, 0),
         )
         authority = Authority.open(data / "ca", now=time.time())
         book = CertificateBook(authority, store.writer, store.reader, time.time, lifetime_s=3600.0)
-        coordinator = Coordinator(services, book, insecure=False)
+        coordinator = Coordinator(services, book, storage or StorageSettings(), insecure=False)
         await coordinator.start()
         try:
             yield Federation(store, services, coordinator, node)

@@ -8,6 +8,7 @@ import pytest
 
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.performer import RunPerformer
+from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.errors import (
     CallerError,
     ConflictError,
@@ -390,7 +391,7 @@ class TestRestart:
 
 async def test_nobody_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:
     """Ingest workers serve while the coordinator still reads its logs: a report must not meet an unknown run."""
-    early = Coordinator(federation.services, federation.coordinator._certificates, insecure=False)
+    early = Coordinator(federation.services, federation.coordinator._certificates, StorageSettings(), insecure=False)
     for call in (
         early.identify(b"pem"),
         early.grant_upload("paaaaaaaaaaaa", "r", 0, 0),

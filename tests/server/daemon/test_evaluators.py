@@ -112,6 +112,6 @@ async def test_a_plug_in_that_hangs_is_left_behind(
 
 async def test_a_model_that_is_gone_is_a_judgement(blobs: tuple[DirectoryBlobStore, str]) -> None:
     store, name = blobs
-    store.delete(name)
+    store.set_aside(name)
     found = await asyncio.wait_for(judge("norm", plugins.norm, LAYOUT, store, name), WAIT_S)
     assert "no blob" in found.failure

@@ -91,7 +91,7 @@ def test_every_problem_is_listed_with_line_key_value_and_what_is_allowed() -> No
         "to 1",
         "optimizer": 'bad.toml:17: optimizer: no such section; did you mean "optimiser"?',
         "privacy": "bad.toml:20: privacy: no such section; allowed are job, model, cohort, straggler, aggregation, "
-        "optimiser, training, evaluation",
+        "optimiser, training, evaluation, retention",
     }
 
 

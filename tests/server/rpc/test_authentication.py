@@ -47,6 +47,7 @@ CALLERS = {
         "ListParticipants": OPERATOR,
         "RevokeParticipant": OPERATOR,
         "GetServerInfo": OPERATOR,
+        "PruneStorage": OPERATOR,
     },
     "ParticipationService": {"CheckIn": PARTICIPANT},
     "RenewalService": {"Renew": PARTICIPANT},

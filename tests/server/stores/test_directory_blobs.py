@@ -91,22 +91,41 @@ def test_a_damaged_blob_is_mended_by_putting_it_again(blobs: DirectoryBlobStore)
     assert _get(blobs, name) == _content(5000)
 
 
-def test_names_exists_and_delete(blobs: DirectoryBlobStore) -> None:
+def test_names_exists_and_setting_aside(blobs: DirectoryBlobStore) -> None:
     names = {_put(blobs, _content(size)).name for size in range(20)}
     assert set(blobs.names()) == names
     gone = names.pop()
     assert blobs.exists(gone)
-    blobs.delete(gone)
-    blobs.delete(gone)
+    blobs.set_aside(gone)
+    blobs.set_aside(gone)
     assert not blobs.exists(gone)
     assert set(blobs.names()) == names
+    assert blobs.sweep() == 1
+    assert list((blobs.root / "incoming").iterdir()) == []
+
+
+def test_nothing_is_set_aside_while_a_back_up_is_made(blobs: DirectoryBlobStore) -> None:
+    name = _put(blobs, b"weights").name
+    with blobs.kept():
+        assert not blobs.set_aside(name)
+        assert blobs.exists(name)
+    assert blobs.set_aside(name)
+    assert not blobs.exists(name)
+
+
+def test_what_a_blob_takes(blobs: DirectoryBlobStore) -> None:
+    name = _put(blobs, _content(5000)).name
+    facts = blobs.facts(name)
+    assert facts is not None
+    assert facts.stored_bytes == _path(blobs, name).stat().st_size > 5000
+    assert blobs.facts("0" * 64) is None
 
 
 def test_views_outlive_deletion_and_closing(blobs: DirectoryBlobStore) -> None:
     name = _put(blobs, _content(3000)).name
     with blobs.open(name) as blob:
         pass
-    blobs.delete(name)
+    blobs.set_aside(name)
     assert bytes(blob.read(0, 3000)) == _content(3000)
 
 

@@ -1,6 +1,7 @@
 import pytest
+from sqlalchemy import Connection
 
-from atoll.server.stores import Model, RecordConflictError, Store, models
+from atoll.server.stores import Model, RecordConflictError, Store, models, runs
 from tests.server.stores.samples import DIGEST, NOW, RUN
 
 
@@ -32,8 +33,50 @@ async def test_a_version_and_a_round_have_one_model(with_models: Store, model: M
         await with_models.writer.run(models.add, model)
 
 
-async def test_what_is_named_is_kept(with_models: Store) -> None:
-    named = {DIGEST, *(f"{number:064x}" for number in (0, 1, 2, 100, 101, 102))}
-    assert await with_models.reader.run(models.referenced_blobs) == named
+def name(number: int) -> str:
+    return f"{number:064x}"
+
+
+async def test_a_name_is_spare_when_no_row_has_it(with_models: Store) -> None:
+    asked = [name(number) for number in (1, 2, 101, 102, 200)]
+    assert await with_models.reader.run(models.unnamed, asked) == {name(200)}
     await with_models.writer.run(models.forget_optimiser, RUN, below_version=2)
-    assert await with_models.reader.run(models.referenced_blobs) == named - {f"{100:064x}", f"{101:064x}"}
+    assert await with_models.reader.run(models.unnamed, asked) == {name(101), name(200)}
+    assert await with_models.reader.run(models.unnamed, [DIGEST]) == frozenset()
+
+
+async def test_many_names_are_asked_in_pages(with_models: Store) -> None:
+    asked = [name(number) for number in range(1500)]
+    found = await with_models.reader.run(models.unnamed, asked)
+    assert set(asked) - found == {name(number) for number in (0, 1, 2, 101, 102)}
+
+
+async def test_of_a_run_in_work_the_newest_are_to_be_kept_and_the_first(with_models: Store) -> None:
+    def kept(connection: Connection, keep: int) -> frozenset[str]:
+        return models.to_keep(connection, keep=keep, ended_before=NOW)
+
+    assert await with_models.reader.run(kept, 1) == {DIGEST, name(2), name(102)}
+    assert await with_models.reader.run(kept, 2) == {DIGEST, *(name(number) for number in (1, 2, 101, 102))}
+
+
+async def test_of_a_run_that_ended_long_ago_first_best_and_last_are_to_be_kept(with_models: Store) -> None:
+    def end(connection: Connection) -> None:
+        runs.set_best(connection, RUN, name(1), 0.5)
+        runs.set_status(connection, RUN, "finished", finished_at=NOW)
+
+    await with_models.writer.run(end)
+
+    def kept(connection: Connection, ended_before: float) -> frozenset[str]:
+        return models.to_keep(connection, keep=1, ended_before=ended_before)
+
+    assert await with_models.reader.run(kept, NOW + 1) == {DIGEST, name(1), name(2)}
+    assert await with_models.reader.run(kept, NOW - 1) == {DIGEST, name(1), name(2), name(102)}
+
+
+async def test_the_best_model_is_no_surplus(with_models: Store) -> None:
+    def surplus(connection: Connection) -> frozenset[str]:
+        return models.surplus_blobs(connection, RUN, through_version=1)
+
+    assert await with_models.reader.run(surplus) == {name(1)}
+    await with_models.writer.run(runs.set_best, RUN, name(1), 0.5)
+    assert await with_models.reader.run(surplus) == frozenset()

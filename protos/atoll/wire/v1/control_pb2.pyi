@@ -891,6 +891,7 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     WORKERS_FIELD_NUMBER: builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
     EVALUATORS_FIELD_NUMBER: builtins.int
+    DISK_RESERVE_BYTES_FIELD_NUMBER: builtins.int
     version: builtins.str
     protocol: builtins.int
     now: builtins.float
@@ -898,6 +899,8 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     connected: builtins.int
     workers: builtins.int
     disk_free_bytes: builtins.int
+    disk_reserve_bytes: builtins.int
+    """Below this uploads are refused and rounds wait."""
     @property
     def evaluators(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
@@ -911,7 +914,65 @@ class GetServerInfoResponse(google.protobuf.message.Message):
         workers: builtins.int = ...,
         disk_free_bytes: builtins.int = ...,
         evaluators: collections.abc.Iterable[builtins.str] | None = ...,
+        disk_reserve_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["connected", b"connected", "disk_free_bytes", b"disk_free_bytes", "evaluators", b"evaluators", "now", b"now", "protocol", b"protocol", "started_at", b"started_at", "version", b"version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connected", b"connected", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "evaluators", b"evaluators", "now", b"now", "protocol", b"protocol", "started_at", b"started_at", "version", b"version", "workers", b"workers"]) -> None: ...
 
 Global___GetServerInfoResponse: typing_extensions.TypeAlias = GetServerInfoResponse
+
+@typing.final
+class PruneStorageRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    dry_run: builtins.bool
+    def __init__(
+        self,
+        *,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run"]) -> None: ...
+
+Global___PruneStorageRequest: typing_extensions.TypeAlias = PruneStorageRequest
+
+@typing.final
+class PruneStorageResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRUNED_FIELD_NUMBER: builtins.int
+    @property
+    def pruned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PrunedStorage]: ...
+    def __init__(
+        self,
+        *,
+        pruned: collections.abc.Iterable[Global___PrunedStorage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["pruned", b"pruned"]) -> None: ...
+
+Global___PruneStorageResponse: typing_extensions.TypeAlias = PruneStorageResponse
+
+@typing.final
+class PrunedStorage(google.protobuf.message.Message):
+    """What was removed, or would be: things of one kind, of one run (empty: of none)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    STORED_BYTES_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    run: builtins.str
+    count: builtins.int
+    stored_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        run: builtins.str = ...,
+        count: builtins.int = ...,
+        stored_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "kind", b"kind", "run", b"run", "stored_bytes", b"stored_bytes"]) -> None: ...
+
+Global___PrunedStorage: typing_extensions.TypeAlias = PrunedStorage

@@ -104,6 +104,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.FromString,
                 _registered_method=True)
+        self.PruneStorage = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/PruneStorage',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -196,6 +201,13 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PruneStorage(self, request, context):
+        """Remove what nothing needs any more, or tell what that would be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -268,6 +280,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetServerInfo,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.SerializeToString,
+            ),
+            'PruneStorage': grpc.unary_unary_rpc_method_handler(
+                    servicer.PruneStorage,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -648,6 +665,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/GetServerInfo',
             atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PruneStorage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/PruneStorage',
+            atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -249,7 +249,23 @@ _ControlServiceGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType]):
+_ControlServicePruneStorageType = typing_extensions.TypeVar(
+    '_ControlServicePruneStorageType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.PruneStorageRequest,
+        atoll.wire.v1.control_pb2.PruneStorageResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.PruneStorageRequest,
+        atoll.wire.v1.control_pb2.PruneStorageResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.PruneStorageRequest,
+        atoll.wire.v1.control_pb2.PruneStorageResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -307,6 +323,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetServerInfoRequest,
             atoll.wire.v1.control_pb2.GetServerInfoResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.PruneStorageRequest,
+            atoll.wire.v1.control_pb2.PruneStorageResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -368,6 +388,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.GetServerInfoRequest,
             atoll.wire.v1.control_pb2.GetServerInfoResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.PruneStorageRequest,
+            atoll.wire.v1.control_pb2.PruneStorageResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     UploadModel: _ControlServiceUploadModelType
@@ -400,6 +424,9 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     RevokeParticipant: _ControlServiceRevokeParticipantType
 
     GetServerInfo: _ControlServiceGetServerInfoType
+
+    PruneStorage: _ControlServicePruneStorageType
+    """Remove what nothing needs any more, or tell what that would be."""
 
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.StreamUnaryMultiCallable[
@@ -457,6 +484,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.GetServerInfoRequest,
         atoll.wire.v1.control_pb2.GetServerInfoResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.PruneStorageRequest,
+        atoll.wire.v1.control_pb2.PruneStorageResponse,
     ],
 ]
 
@@ -561,5 +592,13 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.GetServerInfoResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetServerInfoResponse]]: ...
+
+    @abc.abstractmethod
+    def PruneStorage(
+        self,
+        request: atoll.wire.v1.control_pb2.PruneStorageRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.PruneStorageResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.PruneStorageResponse]]:
+        """Remove what nothing needs any more, or tell what that would be."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

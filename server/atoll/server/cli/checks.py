@@ -91,10 +91,13 @@ def data_directory(data: Path, uid: int) -> Iterator[Finding]:
             yield Finding(name, Status.FAIL, f"mode {mode:04o}: others may read this key", f"chmod 600 {path}")
 
 
-def disk(where: str, free_bytes: int) -> Finding:
-    """Whether there is room for models and updates."""
+def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
+    """Whether there is room for models and updates; below its reserve a server refuses them."""
     free = f"{size(free_bytes)} free"
     remedy = "free some space: models and updates of rounds in work are kept there"
+    if free_bytes < reserve_bytes:
+        told = f"{free}, {size(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
+        return Finding(f"disk of {where}", Status.FAIL, told, "free some space; see `atoll server storage`")
     if free_bytes < FULL_DISK_BYTES:
         return Finding(f"disk of {where}", Status.FAIL, free, remedy)
     if free_bytes < LOW_DISK_BYTES:
@@ -144,7 +147,7 @@ def certificate(name: str, pem: bytes, now: float) -> Finding:
 def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) -> Iterator[Finding]:
     """A server that answered: its version, its disk, and its clock against ours (half the round trip either way)."""
     yield Finding("server", Status.OK, f"{address} answers, version {info.version}, {info.connected} connected")
-    yield disk("the server", info.disk_free_bytes)
+    yield disk("the server", info.disk_free_bytes, info.disk_reserve_bytes)
     ahead_s = info.now - (asked_at + answered_at) / 2
     message = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
     remedy = "set the clocks (NTP): certificates are judged by them"

@@ -71,6 +71,11 @@ class ControlClient:
         """The server's version, clock and load."""
         return control.server_info_of(self._call(self._control.GetServerInfo, control_pb2.GetServerInfoRequest()))
 
+    def prune(self, *, dry_run: bool) -> tuple[control.Pruned, ...]:
+        """Have the server remove what nothing needs, or tell what that would be."""
+        request = control_pb2.PruneStorageRequest(dry_run=dry_run)
+        return control.pruned_of(self._call(self._control.PruneStorage, request))
+
     def create_tokens(self, organisation: str, kind: str, lifetime_s: float, count: int) -> control.NewTokens:
         """Mint one-time join tokens; ``kind`` is edge or silo."""
         request = control_pb2.CreateTokenRequest(

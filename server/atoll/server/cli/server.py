@@ -16,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.storage import prune, storage
 from atoll.server.daemon.config import DEFAULT_DATA, ServerConfig
 from atoll.server.daemon.config_file import load_config
 from atoll.server.daemon.logs import configure_logging
@@ -26,6 +27,10 @@ from atoll.server.errors import InvalidRequestError, ServerError
 @click.group()
 def server() -> None:
     """Run the federation's server."""
+
+
+server.add_command(storage)
+server.add_command(prune)
 
 
 @server.command()

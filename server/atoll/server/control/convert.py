@@ -13,6 +13,7 @@ from atoll.server.control.values import (
     NewTokens,
     Participant,
     Progress,
+    Pruned,
     Round,
     Run,
     RunDetail,
@@ -140,8 +141,14 @@ def server_info_of(message: control_pb2.GetServerInfoResponse) -> ServerInfo:
         connected=message.connected,
         workers=message.workers,
         disk_free_bytes=message.disk_free_bytes,
+        disk_reserve_bytes=message.disk_reserve_bytes,
         evaluators=tuple(message.evaluators),
     )
+
+
+def pruned_of(message: control_pb2.PruneStorageResponse) -> tuple[Pruned, ...]:
+    """What was removed."""
+    return tuple(Pruned(one.kind, one.run, one.count, one.stored_bytes) for one in message.pruned)
 
 
 def _rounds(messages: Iterable[control_pb2.RoundSummary]) -> tuple[Round, ...]:

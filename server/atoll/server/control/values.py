@@ -203,6 +203,17 @@ class ServerInfo:
     workers: int
     disk_free_bytes: int
     evaluators: tuple[str, ...]
+    disk_reserve_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed, or would be: things of one ``kind``, of one run (empty: of none)."""
+
+    kind: str
+    run: str
+    count: int
+    stored_bytes: int
 
 
 def as_json(value: object) -> Json:

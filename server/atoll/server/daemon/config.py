@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from atoll.server.daemon.limits import Limits
+from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
 
 DEFAULT_DATA = Path("atoll-data")
@@ -47,6 +48,7 @@ class ServerConfig(BaseModel):
     keep_models: int = Field(
         default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
     )
+    storage: StorageSettings = Field(default=StorageSettings(), description="What is kept, and the room left free.")
     limits: Limits = Field(default=Limits(), description="What participants, addresses and messages may take.")
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.invitations import max_weight, stop_message
+from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.reporting import (
@@ -23,10 +24,11 @@ from atoll.server.daemon.reporting import (
 )
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session
-from atoll.server.errors import ConflictError, InvalidRequestError, TooLateError, UnavailableError
+from atoll.server.daemon.storage_settings import StorageSettings
+from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError, UnavailableError
 from atoll.server.identity import new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
-from atoll.server.jobs import JobSpec, parse_job, to_run_policy
+from atoll.server.jobs import JobSpec, optimiser_of, parse_job, to_run_policy
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
@@ -44,7 +46,7 @@ from atoll.server.rounds import (
     initial,
     wants,
 )
-from atoll.server.stores import models, participants, reports, runs
+from atoll.server.stores import BlobMissingError, models, participants, reports, runs
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_from_proto, layout_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
@@ -54,6 +56,7 @@ log = logging.getLogger(__name__)
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
 _BYTES_PER_ELEMENT = 8
+_BYTES_PER_VALUE = 4  # of an update that is sent as float32
 _LEAST_UPLOAD_BYTES = 16 << 20
 
 
@@ -70,13 +73,17 @@ class ActiveRun:
 class Coordinator:
     """Starts, resumes and finds runs; routes what participants send to them."""
 
-    def __init__(self, services: Services, certificates: CertificateBook, *, insecure: bool) -> None:
+    def __init__(
+        self, services: Services, certificates: CertificateBook, storage: StorageSettings, *, insecure: bool
+    ) -> None:
         self._insecure = insecure
         self._services = services
         self._certificates = certificates
         self._pool = CohortPool(services, self.busy)
-        self._journal = SqlJournal(services.writer, services.reader)
+        self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
         self._active: dict[str, ActiveRun] = {}
+        self._resuming: set[str] = set()
+        self.janitor = Janitor(services, storage, lambda: {*self._active, *self._resuming})
         self._open = False
         self._leaving = False
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
@@ -88,10 +95,16 @@ class Coordinator:
             CorruptDataError: if a run's log is damaged; nothing of it is lost, and nothing else is begun.
         """
         found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
-        await self._sweep({run.id for run in found})
+        self._resuming = {run.id for run in found}
+        try:
+            await self.janitor.tidy(fresh_s=0.0)
+        except (ServerError, OSError) as error:
+            log.warning("what was left behind is not removed now: %s", error)
         for run in found:
             await self._resume(run)
+        self._resuming = set()
         self._open = True
+        self.janitor.start()
 
     @property
     def leaving(self) -> bool:
@@ -106,6 +119,7 @@ class Coordinator:
 
     async def stop(self) -> None:
         """Stop taking events; every run stands as its log says."""
+        await self.janitor.stop()
         for active in list(self._active.values()):
             await active.driver.stop()
 
@@ -122,6 +136,7 @@ class Coordinator:
         """
         spec = parse_job(job_toml, file_name or "job.toml")
         await self._check_model(layout, initial_blob)
+        await self._check_room(layout, spec)
         name = spec.evaluation.server
         if name is not None and name not in self._services.evaluators:
             installed = ", ".join(sorted(self._services.evaluators)) or "none"
@@ -143,10 +158,14 @@ class Coordinator:
             status=RunStatus.SUBMITTED.value,
             submitted_by=operator,
             created_at=now,
+            keep_models=spec.retention.models,
         )
         first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
 
         def work(connection: Connection) -> None:
+            # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.
+            if not self._services.blobs.exists(initial_blob):
+                raise BlobMissingError(initial_blob)
             runs.add(connection, run)
             models.add(connection, first)
 
@@ -297,16 +316,6 @@ class Coordinator:
         if found.state.status is RunStatus.SUBMITTED:
             await active.performer.begin()
 
-    async def _sweep(self, active: set[str]) -> None:
-        """Remove what killed or ended runs have left: uploads, and models that were never released."""
-        services = self._services
-        for run_id in await services.call(services.spool.runs):
-            if run_id not in active:
-                await services.call(services.spool.drop_run, run_id)
-        named = await services.reader.run(models.referenced_blobs)
-        for blob in await services.call(lambda: [name for name in services.blobs.names() if name not in named]):
-            await services.call(services.blobs.delete, blob)
-
     def _moved(self, driver: RunDriver) -> None:
         self._services.sessions.touch()
         if driver.state.status.ended:
@@ -325,6 +334,13 @@ class Coordinator:
             raise InvalidRequestError(
                 "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
             )
+
+    async def _check_room(self, layout: Layout, spec: JobSpec) -> None:
+        """The first round must fit: a new model with its optimiser's states, and an update of every participant."""
+        models_bytes = layout.size_bytes * (1 + len(optimiser_of(spec).state_names))
+        updates_bytes = _BYTES_PER_VALUE * layout.size * spec.cohort.invited
+        services = self._services
+        await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes)
 
     def _check_open(self) -> None:
         """Workers ask before every run is resumed."""

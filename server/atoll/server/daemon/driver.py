@@ -241,7 +241,7 @@ class RunDriver:
             if not posted.done.done():
                 posted.done.set_result(played.effects)
         if entry.logged:
-            self._announce()
+            self.announce()
 
     async def _catch_up(self) -> None:
         """After a failure that left open what was stored: take from the log what was."""
@@ -253,7 +253,7 @@ class RunDriver:
             self.next_seq += 1
             self._begin(result.effects)
         self._unsure = False
-        self._announce()
+        self.announce()
 
     def _begin(self, effects: tuple[Effect, ...]) -> None:
         if self.performer is not None:
@@ -272,7 +272,8 @@ class RunDriver:
         for posted in batch:
             posted.refuse(error)
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Tell those who watch that there is something new to see."""
         self.changed.set()
         self.changed = asyncio.Event()
         self.moved(self)

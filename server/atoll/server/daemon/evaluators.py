@@ -37,6 +37,9 @@ MAX_METRICS = 256
 _MAX_REASON_CHARS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
+SERVER_METRIC = "server/"
+"""Before the names of an evaluator's figures."""
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -96,7 +99,7 @@ def run_evaluator(evaluator: Evaluator, layout: Layout, blob: memoryview) -> dic
         number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"the evaluator gave {name} = {number}; metrics must be finite")
-        metrics[f"server/{name}"] = number
+        metrics[SERVER_METRIC + name] = number
     if len(metrics) > MAX_METRICS:
         raise ValueError(f"the evaluator gave {len(metrics)} metrics, at most {MAX_METRICS}")
     return metrics

@@ -75,6 +75,17 @@ def event_from_json(body: str) -> Event:
     return _EVENTS.validate_json(body)
 
 
+def keep_best(run: str, blob: str, value: float | None, *, highest: bool) -> Also:
+    """Record a released model as the run's best if the figure that it is judged by says so."""
+
+    def also(connection: Connection, _: tuple[Effect, ...]) -> None:
+        best = runs.get(connection, run).best_value
+        if value is not None and (best is None or (value > best if highest else value < best)):
+            runs.set_best(connection, run, blob, value)
+
+    return also
+
+
 def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
     """Add what the operator's evaluator said of a round's model, or why it said nothing, to the round's record."""
 

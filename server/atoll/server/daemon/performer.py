@@ -9,10 +9,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
+
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import Also, RefusedEventError, RunDriver
+from atoll.server.daemon.evaluators import SERVER_METRIC
 from atoll.server.daemon.invitations import Invitations
-from atoll.server.daemon.journal import add_judgement
+from atoll.server.daemon.journal import add_judgement, keep_best
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
@@ -23,6 +26,7 @@ from atoll.server.errors import (
     NotFoundError,
     ServerError,
     StorageError,
+    StorageFullError,
     UnavailableError,
 )
 from atoll.server.jobs import JobSpec
@@ -76,6 +80,7 @@ class RunPerformer:
         self._services = services
         self._pool = pool
         self._releaser = Releaser(driver, spec, layout, services)
+        self._troubles: dict[str, str] = {}
         self._tasks = Tasks(driver.run, self._crashed)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
@@ -115,6 +120,11 @@ class RunPerformer:
         """Begin a run that was submitted; returns when that is durable."""
         await self._answer(Started())
 
+    @property
+    def trouble(self) -> str:
+        """What the run cannot do now and tries again: disk, database or workers refuse it. Empty if all is well."""
+        return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
+
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
         return self._releaser.server_metrics(key)
@@ -124,10 +134,15 @@ class RunPerformer:
 
     async def _draw(self, effect: DrawCohort) -> None:
         try:
+            await self._retrying("the next round", self._room_for_a_round)
             drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
             await self._answer(drawn)
         finally:
             self._pool.settled(self._driver.run)
+
+    async def _room_for_a_round(self) -> None:
+        """A round that begins on a full disk would lose its members' work."""
+        await self._services.call(self._services.room.require, "a round")
 
     async def _prepare(self, effect: PrepareRound) -> None:
         window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
@@ -173,7 +188,16 @@ class RunPerformer:
 
     async def _publish(self, effect: Publish) -> None:
         judgement = await self._releaser.evaluate(effect)
-        await self._answer(Published(effect.key), add_judgement(self._driver.run, effect.key, judgement))
+        run, retention = self._driver.run, self._spec.retention
+        noted = add_judgement(run, effect.key, judgement)
+        value = judgement.metrics.get(f"{SERVER_METRIC}{retention.best}")
+        best = keep_best(run, effect.digest, value, highest=retention.best_is == "highest")
+
+        def also(connection: Connection, effects: tuple[Effect, ...]) -> None:
+            noted(connection, effects)
+            best(connection, effects)
+
+        await self._answer(Published(effect.key), also)
         await self._tidy("old models", self._releaser.retain())
 
     async def _drop(self, effect: DropSpools) -> None:
@@ -226,17 +250,31 @@ class RunPerformer:
         """
         loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
         until = loop.time() + patience_s
-        while True:
-            try:
-                return await work()
-            except _TRANSIENT as error:
-                if loop.time() >= until:
-                    raise
-                log.warning(
-                    "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
-                )
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+        try:
+            while True:
+                try:
+                    return await work()
+                except _TRANSIENT as error:
+                    # A disk that is full is not given up: there is room again once somebody makes some.
+                    if loop.time() >= until and not isinstance(error, StorageFullError):
+                        raise
+                    log.warning(
+                        "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
+                    )
+                    self._trouble(what, error.detail.message)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+        finally:
+            self._trouble(what, "")
+
+    def _trouble(self, what: str, why: str) -> None:
+        """Have those who watch the run see what it waits for; nothing, if ``why`` is empty."""
+        before = dict(self._troubles)
+        self._troubles.pop(what, None)
+        if why:
+            self._troubles[what] = why
+        if self._troubles != before:
+            self._driver.announce()
 
     def _start(
         self,

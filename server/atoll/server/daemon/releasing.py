@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blake3 import blake3
@@ -15,7 +15,7 @@ from atoll.server.daemon.driver import Also, RunDriver
 from atoll.server.daemon.evaluators import Judgement, judge
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
-from atoll.server.errors import CorruptDataError
+from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.jobs import JobSpec, optimiser_of
 from atoll.server.rounds import (
@@ -51,6 +51,11 @@ class Candidate:
     size_bytes: int
     optimiser_blobs: tuple[tuple[str, str], ...]
     norm: float
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """The names of all its blobs."""
+        return (self.blob, *(blob for _, blob in self.optimiser_blobs))
 
 
 class Releaser:
@@ -145,22 +150,22 @@ class Releaser:
         return found
 
     async def retain(self) -> None:
-        """Remove models beyond ``keep_models``, but never the first, and the optimiser states of all but the newest."""
-        run, keep = self._driver.run, self._services.keep_models
+        """Remove models beyond those to be kept, never the first or best, and all but the newest optimiser states."""
+        run, keep = self._driver.run, self._spec.retention.models or self._services.keep_models
 
-        def work(connection: Connection) -> list[str]:
+        def work(connection: Connection) -> None:
             newest = models.latest(connection, run)
             if newest is None:
-                return []
+                return
             surplus = models.surplus_blobs(connection, run, through_version=newest.version - keep)
             old = models.of_version(connection, run, newest.version - 1)
-            if old is None or not old.optimiser_blobs:
-                return sorted(surplus)
-            models.forget_optimiser(connection, run, below_version=newest.version)
-            spent = {blob for _, blob in old.optimiser_blobs}
-            return sorted((spent - models.referenced_blobs(connection)) | surplus)
+            if old is not None and old.optimiser_blobs:
+                models.forget_optimiser(connection, run, below_version=newest.version)
+                surplus |= models.unnamed(connection, {blob for _, blob in old.optimiser_blobs})
+            self._set_aside(surplus)
 
-        await self._delete(await self._services.writer.run(work))
+        await self._services.writer.run(work)
+        await self._services.call(self._services.blobs.sweep)
 
     async def discard_candidates(self) -> None:
         """Remove what was made and never released."""
@@ -221,6 +226,10 @@ class Releaser:
             state_blobs = tuple(sorted((name, writer.commit().name) for name, writer in sinks.items()))
         candidate = Candidate(key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm)
         self._made.append(candidate)
+        for blob in candidate.blobs:
+            self._services.leases.hold(self._driver.run, blob)
+        if not all(map(blobs.exists, candidate.blobs)):  # removed as spare before it was held
+            raise UnavailableError("blob.removed", "the new model's blob was removed as spare", "again", 1.0)
         return candidate
 
     def _release_record(self, effect: ChargeAndStore, live: RoundState, candidate: Candidate | None) -> Also:
@@ -254,13 +263,18 @@ class Releaser:
         return also
 
     async def _discard(self, candidates: Sequence[Candidate]) -> None:
-        blobs = {one.blob for one in candidates} | {blob for one in candidates for _, blob in one.optimiser_blobs}
+        """Remove candidates that are not released; what the one that is kept shares with them stays."""
+        made = (blob for one in self._made for blob in one.blobs)
+        self._services.leases.hold_only(self._driver.run, made)
+        blobs = {blob for one in candidates for blob in one.blobs}
         if blobs:
-            await self._delete(blobs - await self._services.reader.run(models.referenced_blobs))
+            await self._services.writer.run(lambda connection: self._set_aside(models.unnamed(connection, blobs)))
+            await self._services.call(self._services.blobs.sweep)
 
-    async def _delete(self, blobs: Iterable[str]) -> None:
-        for blob in blobs:
-            await self._services.call(self._services.blobs.delete, blob)
+    def _set_aside(self, blobs: Collection[str]) -> None:
+        """Remove blobs in the transaction that found them spare: no other can begin to name them in between."""
+        for blob in sorted(set(blobs) - self._services.leases.held(self._services.clock())):
+            self._services.blobs.set_aside(blob)
 
     def _live(self) -> RoundState:
         live = self._driver.state.round

@@ -24,6 +24,7 @@ from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
+from atoll.server.disk import Room
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -34,6 +35,7 @@ from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
 from atoll.server.stores import Store, certificates
+from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
 from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
 from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,
@@ -107,6 +109,9 @@ class Daemon:
     async def _start(self) -> Addresses:
         config, loop = self._config, asyncio.get_running_loop()
         evaluators = load_evaluators(config.evaluators)
+        room = Room(config.data, config.storage.reserve_bytes)
+        if not (config.data / DATABASE_FILE).exists():
+            room.require("a new server")
         store = await loop.run_in_executor(self._executor, Store.open, config.data)
         self._closing.callback(store.close)
         await loop.run_in_executor(self._executor, warm)
@@ -118,7 +123,7 @@ class Daemon:
             writer=store.writer,
             reader=store.reader,
             blobs=store.blobs,
-            spool=Spool(config.data / "spool"),
+            spool=Spool(config.data / SPOOL_FOLDER, room),
             sessions=self._sessions,
             nodes=NodePool(),
             executor=self._executor,
@@ -126,11 +131,14 @@ class Daemon:
             clock=self._clock,
             silence_s=config.silence_s,
             keep_models=config.keep_models,
+            room=room,
         )
-        coordinator = self._coordinator = Coordinator(services, book, insecure=config.insecure)
+        coordinator = self._coordinator = Coordinator(services, book, config.storage, insecure=config.insecure)
         addresses = await self._listen(services, coordinator, book, authority)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()
+        if shortage := room.shortage():
+            log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
         for listener in self._listeners:
             await listener.start()
         return addresses

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from atoll.server.daemon.evaluators import Evaluator
+from atoll.server.daemon.leases import Leases
 from atoll.server.daemon.nodes import NodePool
 from atoll.server.daemon.sessions import Sessions
+from atoll.server.disk import Room
 from atoll.server.ingest.spool import Spool
 from atoll.server.stores import BlobStore, Reader, Writer
 
@@ -34,6 +36,8 @@ class Services:
         clock: epoch seconds, UTC.
         silence_s: seconds that a member may be disconnected before it counts as gone.
         keep_models: released models kept per running run, besides the first.
+        room: whether the disk has any.
+        leases: blobs that no row names yet.
     """
 
     writer: Writer
@@ -47,6 +51,8 @@ class Services:
     clock: Callable[[], float]
     silence_s: float
     keep_models: int
+    room: Room
+    leases: Leases = field(default_factory=Leases)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""

@@ -19,6 +19,7 @@ from atoll.server.aggregation import warm
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
+from atoll.server.disk import Room
 from atoll.server.identity import Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -27,7 +28,7 @@ from atoll.server.rpc.desk import RemoteDesk
 from atoll.server.rpc.transfer import SERVICE, TransferService
 from atoll.server.rpc.worker import WorkerService
 from atoll.server.stores import DirectoryBlobStore
-from atoll.server.stores.store import BLOBS_FOLDER
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 
 THREADS = 4
@@ -58,7 +59,8 @@ async def serve(order: WorkerOrder) -> None:
     await loop.run_in_executor(executor, warm)
     config = order.config
     async with grpc.aio.insecure_channel(order.desk) as channel:
-        desk, spool = RemoteDesk(channel), Spool(config.data / "spool")
+        room = Room(config.data, config.storage.reserve_bytes)
+        desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
         transfer = TransferService(
             node=order.name,
             desk=desk,

@@ -26,6 +26,7 @@ from atoll.server.errors import SetupError
 from atoll.server.ingest.desk import Desk
 from atoll.server.rpc.desk import DeskService
 from atoll.server.rpc.worker import WorkerCalls
+from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class WorkerPool:
         self._executor = executor
         # Short and private: a Unix socket's path has at most 107 bytes, a data directory may be deeper.
         self._sockets = Path(tempfile.mkdtemp(prefix="atoll-"))
-        self._partials = config.data / "partials"
+        self._partials = config.data / PARTIALS_FOLDER
         self._server = make_server(inside=True)
         self._reserved: socket.socket | None = None
         self._keepers: list[asyncio.Task[None]] = []

@@ -132,6 +132,7 @@ class Receiver:
 
     def _count_stored(self) -> None:
         """What the participant's uploads take on disk, this stream's writes included."""
+        self._spool.require_room()
         try:
             usage = self._spool.usage(self._upload)
         except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.disk import fsync_path, storage_error
+from atoll.server.disk import Room, fsync_path, storage_error
 from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.committed import (
     COMMITTED,
@@ -78,6 +78,14 @@ class Usage:
     segments: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class HeldFiles:
+    """So many files of so many bytes."""
+
+    files: int
+    stored_bytes: int
+
+
 def refused_by_disk(error: OSError, what: str) -> ServerError:
     """What a participant is told when its update could not be written."""
     if isinstance(error, FileNotFoundError):  # the folder went while it was written to
@@ -96,8 +104,9 @@ class Spool:
     relied on: after a power failure an index may tell of payloads that never reached the disk.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, room: Room | None = None) -> None:
         self.root = root
+        self._room = room
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
@@ -115,6 +124,15 @@ class Spool:
         folder = self.folder(upload)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Segment(folder, self._prefix + secrets.token_hex(SEGMENT_NAME_CHARS // 4))
+
+    def require_room(self) -> None:
+        """Refuse further uploads while the disk is nearly full.
+
+        Raises:
+            StorageFullError: if the disk has less than its reserve free.
+        """
+        if self._room is not None:
+            self._room.require("updates")
 
     def usage(self, upload: UploadRef) -> Usage:
         """What the participant's uploads for that attempt take, whatever their ids."""
@@ -211,6 +229,11 @@ class Spool:
     def drop_run(self, run: str) -> None:
         """Remove every upload of a run; nothing happens if there is none."""
         _remove_folders([self._run_folder(run)])
+
+    def held(self, run: str) -> HeldFiles:
+        """What the uploads of a run take on disk."""
+        files = [path for path in self._run_folder(run).rglob("*") if path.is_file()]
+        return HeldFiles(len(files), sum(map(_size_of, files)))
 
     def runs(self) -> list[str]:
         """The runs that have uploads here, for sweeping after a restart."""

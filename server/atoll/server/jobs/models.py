@@ -340,6 +340,28 @@ class EvaluationSection(Section):
     ] = None
 
 
+class RetentionSection(Section):
+    """Which models the server keeps. The first and the last are kept in any case."""
+
+    models: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_ROUNDS, description="Newest models kept while the run is in work, and for a while after."),
+        Hint(default="the server's `keep_models`"),
+    ] = None
+    best: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,127}$",
+            description="A figure of the server's evaluator (`evaluation.server`), without the `server/` before it: "
+            "the model that is best by it is kept too.",
+        ),
+        Hint(allowed="the name of a figure", default="none"),
+    ] = None
+    best_is: Annotated[
+        Literal["highest", "lowest"], Field(description="Whether more of that figure is better, or less.")
+    ] = "highest"
+
+
 class JobSpec(Section):
     """A whole job file, valid."""
 
@@ -351,6 +373,7 @@ class JobSpec(Section):
     optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
     training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
+    retention: RetentionSection = Field(default_factory=RetentionSection)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The largest possible total weight must leave the sum its fraction bits."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
+from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.enrolment import KINDS
@@ -36,6 +37,8 @@ MAX_ROUNDS = 1000
 """Attempts of rounds that one answer lists: the newest."""
 MAX_MEMBERS = 10_000
 """Members that one answer lists, of the newest attempts; older attempts come without theirs."""
+MODEL_LEASE_S = 3600.0
+"""So long an uploaded model waits for the run that begins with it."""
 WATCH_INTERVAL_S = 0.05
 """Changes that come faster than this are sent together."""
 
@@ -82,6 +85,9 @@ class ControlService(ControlServiceServicer):
                 raise _incomplete(0)
             manifest = manifest_from_proto(first.manifest)
             call = self._services.call
+            await call(self._services.room.require, "this model", manifest.size_bytes)
+            until = self._services.clock() + MODEL_LEASE_S
+            self._services.leases.hold(f"upload of {manifest.name}", manifest.name, until=until)
             with await call(self._services.blobs.create, chunk_bytes=manifest.chunk_bytes) as writer:
                 await call(_write_chunk, writer, manifest, first, 0)
                 expected = 1
@@ -117,6 +123,9 @@ class ControlService(ControlServiceServicer):
         """A run with its rounds, or with one of them."""
         await self._authenticator.operator(context)
         only = request.round if request.HasField("round") else None
+        active = self._coordinator.active(request.run)
+        waits = self._waits(active)
+        live = self._live(active) if active is not None else None  # before the rows: a round that ends now is in one
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
@@ -125,14 +134,12 @@ class ControlService(ControlServiceServicer):
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
-            summary.reason = "; ".join(part for part in (summary.reason, shown.omission) if part)
+            summary.reason = "; ".join(part for part in (summary.reason, shown.omission, waits) if part)
             return control_pb2.GetRunResponse(summary=summary, rounds=shown.rounds, job_toml=run.job_toml)
 
         response = await self._services.reader.run(work)
         response.connected = len(self._services.sessions)
-        active = self._coordinator.active(request.run)
-        live = self._live(active) if active is not None else None
-        if live is not None and only in (None, live.round):
+        if live is not None and only in (None, live.round) and not _has_ended(live, response.rounds):
             ended = [row for row in response.rounds if (row.round, row.attempt) != (live.round, live.attempt)]
             del response.rounds[:]
             response.rounds.extend([*ended, live])
@@ -150,6 +157,7 @@ class ControlService(ControlServiceServicer):
             message = control_pb2.WatchRunResponse(
                 summary=views.run_summary(run), connected=len(self._services.sessions)
             )
+            message.summary.reason = "; ".join(part for part in (run.reason, self._waits(active)) if part)
             live = self._live(active) if active is not None else await self._last_round(run.id)
             if live is not None:
                 message.round.CopyFrom(live)
@@ -300,7 +308,32 @@ class ControlService(ControlServiceServicer):
             workers=self._facts.workers,
             disk_free_bytes=shutil.disk_usage(self._facts.data).free,
             evaluators=sorted(self._services.evaluators),
+            disk_reserve_bytes=self._services.room.reserve_bytes,
         )
+
+    async def PruneStorage(
+        self, request: control_pb2.PruneStorageRequest, context: Context
+    ) -> control_pb2.PruneStorageResponse:
+        """Remove what nothing needs any more."""
+        operator = await self._authenticator.operator(context)
+        found = await self._coordinator.janitor.tidy(dry_run=request.dry_run)
+        if not request.dry_run:
+            log.info("storage pruned by operator %s", operator)
+        return control_pb2.PruneStorageResponse(
+            pruned=[
+                control_pb2.PrunedStorage(kind=one.kind, run=one.run, count=one.count, stored_bytes=one.stored_bytes)
+                for one in found
+            ]
+        )
+
+    def _waits(self, active: ActiveRun | None) -> str:
+        """What a run in work cannot go on without; empty if it goes on."""
+        if active is None:
+            return ""
+        if active.performer.trouble:
+            return active.performer.trouble
+        shortage = self._services.room.shortage()
+        return f"uploads are refused: {shortage}" if shortage else ""
 
     def _live(self, active: ActiveRun) -> control_pb2.RoundSummary | None:
         state = active.driver.state
@@ -324,6 +357,12 @@ class ControlService(ControlServiceServicer):
 
     async def _summary(self, run_id: str) -> control_pb2.RunSummary:
         return views.run_summary(await self._services.reader.run(lambda connection: runs.get(connection, run_id)))
+
+
+def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundSummary]) -> bool:
+    """Whether the rows tell more of an attempt than what was seen of it before they were read."""
+    over = (Phase.RELEASED, Phase.ABANDONED)
+    return any((row.round, row.attempt) == (live.round, live.attempt) and row.phase in over for row in rows)
 
 
 def _tell_order(run: str, done: str, operator: str, reason: str = "") -> None:

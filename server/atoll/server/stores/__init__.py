@@ -21,7 +21,7 @@ from atoll.server.stores import (
     snapshots,
     tokens,
 )
-from atoll.server.stores.blobs import Blob, BlobStore, BlobWriter
+from atoll.server.stores.blobs import Blob, BlobFacts, BlobStore, BlobWriter
 from atoll.server.stores.certificates import Certificate
 from atoll.server.stores.charges import Charge
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
@@ -55,6 +55,7 @@ from atoll.server.stores.writer import Writer
 __all__ = [
     "Blob",
     "BlobDamagedError",
+    "BlobFacts",
     "BlobMissingError",
     "BlobStore",
     "BlobWriter",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -16,6 +17,14 @@ from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class BlobFacts:
+    """What a blob takes on disk, manifest included, and the epoch second at which it was made, last."""
+
+    stored_bytes: int
+    made_at: float
 
 
 class BlobWriter(Protocol):
@@ -108,8 +117,23 @@ class BlobStore(Protocol):
         """Whether a blob of that name is there; its bytes are not looked at."""
         ...
 
-    def delete(self, name: str) -> None:
-        """Remove a blob; nothing happens if there is none. Views of it that are held stay valid."""
+    def set_aside(self, name: str) -> bool:
+        """Make a blob invisible at once, for the next ``sweep`` to remove; whether it is gone.
+
+        It stays where it is while a back-up is made. Views of it that are held stay valid. Quick: may be called in a
+        transaction, so that no other one can begin to name the blob meanwhile.
+
+        Raises:
+            StoreUnavailableError: if the place cannot be written.
+        """
+        ...
+
+    def sweep(self) -> int:
+        """Remove what was set aside, and what killed processes left unfinished; how many."""
+        ...
+
+    def facts(self, name: str) -> BlobFacts | None:
+        """What a blob takes, and since when; None if there is none of that name."""
         ...
 
     def names(self) -> Iterator[str]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 
 from atoll.server.disk import fsync_directory, is_full
 from atoll.server.stores.blob_footer import pack_footer, read_footer
+from atoll.server.stores.blobs import BlobFacts
 from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest, ManifestBuilder
 from atoll.wire.errors import DigestError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
+_LOCK = "kept.lock"
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
@@ -71,11 +73,42 @@ class DirectoryBlobStore:
         """Whether a blob of that name is there: see ``BlobStore``."""
         return self._path(name).exists()
 
-    def delete(self, name: str) -> None:
-        """Remove a blob: see ``BlobStore``."""
+    def set_aside(self, name: str) -> bool:
+        """Make a blob invisible: see ``BlobStore``."""
         path = self._path(name)
-        with _disk(path):
-            path.unlink(missing_ok=True)
+        with _disk(path), self._kept_lock() as lock:
+            if not _try_lock(lock):
+                return False
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(self.root / _INCOMING / secrets.token_hex(16))
+        return True
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """While inside, no process sets a blob aside. Blocks for the moment that one may just be doing it.
+
+        Raises:
+            StoreUnavailableError: if the directory cannot be used.
+        """
+        with _disk(self.root), self._kept_lock() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    def facts(self, name: str) -> BlobFacts | None:
+        """What a blob takes: see ``BlobStore``."""
+        try:
+            found = self._path(name).stat()
+        except FileNotFoundError:
+            return None
+        return BlobFacts(found.st_size, found.st_mtime)
+
+    @contextlib.contextmanager
+    def _kept_lock(self) -> Iterator[int]:
+        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def names(self) -> Iterator[str]:
         """The names of all blobs: see ``BlobStore``."""
@@ -90,7 +123,7 @@ class DirectoryBlobStore:
                 blob.chunk(index)
 
     def sweep(self) -> int:
-        """Remove what killed processes left unfinished; how many files. Those of living writers are left alone."""
+        """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
         removed = 0
         for path in (self.root / _INCOMING).iterdir():
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:

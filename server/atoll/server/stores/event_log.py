@@ -18,6 +18,8 @@ from atoll.server.stores.schema import events
 
 PAGE_EVENTS = 1000
 _CHECKSUM_BYTES = 16
+_ROW_BYTES = 110
+"""Of an event besides its body: run, place, time, kind, checksum and the index."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,27 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
 def prune(connection: Connection, run_id: str, *, below: int) -> int:
     """Remove the events before a place; how many. A snapshot of the run must stand at that place or before it."""
     return connection.execute(delete(events).where(events.c.run_id == run_id, events.c.seq < below)).rowcount
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEvents:
+    """How many events a run's log has, and about how many bytes they take in the database."""
+
+    count: int
+    stored_bytes: int
+
+
+def held(connection: Connection, run_id: str) -> HeldEvents:
+    """What a run's log takes; looks at every event."""
+    size = func.sum(func.length(events.c.body) + _ROW_BYTES)
+    row = connection.execute(select(func.count(), size).where(events.c.run_id == run_id)).one()
+    return HeldEvents(row[0], int(row[1] or 0))
+
+
+def first_seq(connection: Connection, run_id: str) -> int | None:
+    """The place of the oldest event that is kept; None if there is none."""
+    first: int | None = connection.execute(select(func.min(events.c.seq)).where(events.c.run_id == run_id)).scalar()
+    return first
 
 
 def next_seq(connection: Connection, run_id: str) -> int:

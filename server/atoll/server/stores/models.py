@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import models, runs
+
+_PAGE_NAMES = 500
+_WHOLE = select(runs.c.id, runs.c.initial_model, runs.c.best_model, runs.c.keep_models, runs.c.finished_at)
+LOOK_BACK = 8
+"""Versions that are looked at after each release; what was missed then is the sweep's."""
 
 
 @dataclass(frozen=True)
@@ -62,30 +68,65 @@ def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
 
 def forget_optimiser(connection: Connection, run_id: str, *, below_version: int) -> None:
     """Let go of the optimiser states of versions below this one: only the newest is needed to go on."""
-    older = (models.c.run_id == run_id) & (models.c.version < below_version)
+    older = (models.c.run_id == run_id) & models.c.version.between(below_version - LOOK_BACK, below_version - 1)
     connection.execute(models.update().where(older).values(optimiser_blobs=()))
 
 
-def surplus_blobs(connection: Connection, run_id: str, *, through_version: int, look_back: int = 8) -> frozenset[str]:
-    """Blobs of a run's versions up to this one that nothing else names; never the initial model's.
+def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) -> frozenset[str]:
+    """Blobs of a run's versions up to this one that nothing else names, among the last ``LOOK_BACK`` of them.
 
-    Looks at the last ``look_back`` of them: the older ones were surplus before, and are gone.
+    The older ones were surplus before, and are gone or the sweep's.
     """
     old = (models.c.run_id == run_id) & models.c.version.between(
-        max(1, through_version - look_back + 1), through_version
+        max(1, through_version - LOOK_BACK + 1), through_version
     )
     candidates = set(connection.execute(select(models.c.blob).where(old)).scalars())
-    if not candidates:
-        return frozenset()
-    others = select(models.c.blob).where(~old, models.c.blob.in_(candidates))
-    first = select(runs.c.initial_model).where(runs.c.initial_model.in_(candidates))
-    return frozenset(candidates - set(connection.execute(others).scalars()) - set(connection.execute(first).scalars()))
+    others = set(connection.execute(select(models.c.blob).where(~old, models.c.blob.in_(candidates))).scalars())
+    return frozenset(candidates - others - _named_by_runs(connection, candidates))
 
 
-def referenced_blobs(connection: Connection) -> frozenset[str]:
-    """Every blob that a run or model names: all others may be removed once no run is being submitted or released."""
-    names = set(connection.execute(select(runs.c.initial_model)).scalars())
-    for row in connection.execute(select(models.c.blob, models.c.optimiser_blobs)):
-        names.add(row.blob)
-        names.update(blob for _, blob in row.optimiser_blobs)
-    return frozenset(names)
+def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
+    """Those of these blobs that no run, no model and no optimiser state names."""
+    named = _optimiser_blobs(connection)
+    for page in (list(names)[at : at + _PAGE_NAMES] for at in range(0, len(names), _PAGE_NAMES)):
+        named |= set(connection.execute(select(models.c.blob).where(models.c.blob.in_(page))).scalars())
+        named |= _named_by_runs(connection, page)
+    return frozenset(set(names) - named)
+
+
+def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozenset[str]:
+    """Every blob that should be there: all others may go once no run is being submitted or released.
+
+    Of each run the first, the best and the newest model; of runs that have not ended, or not before ``ended_before``,
+    the newest ``keep`` and, until then, the optimiser's states.
+    """
+    kept: set[str] = set()
+    for run in connection.execute(_WHOLE):
+        recent = run.finished_at is None or run.finished_at >= ended_before
+        newest = (
+            select(models.c.blob, models.c.optimiser_blobs)
+            .where(models.c.run_id == run.id)
+            .order_by(models.c.version.desc())
+            .limit((run.keep_models or keep) if recent else 1)
+        )
+        kept.update(name for name in (run.initial_model, run.best_model) if name)
+        for model in connection.execute(newest):
+            kept.add(model.blob)
+            kept.update(blob for _, blob in model.optimiser_blobs if recent)
+    return frozenset(kept)
+
+
+def _named_by_runs(connection: Connection, names: Collection[str]) -> set[str]:
+    first = select(runs.c.initial_model).where(runs.c.initial_model.in_(names))
+    best = select(runs.c.best_model).where(runs.c.best_model.in_(names))
+    return {name for query in (first, best) for name in connection.execute(query).scalars() if name}
+
+
+def _optimiser_blobs(connection: Connection) -> set[str]:
+    """The optimiser states of every run's newest versions: those of older ones are let go of."""
+    other = models.alias()
+    newest = select(func.max(other.c.version)).where(other.c.run_id == runs.c.id).correlate(runs).scalar_subquery()
+    query = select(models.c.optimiser_blobs).join(
+        runs, (models.c.run_id == runs.c.id) & (models.c.version >= newest - 1)
+    )
+    return {blob for states in connection.execute(query).scalars() for _, blob in states}

@@ -6,18 +6,20 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
-from atoll.server.stores.schema import runs
+from atoll.server.stores.schema import events, runs
 
 
 @dataclass(frozen=True)
 class Run:
     """One run.
 
-    ``layout`` is the model's layout as its protobuf message; ``initial_model`` and ``current_model`` are blob names.
+    ``layout`` is the model's layout as its protobuf message; ``initial_model``, ``current_model`` and ``best_model``
+    are blob names. The best is by the figure that the job's ``[retention]`` names, whose value is ``best_value``;
+    ``keep_models`` is how many models it wants kept, None for the server's own setting.
     """
 
     id: str
@@ -34,6 +36,9 @@ class Run:
     rounds_released: int = 0
     reason: str = ""
     finished_at: float | None = None
+    best_model: str | None = None
+    best_value: float | None = None
+    keep_models: int | None = None
 
 
 def add(connection: Connection, run: Run) -> None:
@@ -68,6 +73,13 @@ def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run,
     return fetch_all(connection, Run, query)
 
 
+def ended_with_events(connection: Connection, *, before: float) -> tuple[str, ...]:
+    """Ids of the runs that ended before an epoch second and still have their log."""
+    logged = select(events.c.seq).where(events.c.run_id == runs.c.id).exists()
+    query = select(runs.c.id).where(runs.c.finished_at < before, logged).order_by(runs.c.finished_at, runs.c.id)
+    return tuple(connection.execute(query).scalars())
+
+
 def set_status(
     connection: Connection, run_id: str, status: str, *, reason: str = "", finished_at: float | None = None
 ) -> None:
@@ -86,6 +98,15 @@ def set_model(connection: Connection, run_id: str, blob: str, *, rounds_released
         RecordMissingError: no such run.
     """
     _change(connection, run_id, {"current_model": blob, "rounds_released": rounds_released})
+
+
+def set_best(connection: Connection, run_id: str, blob: str, value: float) -> None:
+    """Record the best model so far.
+
+    Raises:
+        RecordMissingError: no such run.
+    """
+    _change(connection, run_id, {"best_model": blob, "best_value": value})
 
 
 def _change(connection: Connection, run_id: str, values: dict[str, Any]) -> None:

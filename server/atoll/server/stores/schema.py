@@ -98,6 +98,9 @@ runs = Table(
     Column("layout", LargeBinary, nullable=False),
     Column("initial_model", _DIGEST, nullable=False),
     Column("current_model", _DIGEST, nullable=False),
+    Column("best_model", _DIGEST),
+    Column("best_value", Double),
+    Column("keep_models", Integer),
     Column("rounds_total", Integer, nullable=False),
     Column("rounds_released", Integer, nullable=False),
     Column("status", String(16), nullable=False),
@@ -212,6 +215,7 @@ models = Table(
     Column("optimiser_blobs", NamedTextsText, nullable=False),
     Column("created_at", Double, nullable=False),
     UniqueConstraint("run_id", "round"),
+    Index(None, "blob"),
 )
 
 charges = Table(

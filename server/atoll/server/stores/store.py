@@ -18,6 +18,8 @@ from atoll.server.stores.writer import Writer
 
 DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
+SPOOL_FOLDER = "spool"
+PARTIALS_FOLDER = "partials"
 _FILE_MODE = 0o600
 
 

@@ -71,6 +71,9 @@ def _create_runs() -> None:
         sa.Column("layout", sa.LargeBinary(), nullable=False),
         sa.Column("initial_model", sa.String(length=64), nullable=False),
         sa.Column("current_model", sa.String(length=64), nullable=False),
+        sa.Column("best_model", sa.String(length=64), nullable=True),
+        sa.Column("best_value", sa.Double(), nullable=True),
+        sa.Column("keep_models", sa.Integer(), nullable=True),
         sa.Column("rounds_total", sa.Integer(), nullable=False),
         sa.Column("rounds_released", sa.Integer(), nullable=False),
         sa.Column("status", sa.String(length=16), nullable=False),
@@ -155,6 +158,7 @@ def _create_models() -> None:
         sa.PrimaryKeyConstraint("run_id", "version", name=op.f("pk_models")),
         sa.UniqueConstraint("run_id", "round", name=op.f("uq_models_run_id_round")),
     )
+    op.create_index(op.f("ix_models_blob"), "models", ["blob"], unique=False)
 
 
 def _create_participant_history() -> None:

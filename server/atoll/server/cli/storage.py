@@ -1,0 +1,75 @@
+"""``atoll server storage`` and ``atoll server prune``: what a server keeps, and removing what it need not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import CommandError
+from atoll.server.cli.output import json_option, print_json, print_table, size
+from atoll.server.errors import ServerError
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ATOLL_DATA",
+    default=Path("atoll-data"),
+    show_default=True,
+    help="The server's data directory, on this machine; the server may be running.",
+)
+@json_option
+def storage(*, data: Path, json_output: bool) -> None:
+    """Show what a data directory holds, by kind and by run, and what its disk has free."""
+    from atoll.server.stores.usage import storage_use  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+
+    try:
+        found = storage_use(data)
+    except ServerError as error:
+        raise CommandError(str(error), error.detail.remedy) from error
+    if json_output:
+        held = [
+            {
+                "kind": one.kind,
+                "run": one.run,
+                "count": one.count,
+                "stored_bytes": one.stored_bytes,
+                "in_database": one.in_database,
+            }
+            for one in found.held
+        ]
+        print_json({"held": held, "stored_bytes": found.stored_bytes, "free_bytes": found.free_bytes})
+        return
+    print_table(
+        ("kind", "run", "count>", "size>", ""),
+        (
+            (one.kind, one.run, f"{one.count:,}", size(one.stored_bytes), "in the database" if one.in_database else "")
+            for one in found.held
+        ),
+        "nothing",
+    )
+    click.echo(f"{size(found.stored_bytes)} in all, {size(found.free_bytes)} free")
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@json_option
+@connected
+def prune(client: ControlClient, *, dry_run: bool, json_output: bool) -> None:
+    """Have a running server remove what nothing needs any more; it does so by itself from time to time."""
+    found = client.prune(dry_run=dry_run)
+    if json_output:
+        print_json(found)
+        return
+    print_table(
+        ("kind", "run", "count>", "size>"),
+        ((one.kind, one.run, f"{one.count:,}", size(one.stored_bytes)) for one in found),
+        "nothing to remove",
+    )
+    if found:
+        done = "would be removed" if dry_run else "removed"
+        click.echo(f"{size(sum(one.stored_bytes for one in found))} {done}")

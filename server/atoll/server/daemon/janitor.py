@@ -1,0 +1,147 @@
+"""Removes what nothing needs any more: once before runs are resumed, then every ``sweep_s`` and when asked to.
+
+| what | when it goes |
+|---|---|
+| uploads of a run | with their round; what a killed server left, here |
+| event log and snapshots of a run | ``keep_ended_days`` after its end |
+| models and optimiser states | see ``stores.models.to_keep`` |
+| blobs that no row names | an hour after they were made: they may be somebody's next model |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.daemon.services import Services
+from atoll.server.daemon.storage_settings import StorageSettings
+from atoll.server.errors import ServerError
+from atoll.server.stores import event_log, models, runs, snapshots
+
+log = logging.getLogger(__name__)
+
+_FRESH_S = 3600.0
+_PAGE_EVENTS = 2000
+"""Events removed in one transaction: others wait no longer than that takes."""
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed, or would be: things of one kind, of one run (empty: of none)."""
+
+    kind: str
+    run: str
+    count: int
+    stored_bytes: int
+
+
+class Janitor:
+    """Tidies one server's storage.
+
+    Args:
+        services: stores, spool, leases.
+        settings: what is kept.
+        active: the runs that have not ended.
+    """
+
+    def __init__(self, services: Services, settings: StorageSettings, active: Callable[[], Iterable[str]]) -> None:
+        self._services = services
+        self._settings = settings
+        self._active = active
+        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    def start(self) -> None:
+        """Tidy from now on."""
+        self._task = asyncio.create_task(self._run(), name="janitor")
+
+    async def stop(self) -> None:
+        """Stop; what is being removed is waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def tidy(self, *, dry_run: bool = False, fresh_s: float = _FRESH_S) -> tuple[Pruned, ...]:
+        """Remove what nothing needs; what that was. ``dry_run``: remove nothing.
+
+        Args:
+            dry_run: only tell.
+            fresh_s: blobs that no row names stay for so many seconds.
+        """
+        async with self._turn:
+            found = [
+                *await self._uploads(dry_run=dry_run),
+                *await self._events(dry_run=dry_run),
+                *await self._blobs(dry_run=dry_run, fresh_s=fresh_s),
+            ]
+        if found and not dry_run:
+            total = sum(one.stored_bytes for one in found)
+            log.info("storage: removed %d things, %d bytes", sum(one.count for one in found), total)
+        return tuple(found)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_s)
+            try:
+                await self.tidy()
+            except (ServerError, OSError) as error:
+                log.warning("storage could not be tidied, it is tried again later: %s", error)
+
+    async def _uploads(self, *, dry_run: bool) -> list[Pruned]:
+        """Uploads of runs that have ended."""
+        services, found = self._services, []
+        for run in await services.call(services.spool.runs):
+            if run not in set(self._active()):
+                held = await services.call(services.spool.held, run)
+                if not dry_run:
+                    await services.call(services.spool.drop_run, run)
+                found.append(Pruned("uploads", run, held.files, held.stored_bytes))
+        return found
+
+    async def _events(self, *, dry_run: bool) -> list[Pruned]:
+        """The logs of runs that ended long ago."""
+        before = self._services.clock() - self._settings.keep_ended_s
+        logs = await self._services.reader.run(lambda connection: runs.ended_with_events(connection, before=before))
+        found = []
+        for run in logs:
+            held = await self._services.reader.run(event_log.held, run)
+            found.append(Pruned("events", run, held.count, held.stored_bytes))
+            while not dry_run and await self._services.writer.run(_prune_page, run):
+                pass
+        return found
+
+    async def _blobs(self, *, dry_run: bool, fresh_s: float) -> list[Pruned]:
+        """Blobs that are not to be kept."""
+        services = self._services
+        now = services.clock()
+        keep, before = services.keep_models, now - self._settings.keep_ended_s
+        spare: dict[str, int] = {}
+        there = await services.call(lambda: {name: services.blobs.facts(name) for name in services.blobs.names()})
+
+        def work(connection: Connection) -> None:
+            kept = models.to_keep(connection, keep=keep, ended_before=before) | services.leases.held(now)
+            fresh = {name for name, facts in there.items() if facts is not None and facts.made_at > now - fresh_s}
+            kept |= models.unnamed(connection, sorted(fresh - kept))
+            for name, facts in there.items():
+                if facts is not None and name not in kept and (dry_run or services.blobs.set_aside(name)):
+                    spare[name] = facts.stored_bytes
+
+        await services.writer.run(work)
+        if not dry_run:
+            await services.call(services.blobs.sweep)
+        return [Pruned("models", "", len(spare), sum(spare.values()))] if spare else []
+
+
+def _prune_page(connection: Connection, run: str) -> bool:
+    """Remove some of a run's events, its snapshots with the last of them; whether there are more."""
+    last = event_log.next_seq(connection, run)
+    first = event_log.first_seq(connection, run)
+    if first is None or first >= last:
+        snapshots.drop(connection, run)
+        return False
+    event_log.prune(connection, run, below=min(last, first + _PAGE_EVENTS))
+    return True

@@ -1,0 +1,58 @@
+"""What the server keeps, and how much of its disk it leaves free: ``[storage]`` of ``server.toml``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from atoll.server.daemon.journal import KEEP_EVENTS
+
+MIB = 1 << 20
+DAY_S = 86_400.0
+
+
+class StorageSettings(BaseModel):
+    """What is kept for how long, and the room that stays free. Released models: see `keep_models` above."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    reserve_mib: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 20,
+            description="MiB that stay free for the database and for releases: below it uploads and new models are "
+            "refused (`storage.full`) and no round begins, until there is room again.",
+        ),
+    ] = 256
+    keep_events: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000_000,
+            description="Newest events kept of the log of a run in work. Those that resume it are kept in any case.",
+        ),
+    ] = KEEP_EVENTS
+    keep_ended_days: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=36_500,
+            description="Days after which the event log of an ended run, and its models but for the first, the best "
+            "and the last, are removed. What `atoll run show` and `report` need stays.",
+        ),
+    ] = 30.0
+    sweep_s: Annotated[
+        float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
+    ] = 3600.0
+
+    @property
+    def reserve_bytes(self) -> int:
+        """``reserve_mib`` in bytes."""
+        return self.reserve_mib * MIB
+
+    @property
+    def keep_ended_s(self) -> float:
+        """``keep_ended_days`` in seconds."""
+        return self.keep_ended_days * DAY_S

@@ -1,0 +1,130 @@
+"""What a data directory holds, by kind and by run; reads only, beside a server that may be running."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from atoll.server.disk import free_bytes
+from atoll.server.stores import dialects, event_log, models, runs
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.errors import SchemaError
+from atoll.server.stores.schema import snapshots as snapshot_rows
+from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, PARTIALS_FOLDER, SPOOL_FOLDER
+
+_MOST_RUNS = 10_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """Things of one kind, of one run (empty: of none, or of all).
+
+    ``stored_bytes`` of what lies in the database is an estimate, and part of the database's own.
+    """
+
+    kind: str
+    run: str
+    count: int
+    stored_bytes: int
+    in_database: bool = False
+
+
+@dataclass(frozen=True)
+class StorageUse:
+    """All that a data directory holds, and what its disk has free."""
+
+    held: tuple[Held, ...]
+    free_bytes: int
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes on disk, each counted once."""
+        return sum(one.stored_bytes for one in self.held if not one.in_database)
+
+
+def storage_use(data: Path) -> StorageUse:
+    """What a data directory holds.
+
+    Raises:
+        SchemaError: if there is no database in it.
+        StoreUnavailableError, StoreDamagedError: if that cannot be read.
+    """
+    if not (data / DATABASE_FILE).exists():
+        raise SchemaError(f"{data} is no server's data directory", "say where it is with --data")
+    url = dialects.sqlite_url(data / DATABASE_FILE)
+    engine = dialects.reader_engine(url, connections=1)
+    try:
+        with engine.connect() as connection, connection.begin():
+            held = [
+                *_blobs(connection, DirectoryBlobStore(data / BLOBS_FOLDER)),
+                *_folders("uploads", data / SPOOL_FOLDER),
+                *_folder("partial sums", data / PARTIALS_FOLDER),
+                *_database(data),
+                *_logs(connection),
+            ]
+    except SQLAlchemyError as error:
+        raise dialects.translate(error, url) from error
+    finally:
+        engine.dispose()
+    return StorageUse(tuple(held), free_bytes(data))
+
+
+def _blobs(connection: Connection, blobs: DirectoryBlobStore) -> Iterator[Held]:
+    """Each blob once: of the oldest run that names it, as a model before as a state."""
+    owners: dict[str, tuple[str, str]] = {}
+    for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
+        named = models.listed(connection, run.id)
+        for model in named:
+            owners.setdefault(model.blob, ("models", run.id))
+        for model in named:
+            for _, blob in model.optimiser_blobs:
+                owners.setdefault(blob, ("optimiser states", run.id))
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for name in blobs.names():
+        facts = blobs.facts(name)
+        if facts is not None:
+            found[owners.get(name, ("unnamed blobs", ""))].append(facts.stored_bytes)
+    for (kind, owner), sizes in sorted(found.items()):
+        yield Held(kind, owner, len(sizes), sum(sizes))
+
+
+def _database(data: Path) -> Iterator[Held]:
+    sizes = [path.stat().st_size for end in ("", "-wal", "-shm") if (path := data / f"{DATABASE_FILE}{end}").exists()]
+    yield Held("database", "", len(sizes), sum(sizes))
+
+
+def _logs(connection: Connection) -> Iterator[Held]:
+    """What of the database grows with a run's events and is pruned."""
+    for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
+        events = event_log.held(connection, run.id)
+        if events.count:
+            yield Held("event log", run.id, events.count, events.stored_bytes, in_database=True)
+        size = func.sum(func.length(snapshot_rows.c.body))
+        row = connection.execute(select(func.count(), size).where(snapshot_rows.c.run_id == run.id)).one()
+        if row[0]:
+            yield Held("snapshots", run.id, row[0], int(row[1]), in_database=True)
+
+
+def _folders(kind: str, root: Path) -> Iterator[Held]:
+    """One entry for each run's folder."""
+    for folder in sorted(root.iterdir()) if root.is_dir() else ():
+        yield from _folder(kind, folder, folder.name)
+
+
+def _folder(kind: str, root: Path, run: str = "") -> Iterator[Held]:
+    count = stored = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                stored += (Path(folder) / name).stat().st_size
+            except FileNotFoundError:  # the server goes on meanwhile
+                continue
+            count += 1
+    if count:
+        yield Held(kind, run, count, stored)
