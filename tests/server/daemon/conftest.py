@@ -5,7 +5,7 @@ import pytest
 
 from atoll.server.aggregation import warm
 from tests.server.daemon.federation import Federation, opened
-from tests.server.rpc.world import World
+from tests.server.rpc.world import Participant, World
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +24,8 @@ async def federation(tmp_path: Path) -> AsyncIterator[Federation]:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with World(tmp_path / "data") as opened_world:
         yield opened_world
+
+
+@pytest.fixture
+async def alice(world: World) -> Participant:
+    return await world.participant("acme")

@@ -5,12 +5,14 @@ import os
 import signal
 import socket
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc.aio
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.server.daemon.nodes import Node, NodePool
 from atoll.server.errors import SetupError
@@ -108,6 +110,17 @@ class Arrivals:
         monkeypatch.setattr(NodePool, "add", noted)
 
 
+async def metrics(world: World) -> dict[str, dict[str, float]]:
+    """Every sample by name and process."""
+    url = f"http://{world.addresses.metrics}/metrics"
+    text = (await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=WAIT_S).read())).decode()
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            found.setdefault(one.name, {})[one.labels.get("node", "")] = one.value
+    return found
+
+
 @pytest.fixture
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> Arrivals:
     return Arrivals(monkeypatch)
@@ -143,6 +156,7 @@ async def test_killed_workers_are_started_again_and_nothing_is_lost(
     async with asyncio.timeout(STARTED_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
     assert again == {"worker-0", "worker-1"}
+    assert (await metrics(crowd))["atoll_worker_restarts_total"][""] == 2
     await report(crowd, people[2], at, 2)
     await report(crowd, people[3], at, 3)
     assert await model_of(crowd, run) == reference
@@ -169,6 +183,10 @@ async def test_workers_answer_as_the_server_does(crowd: World) -> None:
     revoked = await receiving(crowd, people[2])
     async with asyncio.timeout(5.0):
         assert await refused_code(revoked.status(at)) == ("UNAUTHENTICATED", "certificate.revoked")
+    figures = await metrics(crowd)
+    assert sum(figures["atoll_upload_bytes_total"][node] for node in ("worker-0", "worker-1")) > 0
+    assert figures["atoll_upload_bytes_total"]["main"] == 0
+    assert set(figures["process_resident_memory_bytes"]) == {"main", "worker-0", "worker-1"}
 
 
 @pytest.mark.timeout(180)

@@ -60,7 +60,13 @@ CALLERS = {
     },
     "EnrolmentService": {"Enrol": ANYBODY},
     "DeskService": {"Identify": INSIDE, "GrantUpload": INSIDE, "Commit": INSIDE},
-    "WorkerService": {"Fold": INSIDE, "WritePartial": INSIDE, "DropRound": INSIDE, "DropRun": INSIDE},
+    "WorkerService": {
+        "Fold": INSIDE,
+        "WritePartial": INSIDE,
+        "DropRound": INSIDE,
+        "DropRun": INSIDE,
+        "GetMetrics": INSIDE,
+    },
 }
 FILES = (control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, tensors_pb2, transfer_pb2)
 SERVICES: dict[str, ServiceDescriptor] = {

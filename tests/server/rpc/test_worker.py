@@ -36,7 +36,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     node = IngestNode("worker-0", spool)
     server = make_server(inside=True)
     with ThreadPoolExecutor(2) as executor:
-        add_WorkerServiceServicer_to_server(WorkerService(node, executor), server)
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor, lambda: b"# figures\n"), server)
         server.add_insecure_port(f"unix:{tmp_path}/worker.sock")
         await server.start()
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/worker.sock") as channel:

@@ -351,3 +351,28 @@ class DropRunResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___DropRunResponse: typing_extensions.TypeAlias = DropRunResponse
+
+@typing.final
+class GetMetricsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GetMetricsRequest: typing_extensions.TypeAlias = GetMetricsRequest
+
+@typing.final
+class GetMetricsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXPOSITION_FIELD_NUMBER: builtins.int
+    exposition: builtins.bytes
+    def __init__(
+        self,
+        *,
+        exposition: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["exposition", b"exposition"]) -> None: ...
+
+Global___GetMetricsResponse: typing_extensions.TypeAlias = GetMetricsResponse

@@ -219,6 +219,11 @@ class WorkerServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
                 _registered_method=True)
+        self.GetMetrics = channel.unary_unary(
+                '/atoll.wire.v1.WorkerService/GetMetrics',
+                request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer(object):
@@ -251,6 +256,13 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMetrics(self, request, context):
+        """The worker's figures, in Prometheus' text format.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -273,6 +285,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.DropRun,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.SerializeToString,
+            ),
+            'GetMetrics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMetrics,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -384,6 +401,33 @@ class WorkerService(object):
             '/atoll.wire.v1.WorkerService/DropRun',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMetrics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.WorkerService/GetMetrics',
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -227,7 +227,23 @@ _WorkerServiceDropRunType = typing_extensions.TypeVar(
     ],
 )
 
-class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType, _WorkerServiceDropRunType]):
+_WorkerServiceGetMetricsType = typing_extensions.TypeVar(
+    '_WorkerServiceGetMetricsType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+        atoll.wire.v1.ingest_pb2.GetMetricsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+        atoll.wire.v1.ingest_pb2.GetMetricsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+        atoll.wire.v1.ingest_pb2.GetMetricsResponse,
+    ],
+)
+
+class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType, _WorkerServiceDropRunType, _WorkerServiceGetMetricsType]):
     """Served by each worker."""
 
     @typing.overload
@@ -247,6 +263,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.DropRunRequest,
             atoll.wire.v1.ingest_pb2.DropRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+            atoll.wire.v1.ingest_pb2.GetMetricsResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -268,6 +288,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
             atoll.wire.v1.ingest_pb2.DropRunRequest,
             atoll.wire.v1.ingest_pb2.DropRunResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+            atoll.wire.v1.ingest_pb2.GetMetricsResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Fold: _WorkerServiceFoldType
@@ -279,6 +303,9 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
     DropRound: _WorkerServiceDropRoundType
 
     DropRun: _WorkerServiceDropRunType
+
+    GetMetrics: _WorkerServiceGetMetricsType
+    """The worker's figures, in Prometheus' text format."""
 
 WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -296,6 +323,10 @@ WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.DropRunRequest,
         atoll.wire.v1.ingest_pb2.DropRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+        atoll.wire.v1.ingest_pb2.GetMetricsResponse,
     ],
 ]
 
@@ -331,5 +362,13 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.DropRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.DropRunResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.DropRunResponse]]: ...
+
+    @abc.abstractmethod
+    def GetMetrics(
+        self,
+        request: atoll.wire.v1.ingest_pb2.GetMetricsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.ingest_pb2.GetMetricsResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GetMetricsResponse]]:
+        """The worker's figures, in Prometheus' text format."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -63,6 +63,9 @@ server.add_command(prune)
 @click.option("--silence-s", type=float, default=5.0, show_default=True, help="Disconnected for longer counts as gone.")
 @click.option("--drain-s", type=float, default=5.0, show_default=True, help="Patience with open calls when stopping.")
 @click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
+@click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that those are served on.")
+@click.option("--metrics-port", type=int, help="Port that those are served on.  [default: main port + 9]")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
@@ -105,6 +108,7 @@ def _announce(config: ServerConfig, addresses: Addresses, ready_fd: int | None) 
         "address": addresses.main,
         "enrolment": addresses.enrolment,
         "transfer": addresses.transfer or addresses.main,
+        "metrics": addresses.metrics or None,
         "operator": str(addresses.operator) if addresses.operator else None,
         "data": str(config.data),
     }

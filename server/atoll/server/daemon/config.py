@@ -49,6 +49,15 @@ class ServerConfig(BaseModel):
         default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
     )
     storage: StorageSettings = Field(default=StorageSettings(), description="What is kept, and the room left free.")
+    metrics: bool = Field(default=True, description="Serve metrics and health on a port of their own (plain HTTP).")
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address of that port; whoever can reach it can read it.",
+    )
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 9."
+    )
     limits: Limits = Field(default=Limits(), description="What participants, addresses and messages may take.")
 
     @model_validator(mode="after")

@@ -123,6 +123,10 @@ class Coordinator:
         for active in list(self._active.values()):
             await active.driver.stop()
 
+    def in_work(self) -> list[ActiveRun]:
+        """The runs that have not ended."""
+        return list(self._active.values())
+
     def active(self, run_id: str) -> ActiveRun | None:
         """A run that has not ended; None for others."""
         return self._active.get(run_id)
@@ -297,7 +301,8 @@ class Coordinator:
     def _activate(
         self, run: runs.Run, spec: JobSpec, layout: Layout, state: RunState, next_seq: int, *, resumed: bool = False
     ) -> ActiveRun:
-        driver = RunDriver(state, next_seq, self._journal, self._services.clock, self._moved)
+        services = self._services
+        driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
         performer = RunPerformer(driver, spec, layout, self._services, self._pool)
         active = self._active[run.id] = ActiveRun(driver, performer, spec, layout)
         if resumed:

@@ -130,6 +130,7 @@ class RunDriver:
         state: the run, as of the last durable event.
         next_seq: the place of the next event in the run's log.
         moved: called after every durable change.
+        stored: told of every entry once it is durable, also of one that is read back from the log.
         changed: set, and replaced, at every change; watchers wait on it.
     """
 
@@ -138,6 +139,7 @@ class RunDriver:
     journal: Journal
     clock: Callable[[], float]
     moved: Callable[[RunDriver], None]
+    stored: Callable[[Entry], None] = lambda _: None
     performer: Performer | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _inbox: list[_Posted] = field(default_factory=list)
@@ -150,6 +152,11 @@ class RunDriver:
     def run(self) -> str:
         """The run's id."""
         return self.state.run_id
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not stepped yet."""
+        return len(self._inbox)
 
     @property
     def stopped(self) -> bool:
@@ -236,6 +243,7 @@ class RunDriver:
             await self.journal.append(entry)
         self.next_seq = entry.next_seq
         self.state = state
+        self.stored(entry)
         for posted, played in outcomes:
             self._begin(played.effects)
             if not posted.done.done():
@@ -249,8 +257,10 @@ class RunDriver:
             return
         for event, at in await self.journal.read(self.run, self.next_seq):
             result = step(self.state, event, at)
+            entry = Entry(self.state, result.state, self.next_seq, (Played(event, at, True, result.effects),))
             self.state = result.state
-            self.next_seq += 1
+            self.next_seq = entry.next_seq
+            self.stored(entry)
             self._begin(result.effects)
         self._unsure = False
         self.announce()

@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 
 from atoll.server.errors import ServerError, SetupError
 from atoll.server.identity import Authority
+from atoll.server.ingest.meter import ignore
 from atoll.server.rpc.errors import ErrorInterceptor
 from atoll.wire.digest import MAX_CHUNK_BYTES
 
@@ -39,20 +40,27 @@ MAX_OPERATOR_BYTES = 64 << 20
 """What the operator's commands take in one message."""
 
 
-def make_server(*, shared_port: bool = False, inside: bool = False, operators: bool = False) -> grpc.aio.Server:
+def make_server(
+    *,
+    shared_port: bool = False,
+    inside: bool = False,
+    operators: bool = False,
+    refused: Callable[[str], None] = ignore,
+) -> grpc.aio.Server:
     """A server without ports.
 
     Args:
         shared_port: whether several processes may listen on the same port.
         inside: for the processes of one server among themselves, whose messages name whole cohorts.
         operators: answers operators too, whose answers hold whole runs.
+        refused: told the code of every error that a caller gets.
     """
     options = dict(_OPTIONS) | {"grpc.so_reuseport": int(shared_port)}
     if inside:
         options["grpc.max_receive_message_length"] = MAX_INSIDE_BYTES
     if operators:
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
-    return grpc.aio.server(interceptors=(ErrorInterceptor(),), options=list(options.items()))
+    return grpc.aio.server(interceptors=(ErrorInterceptor(refused),), options=list(options.items()))
 
 
 def server_credentials(

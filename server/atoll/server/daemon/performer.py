@@ -258,6 +258,7 @@ class RunPerformer:
                     # A disk that is full is not given up: there is room again once somebody makes some.
                     if loop.time() >= until and not isinstance(error, StorageFullError):
                         raise
+                    self._services.observer.retried(what)
                     log.warning(
                         "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
                     )
@@ -285,7 +286,13 @@ class RunPerformer:
         what: str = "",
         replaces: bool = False,
     ) -> None:
-        self._tasks.start(Job(kind, key, what), work, replaces=replaces)
+        job = Job(kind, key, what)
+
+        async def observed() -> None:
+            with self._services.observer.working(self._driver.run, job):
+                await work()
+
+        self._tasks.start(job, observed, replaces=replaces)
 
     def _crashed(self, job: Job, error: BaseException) -> None:
         """What cannot be done fails the run, with the reason, if it is for the round in work."""

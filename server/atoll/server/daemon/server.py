@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc.aio
@@ -21,6 +21,7 @@ from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.evaluators import load_evaluators
 from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.nodes import LocalNode, NodePool
+from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
@@ -36,6 +37,10 @@ from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
 from atoll.server.stores import Store, certificates
 from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
+from atoll.server.telemetry.node import NodeFigures
+from atoll.server.telemetry.rounds import RoundFigures
+from atoll.server.telemetry.telling import Telling
+from atoll.wire.loopback import is_loopback
 from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
 from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,
@@ -60,12 +65,16 @@ _MAIN_SERVICES = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the daemon can be reached, host:port; ``transfer`` is empty where transfers use the main port."""
+    """Where the daemon can be reached, host:port.
+
+    ``transfer`` is empty where transfers use the main port, ``metrics`` where none are served.
+    """
 
     main: str
     enrolment: str
     transfer: str
     operator: Path | None
+    metrics: str = ""
 
 
 class Daemon:
@@ -81,6 +90,9 @@ class Daemon:
         self._coordinator: Coordinator | None = None
         self._listeners: list[grpc.aio.Server] = []
         self._health: list[HealthServicer] = []
+        self._figures = NodeFigures()
+        self._workers: WorkerPool | None = None
+        self._serving = False
 
     async def start(self) -> Addresses:
         """Open the state, listen, and go on with every run.
@@ -96,6 +108,7 @@ class Daemon:
 
     async def stop(self) -> None:
         """Tell participants to come back, let open calls end for a moment, and close the state."""
+        self._serving = False
         for health in self._health:
             await health.enter_graceful_shutdown()
         if self._coordinator is not None:
@@ -115,6 +128,8 @@ class Daemon:
         store = await loop.run_in_executor(self._executor, Store.open, config.data)
         self._closing.callback(store.close)
         await loop.run_in_executor(self._executor, warm)
+        rounds = RoundFigures()
+        store.writer.watch(rounds.committed)
         authority = Authority.open(config.data / "ca", now=self._clock())
         book = CertificateBook(
             authority, store.writer, store.reader, self._clock, lifetime_s=config.certificate_lifetime_s
@@ -132,6 +147,7 @@ class Daemon:
             silence_s=config.silence_s,
             keep_models=config.keep_models,
             room=room,
+            observer=Telling(rounds),
         )
         coordinator = self._coordinator = Coordinator(services, book, config.storage, insecure=config.insecure)
         addresses = await self._listen(services, coordinator, book, authority)
@@ -141,7 +157,40 @@ class Daemon:
             log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
         for listener in self._listeners:
             await listener.start()
-        return addresses
+        self._serving = True
+        return replace(addresses, metrics=self._observe(services, coordinator, authority, rounds, addresses))
+
+    def _observe(
+        self,
+        services: Services,
+        coordinator: Coordinator,
+        authority: Authority,
+        rounds: RoundFigures,
+        addresses: Addresses,
+    ) -> str:
+        """Open the port for metrics and health; its address, empty if there is to be none."""
+        config = self._config
+        if not config.metrics:
+            return ""
+        observatory = Observatory(
+            config=config,
+            services=services,
+            coordinator=coordinator,
+            authority=None if config.insecure else authority,
+            node=self._figures,
+            rounds=rounds,
+            executor=self._executor,
+            workers=self._workers,
+            serving=lambda: self._serving,
+        )
+        main_port = int(addresses.main.rpartition(":")[2])
+        endpoint = observatory.open(config.metrics_host, config.port_after(main_port, 9, config.metrics_port))
+        self._closing.callback(endpoint.close)
+        self._figures.start()
+        self._closing.callback(self._figures.stop)
+        if not is_loopback(config.metrics_host):
+            log.warning("metrics and health are open to whoever reaches %s:%d", config.metrics_host, endpoint.port)
+        return f"{config.metrics_host}:{endpoint.port}"
 
     async def _listen(
         self, services: Services, coordinator: Coordinator, book: CertificateBook, authority: Authority
@@ -152,7 +201,8 @@ class Daemon:
         if not config.insecure:
             mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
             plain = server_credentials(authority, names, mutual=False, clock=self._clock)
-        main, enrolment = make_server(operators=True), make_server()
+        refused = self._figures.meter.refused
+        main, enrolment = make_server(operators=True, refused=refused), make_server(refused=refused)
         self._listeners += [main, enrolment]
         main_port = bind(main, config.host, config.port, mutual)
         enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)
@@ -188,7 +238,7 @@ class Daemon:
         self, main: grpc.aio.Server, services: Services, coordinator: Coordinator, main_port: int
     ) -> str:
         """Transfers in this process on the main port, and with several workers on a port that they share."""
-        node = IngestNode(LOCAL_NODE, services.spool)
+        node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
         services.nodes.add(LocalNode(node, self._executor))
         transfer = TransferService(
             node=LOCAL_NODE,
@@ -197,11 +247,12 @@ class Daemon:
             blobs=services.blobs,
             spool=services.spool,
             executor=self._executor,
+            meter=self._figures.meter,
         )
         main.add_generic_rpc_handlers((transfer.handler(),))
         if self._config.workers == 1:
             return ""
-        workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
+        workers = self._workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
         self._closing.push_async_callback(workers.stop)
         port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
         return f"{self._config.advertised_host}:{port}"

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.leases import Leases
 from atoll.server.daemon.nodes import NodePool
+from atoll.server.daemon.observer import NOBODY, Observer
 from atoll.server.daemon.sessions import Sessions
 from atoll.server.disk import Room
 from atoll.server.ingest.spool import Spool
@@ -38,6 +39,7 @@ class Services:
         keep_models: released models kept per running run, besides the first.
         room: whether the disk has any.
         leases: blobs that no row names yet.
+        observer: is told what happens, and changes nothing.
     """
 
     writer: Writer
@@ -53,6 +55,7 @@ class Services:
     keep_models: int
     room: Room
     leases: Leases = field(default_factory=Leases)
+    observer: Observer = NOBODY
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""

@@ -29,6 +29,7 @@ from atoll.server.rpc.transfer import SERVICE, TransferService
 from atoll.server.rpc.worker import WorkerService
 from atoll.server.stores import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.telemetry.node import NodeFigures
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 
 THREADS = 4
@@ -57,7 +58,8 @@ async def serve(order: WorkerOrder) -> None:
     loop.add_reader(sys.stdin.fileno(), _coordinator_ended, loop, stopping)
     executor = ThreadPoolExecutor(THREADS, thread_name_prefix=order.name)
     await loop.run_in_executor(executor, warm)
-    config = order.config
+    config, figures = order.config, NodeFigures()
+    figures.start()
     async with grpc.aio.insecure_channel(order.desk) as channel:
         room = Room(config.data, config.storage.reserve_bytes)
         desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
@@ -68,17 +70,21 @@ async def serve(order: WorkerOrder) -> None:
             blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
             spool=spool,
             executor=executor,
+            meter=figures.meter,
         )
-        public, private = make_server(shared_port=True), make_server(inside=True)
+        public = make_server(shared_port=True, refused=figures.meter.refused)
+        private = make_server(inside=True)
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])
-        add_WorkerServiceServicer_to_server(WorkerService(IngestNode(order.name, spool), executor), private)
+        node = IngestNode(order.name, spool, figures.meter.folded)
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor, figures.exposition), private)
         private.add_insecure_port(order.socket)
         bind(public, config.host, order.port, _credentials(config))
         await public.start()
         await private.start()
         await stopping.wait()
         await asyncio.gather(public.stop(config.drain_s), private.stop(config.drain_s))
+    figures.stop()
     executor.shutdown(wait=True)
 
 

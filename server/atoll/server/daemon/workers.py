@@ -38,7 +38,7 @@ _RESTART_S = 1.0
 
 
 class WorkerPool:
-    """Starts ``config.workers`` workers, keeps them running, and stops them."""
+    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended."""
 
     def __init__(self, config: ServerConfig, nodes: NodePool, desk: Desk, executor: Executor) -> None:
         self._config = config
@@ -51,6 +51,19 @@ class WorkerPool:
         self._server = make_server(inside=True)
         self._reserved: socket.socket | None = None
         self._keepers: list[asyncio.Task[None]] = []
+        self._running: dict[str, WorkerCalls] = {}
+        self.restarts = 0
+
+    @property
+    def running(self) -> int:
+        """Workers that serve."""
+        return len(self._running)
+
+    async def expositions(self) -> dict[str, bytes]:
+        """The figures of each worker that answers in time, in Prometheus' text format."""
+        running = dict(self._running)
+        answers = await asyncio.gather(*(calls.exposition() for calls in running.values()), return_exceptions=True)
+        return {name: answer for name, answer in zip(running, answers, strict=True) if isinstance(answer, bytes)}
 
     async def start(self, port: int) -> int:
         """Start the workers on a port (0: any free one) and wait until they serve; returns the port.
@@ -101,13 +114,16 @@ class WorkerPool:
         try:
             async with grpc.aio.insecure_channel(self._socket(name), options=_CHANNEL_OPTIONS) as channel:
                 await _until_ready(name, channel, process)
-                self._nodes.add(FileNode(name, WorkerCalls(name, channel), self._partials, self._executor))
+                calls = self._running[name] = WorkerCalls(name, channel)
+                self._nodes.add(FileNode(name, calls, self._partials, self._executor))
                 if not ready.done():
                     ready.set_result(None)
                 log.info("ingest %s started, process %s", name, process.pid)
                 status = await process.wait()
+                self.restarts += 1
                 log.error("%s ended with status %s; starting it again", name, status)
         finally:
+            self._running.pop(name, None)
             self._nodes.remove(name)
             await self._end(process)
 

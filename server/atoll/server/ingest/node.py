@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -12,6 +13,7 @@ from threading import Lock
 from atoll.server.aggregation import Accumulator, Grid
 from atoll.server.disk import storage_error
 from atoll.server.ingest.committed import Committed
+from atoll.server.ingest.meter import ignore
 from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
 
@@ -59,11 +61,17 @@ class IngestNode:
     """Folds on demand. Thread-safe; every method blocks, so call it from a worker thread.
 
     Holds one accumulator (8 bytes per element) per round in work, and keeps one spare for the next round.
+
+    Args:
+        name: recorded with each update that comes to this node.
+        spool: where uploads lie.
+        folded: told of the seconds that each update took to be added.
     """
 
-    def __init__(self, name: str, spool: Spool) -> None:
+    def __init__(self, name: str, spool: Spool, folded: Callable[[float], None] = ignore) -> None:
         self.name = name
         self._spool = spool
+        self._folded = folded
         self._sums: dict[SumKey, _Sum] = {}
         self._spare: Accumulator | None = None
         self._lock = Lock()
@@ -167,8 +175,10 @@ class IngestNode:
         known = accumulator.updates
         for item in items:
             if item.update_id not in known:
+                began = time.monotonic()
                 with self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
                     accumulator.fold(item.update_id, item.weight, _chunks(upload))
+                self._folded(time.monotonic() - began)
 
 
 def _chunks(upload: Committed) -> Iterator[tuple[ChunkHeader, memoryview]]:

@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from atoll.server import errors
+from atoll.server.ingest.meter import ignore
 from atoll.wire.errors import WireError
 from atoll.wire.status import ErrorDetail, Fault
 
@@ -57,8 +58,13 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail] | None:
     return None
 
 
-async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> NoReturn:
-    """End the call with the status of ``error``; an unexpected one is logged whole and told to nobody."""
+async def refuse(
+    context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str, refused: Callable[[str], None] = ignore
+) -> NoReturn:
+    """End the call with the status of ``error``; an unexpected one is logged whole and told to nobody.
+
+    ``refused`` is told the error's code.
+    """
     known = status_of(error)
     if known is None:
         log.error("unexpected error in %s", method, exc_info=error)
@@ -68,11 +74,19 @@ async def refuse(context: grpc.aio.ServicerContext[Any, Any], error: Exception, 
     elif isinstance(error, errors.StorageError | errors.CorruptDataError):
         log.error("%s failed: %s", method, error.logged)
     status, detail = known
+    refused(detail.code)
     await context.abort(status, str(detail)[:MAX_STATUS_CHARS], (_bounded(detail).trailer(),))
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps every handler: what it raises, and what cannot be parsed, reaches the caller as status and detail."""
+    """Wraps every handler: what it raises, and what cannot be parsed, reaches the caller as status and detail.
+
+    Args:
+        refused: told the code of every error that a caller gets.
+    """
+
+    def __init__(self, refused: Callable[[str], None] = ignore) -> None:
+        self._refused = refused
 
     async def intercept_service(
         self,
@@ -91,7 +105,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         # A stream may also be answered by a coroutine that writes to the context, as health's Watch is.
         guard = _guard_stream if inspect.isasyncgenfunction(behaviour) else _guard_call
         wrapped: grpc.RpcMethodHandler[Any, Any] = make(
-            guard(behaviour, method, parse), response_serializer=handler.response_serializer
+            guard(behaviour, method, parse, self._refused), response_serializer=handler.response_serializer
         )
         return wrapped
 
@@ -117,19 +131,19 @@ def _parser_of(handler: Any) -> Behaviour:
     return parse_each if handler.request_streaming else parse
 
 
-def _guard_call(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
+def _guard_call(behaviour: Behaviour, method: str, parse: Behaviour, refused: Callable[[str], None]) -> Behaviour:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await behaviour(parse(request), context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a status
-            await refuse(context, error, method)
+            await refuse(context, error, method, refused)
 
     return guarded
 
 
-def _guard_stream(behaviour: Behaviour, method: str, parse: Behaviour) -> Behaviour:
+def _guard_stream(behaviour: Behaviour, method: str, parse: Behaviour, refused: Callable[[str], None]) -> Behaviour:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async with contextlib.aclosing(behaviour(parse(request), context)) as responses:
@@ -138,7 +152,7 @@ def _guard_stream(behaviour: Behaviour, method: str, parse: Behaviour) -> Behavi
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a status
-            await refuse(context, error, method)
+            await refuse(context, error, method, refused)
 
     return guarded
 

@@ -17,6 +17,7 @@ from atoll.server.errors import ConflictError, InvalidRequestError, ServerError,
 from atoll.server.ingest.arrivals import Arrivals
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
+from atoll.server.ingest.meter import Meter
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.rpc.authentication import Authenticator, Context, Places, Watch
@@ -45,6 +46,7 @@ class TransferService:
         blobs: where models lie.
         spool: where uploads lie.
         executor: threads for disk, hashing and inspection.
+        meter: counts what passes.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class TransferService:
         blobs: BlobStore,
         spool: Spool,
         executor: Executor,
+        meter: Meter | None = None,
     ) -> None:
         self._node = node
         self._desk = desk
@@ -66,6 +69,7 @@ class TransferService:
         self._executor = executor
         self._places = Places()
         self._arrivals = Arrivals(time.time)
+        self._meter = meter or Meter()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
@@ -103,7 +107,7 @@ class TransferService:
         """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
         caller = await self._authenticator.caller(context)
         watch = Watch(self._authenticator, context)
-        with self._places.taken(caller.name):
+        with self._places.taken(caller.name), self._meter.download():
             async with self._open_blobs.open(request.blob) as blob:
                 chunks = _chunks_asked(request, blob.manifest.chunk_count)
                 coming = None
@@ -111,13 +115,15 @@ class TransferService:
                     message = await (coming or self._call(_framed, blob, index))
                     coming = self._call(_framed, blob, index + 1) if index + 1 in chunks else None
                     await watch.check()
+                    self._meter.downloaded_chunks += 1
+                    self._meter.downloaded_bytes += len(message)
                     yield message
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
-        with self._places.taken(participant):
+        with self._places.taken(participant), self._meter.upload():
             async with contextlib.aclosing(watch.over(requests)) as messages:
                 first = await anext(messages, None)
                 if first is None:
@@ -134,6 +140,8 @@ class TransferService:
         receiver = await self._call(Receiver, self._spool, upload, grant, self._executor)
         try:
             await receiver.add(first)
+            self._meter.uploaded_chunks += 1
+            self._meter.uploaded_bytes += first.header.payload_bytes
             async for message in messages:
                 chunk = parse_upload(message)
                 if chunk.key not in {None, key}:
@@ -141,6 +149,8 @@ class TransferService:
                         "upload.key", "a stream feeds one upload", "open a stream for each upload"
                     )
                 await receiver.add(chunk)
+                self._meter.uploaded_chunks += 1
+                self._meter.uploaded_bytes += chunk.header.payload_bytes
             await receiver.finish()
         except RejectedUpdateError as error:
             await self._tell_rejected(participant, key, str(error))
@@ -189,7 +199,9 @@ class TransferService:
     async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
         at = request.round
         upload = UploadRef.of(UploadKey(at.run, at.round, at.attempt, request.upload_id), participant)
+        began = time.monotonic()
         done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
+        self._meter.committed(time.monotonic() - began)
         upload_at = self._arrivals.first_byte_at(upload)
         return Commit(participant, request, self._node, done.payload_bytes, done.norm, upload_at=upload_at)
 

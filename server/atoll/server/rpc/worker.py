@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+METRICS_S = 3.0
+"""The longest wait for a worker's figures: whoever asked for them waits too."""
 WORK_S = 600.0
 """The longest wait for a worker to fold or write: a sum of gigabytes on a busy disk takes a while."""
 
 
 class WorkerService(WorkerServiceServicer):
-    """Serves an ingest node to the coordinator."""
+    """Serves an ingest node, and the process's figures, to the coordinator."""
 
-    def __init__(self, node: IngestNode, executor: Executor) -> None:
+    def __init__(self, node: IngestNode, executor: Executor, exposition: Callable[[], bytes]) -> None:
         self._node = node
         self._executor = executor
+        self._exposition = exposition
 
     async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
         """See ``IngestNode.fold``."""
@@ -58,6 +61,12 @@ class WorkerService(WorkerServiceServicer):
         """See ``IngestNode.drop_run``."""
         await self._call(self._node.drop_run, request.run)
         return ingest_pb2.DropRunResponse()
+
+    async def GetMetrics(
+        self, request: ingest_pb2.GetMetricsRequest, context: Context
+    ) -> ingest_pb2.GetMetricsResponse:
+        """What this process counts."""
+        return ingest_pb2.GetMetricsResponse(exposition=self._exposition())
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -95,6 +104,12 @@ class WorkerCalls:
         """Forget a run."""
         async with as_server_errors(self._name):
             await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run), timeout=WORK_S)
+
+    async def exposition(self) -> bytes:
+        """The worker's figures, in Prometheus' text format."""
+        async with as_server_errors(self._name):
+            answer = await self._stub.GetMetrics(ingest_pb2.GetMetricsRequest(), timeout=METRICS_S)
+        return answer.exposition
 
 
 def _round(key: SumKey) -> participation_pb2.RoundKey:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, insert, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
 from atoll.server.identity import ParticipantKind, Role
 from atoll.server.stores import certificates
@@ -14,6 +15,8 @@ from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import participants
+
+_MAX_NAMES = 500  # names per query: databases limit the parameters of one statement
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,16 @@ def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tup
     """Participants in order of id, those after ``after``."""
     query = _query().where(participants.c.id > after).order_by(participants.c.id).limit(limit)
     return fetch_all(connection, Participant, query)
+
+
+def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+    """How many of these participants are of each kind."""
+    found: Counter[str] = Counter()
+    for at in range(0, len(names), _MAX_NAMES):
+        chosen = participants.c.id.in_(names[at : at + _MAX_NAMES])
+        query = select(participants.c.kind, func.count()).where(chosen).group_by(participants.c.kind)
+        found.update({str(kind): count for kind, count in connection.execute(query)})
+    return dict(found)
 
 
 def check_in(connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts) -> None:

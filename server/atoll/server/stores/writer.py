@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -70,8 +71,18 @@ class Writer:
         self._jobs: deque[_Job[Any]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._watcher: Callable[[int, float, bool], None] = _unwatched
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Functions that wait for the next commit."""
+        return len(self._jobs)
+
+    def watch(self, watcher: Callable[[int, float, bool], None]) -> None:
+        """Tell of each commit, in the writer's thread: how many functions, the seconds it took, whether it failed."""
+        self._watcher = watcher
 
     async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run ``work(connection, *args, **kwargs)`` in a transaction; returns when its effect is durable.
@@ -128,13 +139,16 @@ class Writer:
                     return wanted
 
     def _commit(self, batch: list[_Job[Any]]) -> None:
+        began = time.monotonic()
         try:
             with self._engine.connect() as connection, connection.begin():
                 for job in batch:
                     job.perform(connection)
         except BaseException as error:  # noqa: BLE001 - every caller hears of it; the thread must live on
+            self._watcher(len(batch), time.monotonic() - began, True)
             self._fail(batch, error)
             return
+        self._watcher(len(batch), time.monotonic() - began, False)
         for job in batch:
             job.resolve()
 
@@ -144,6 +158,10 @@ class Writer:
             failure = _not_stored(said, error)
             failure.__cause__ = error
             job.future.set_exception(failure)
+
+
+def _unwatched(functions: int, seconds: float, failed: bool) -> None:
+    """Nobody wants to know."""
 
 
 def _undo(connection: Connection, savepoint: NestedTransaction, cause: BaseException) -> None:

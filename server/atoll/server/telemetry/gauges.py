@@ -1,0 +1,87 @@
+"""How things stand when somebody asks: who is connected, what waits, what the disk holds, when certificates end."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+import atoll.server
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """One look at the coordinator.
+
+    Attributes:
+        connected: participants with an open check-in stream, by kind.
+        runs: runs that have not ended, by status.
+        members: members of rounds in work, by status.
+        queues: what waits, by queue: events of runs, writes of the database, calls for its threads, instructions to
+            participants.
+        stored_bytes: bytes on disk, by what: models, uploads, database.
+        certificate_ends: epoch seconds at which certificates end, by whose.
+        workers: ingest worker processes that serve; ``worker_restarts`` counts those that ended by themselves.
+        disk_free_bytes: on the data directory's file system, of its ``disk_bytes``; below ``disk_reserve_bytes`` no
+            more work is taken.
+        oldest_round_s: age of the oldest attempt at a round that is under way; 0 without one.
+    """
+
+    connected: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
+    members: Mapping[str, int] = field(default_factory=dict)
+    queues: Mapping[str, int] = field(default_factory=dict)
+    stored_bytes: Mapping[str, int] = field(default_factory=dict)
+    certificate_ends: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 0
+    worker_restarts: int = 0
+    disk_free_bytes: int = 0
+    disk_bytes: int = 0
+    disk_reserve_bytes: int = 0
+    oldest_round_s: float = 0.0
+
+
+def families(now: Gauges) -> Iterator[Metric]:
+    """The gauges as Prometheus' metrics."""
+    build = GaugeMetricFamily("atoll_build_info", "Versions; always 1.", labels=["version", "python", "grpc"])
+    build.add_metric([atoll.server.__version__, platform.python_version(), grpc.__version__], 1)
+    yield build
+    yield _by(
+        "atoll_participants_connected", "Participants with an open check-in stream, by kind.", "kind", now.connected
+    )
+    yield _by("atoll_runs", "Runs that have not ended, by status.", "status", now.runs)
+    yield _by("atoll_open_round_members", "Members of rounds in work, by status.", "status", now.members)
+    yield _by("atoll_queue_length", "What waits, by queue.", "queue", now.queues)
+    yield _by("atoll_stored_bytes", "Bytes on disk: models, uploads, database.", "what", now.stored_bytes)
+    yield _by(
+        "atoll_certificate_expiry_timestamp_seconds",
+        "When the certificates of the authority and of this server end.",
+        "certificate",
+        now.certificate_ends,
+    )
+    yield GaugeMetricFamily("atoll_workers", "Ingest worker processes that serve.", now.workers)
+    yield CounterMetricFamily(
+        "atoll_worker_restarts", "Ingest workers that ended by themselves and were started again.", now.worker_restarts
+    )
+    yield GaugeMetricFamily(
+        "atoll_disk_free_bytes", "Free bytes on the data directory's file system.", now.disk_free_bytes
+    )
+    yield GaugeMetricFamily(
+        "atoll_disk_reserve_bytes", "With less free, uploads are refused and rounds wait.", now.disk_reserve_bytes
+    )
+    yield GaugeMetricFamily("atoll_disk_size_bytes", "Size of the data directory's file system.", now.disk_bytes)
+    yield GaugeMetricFamily(
+        "atoll_oldest_round_age_seconds",
+        "Age of the oldest attempt at a round under way; 0 without one.",
+        now.oldest_round_s,
+    )
+
+
+def _by(name: str, documentation: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, documentation, labels=[label])
+    for word, value in sorted(values.items()):
+        family.add_metric([word], value)
+    return family

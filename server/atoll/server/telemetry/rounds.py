@@ -1,0 +1,117 @@
+"""What becomes of runs, rounds, members and reports, counted from the events that became durable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from atoll.server.daemon.records import phase_seconds
+from atoll.server.rounds import Effect, Finish, MemberStatus, Receipt, RecordRound, RoundState
+
+if TYPE_CHECKING:
+    from atoll.server.daemon.driver import Entry
+
+ROUND_BUCKETS_S = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
+PHASE_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86_400.0)
+COMMIT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class RoundFigures:
+    """Counts into a registry of its own. No label has more values than the engine has words."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self._runs = Counter("atoll_runs_ended", "Runs that ended, by how.", ["status"], registry=registry)
+        self._rounds = Counter(
+            "atoll_rounds",
+            "Attempts at rounds that ended, by kind (train, evaluate) and outcome (released, abandoned).",
+            ["kind", "outcome"],
+            registry=registry,
+        )
+        self._whole = Histogram(
+            "atoll_round_duration_seconds",
+            "From the start of an attempt at a round to its end, waiting for participants included.",
+            ["kind"],
+            registry=registry,
+            buckets=ROUND_BUCKETS_S,
+        )
+        self._phases = Histogram(
+            "atoll_round_phase_duration_seconds",
+            "What attempts spent in each phase: draw, prepare, collect, aggregate, charge, publish.",
+            ["kind", "phase"],
+            registry=registry,
+            buckets=PHASE_BUCKETS_S,
+        )
+        self._members = Counter(
+            "atoll_round_members",
+            "Members of rounds that ended, by what became of them.",
+            ["status"],
+            registry=registry,
+        )
+        self._report_times = Histogram(
+            "atoll_report_duration_seconds",
+            "From invitation to report, of members that counted.",
+            registry=registry,
+            buckets=ROUND_BUCKETS_S,
+        )
+        self._reports = Counter(
+            "atoll_reports",
+            "Answers to reports: counted, carried, late, rejected; repetitions of the same report included.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "atoll_effect_retries",
+            "Steps of rounds that disk, database or a worker refused for now, by step.",
+            ["effect"],
+            registry=registry,
+        )
+        self._commits = Histogram(
+            "atoll_commit_duration_seconds",
+            "Transactions of the database's writer, many writes in each.",
+            registry=registry,
+            buckets=COMMIT_BUCKETS_S,
+        )
+        self._writes = Counter("atoll_writes", "Writes within those transactions.", registry=registry)
+        self._failed_commits = Counter(
+            "atoll_failed_commits", "Transactions that could not be made durable.", registry=registry
+        )
+
+    def stored(self, entry: Entry) -> None:
+        """A run's events are durable."""
+        for played in entry.played:
+            for effect in played.effects:
+                self._count(effect)
+
+    def retried(self, effect: str) -> None:
+        """A step of a round is tried again."""
+        self._retries.labels(effect).inc()
+
+    def committed(self, writes: int, seconds: float, failed: bool) -> None:
+        """The database's writer ended a transaction."""
+        self._commits.observe(seconds)
+        self._writes.inc(writes)
+        self._failed_commits.inc(failed)
+
+    def _count(self, effect: Effect) -> None:
+        match effect:
+            case RecordRound():
+                self._count_round(effect.round)
+            case Receipt():
+                self._reports.labels(effect.verdict.value).inc()
+            case Finish():
+                self._runs.labels(effect.status.value).inc()
+            case _:
+                pass
+
+    def _count_round(self, ended: RoundState) -> None:
+        kind = ended.kind.value
+        self._rounds.labels(kind, ended.phase.value).inc()
+        self._whole.labels(kind).observe(max(0.0, ended.ended_at - ended.created_at))
+        for phase, seconds in phase_seconds(ended).items():
+            self._phases.labels(kind, phase).observe(seconds)
+        for member in ended.roster:
+            self._members.labels(member.status.value).inc()
+            if member.status is MemberStatus.REPORTED:
+                self._report_times.observe(max(0.0, member.at - ended.opened_at))

@@ -1,0 +1,91 @@
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+
+import pytest
+
+from atoll.server.errors import SetupError, StorageError
+from atoll.server.telemetry import endpoint as endpoints
+from atoll.server.telemetry.endpoint import Endpoint, Page
+
+
+def broken() -> Page:
+    raise StorageError("store.busy", "too much work", "wait")
+
+
+def late() -> Page:
+    raise TimeoutError
+
+
+def faulty() -> Page:
+    raise KeyError("a bug")
+
+
+PAGES: dict[str, Callable[[], Page]] = {
+    "/metrics": lambda: Page(b"up 1\n"),
+    "/broken": broken,
+    "/late": late,
+    "/faulty": faulty,
+}
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint("127.0.0.1", 0, PAGES)
+    yield made
+    made.close()
+
+
+def fetch(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{endpoint.port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_pages_by_path_whatever_the_query(endpoint: Endpoint) -> None:
+    assert fetch(endpoint, "/metrics?collect=all") == (HTTPStatus.OK, b"up 1\n")
+    assert fetch(endpoint, "/metrics", "HEAD") == (HTTPStatus.OK, b"")
+
+
+def test_an_unknown_path_is_told_what_there_is(endpoint: Endpoint) -> None:
+    assert fetch(endpoint, "/") == (HTTPStatus.NOT_FOUND, b"there are: /broken /faulty /late /metrics\n")
+    assert fetch(endpoint, "/metrics", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
+
+
+@pytest.mark.parametrize(("path", "said"), [("/broken", b"too much work\n"), ("/late", b"timed out\n")])
+def test_a_page_that_cannot_be_made_is_unavailable(endpoint: Endpoint, path: str, said: bytes) -> None:
+    assert fetch(endpoint, path) == (HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+
+def test_idle_connections_take_no_more_than_their_places(endpoint: Endpoint) -> None:
+    with_places = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(endpoints.MAX_CONNECTIONS)]
+    one_more = socket.create_connection(("127.0.0.1", endpoint.port))
+    one_more.settimeout(10)
+    assert one_more.recv(1) == b""
+    for connection in (*with_places, one_more):
+        connection.close()
+
+
+def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "IDLE_S", 0.05)
+    made = Endpoint("127.0.0.1", 0, PAGES)
+    with socket.create_connection(("127.0.0.1", made.port)) as connection:
+        connection.settimeout(10)
+        connection.sendall(b"GET /metr")
+        assert connection.recv(1) == b""
+    made.close()
+
+
+def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
+    with pytest.raises(SetupError, match=f"127.0.0.1:{endpoint.port}"):
+        Endpoint("127.0.0.1", endpoint.port, PAGES)
+
+
+def test_an_unexpected_error_is_logged_and_told_to_nobody(endpoint: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    assert fetch(endpoint, "/faulty") == (HTTPStatus.INTERNAL_SERVER_ERROR, b"see the server's log\n")
+    assert "a bug" in caplog.text

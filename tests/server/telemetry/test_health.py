@@ -1,0 +1,50 @@
+import asyncio
+import dataclasses
+import json
+from http import HTTPStatus
+
+import pytest
+
+from atoll.server.errors import StorageError
+from atoll.server.telemetry import health
+from atoll.server.telemetry.health import Checks, page_of, problems
+
+
+async def written() -> None:
+    return
+
+
+GOOD = Checks(lambda: True, written, lambda: "", lambda: (2, 2))
+
+
+async def test_a_server_without_problems_is_ready() -> None:
+    assert await problems(GOOD) == {}
+    assert page_of({}).status is HTTPStatus.OK
+
+
+async def test_each_problem_is_named() -> None:
+    async def refused() -> None:
+        raise StorageError("store.unavailable", "/secret/path: read-only")
+
+    bad = dataclasses.replace(GOOD, write=refused, shortage=lambda: "17 MiB free", workers=lambda: (1, 2))
+    found = await problems(bad)
+    assert set(found) == {"workers", "disk", "database"}
+    assert found["disk"] == "17 MiB free"
+    assert found["database"] == "cannot be written: store.unavailable"
+    page = page_of(found)
+    assert page.status is HTTPStatus.SERVICE_UNAVAILABLE
+    assert json.loads(page.body) == {"ready": False, "problems": found}
+
+
+async def test_a_database_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "DATABASE_S", 0.01)
+    found = await problems(dataclasses.replace(GOOD, write=asyncio.Event().wait))  # type: ignore[arg-type]
+    assert set(found) == {"database"}
+
+
+async def test_a_server_that_does_not_serve_is_asked_no_further() -> None:
+    async def never() -> None:
+        raise AssertionError
+
+    stopping = dataclasses.replace(GOOD, serving=lambda: False, write=never)
+    assert set(await problems(stopping)) == {"serving"}
