@@ -211,8 +211,11 @@ def _disk(folder: Path) -> tuple[int, int]:
 
 def _sizes_in(data: Path) -> dict[str, int]:
     """Bytes of models, uploads and database below the data directory."""
-    database = sum(_size_of(path) for path in data.glob(f"{DATABASE_FILE}*"))
-    return {"models": _size_below(data / BLOBS_FOLDER), "uploads": _size_below(data / SPOOL_FOLDER), "database": database}
+    return {
+        "models": _size_below(data / BLOBS_FOLDER),
+        "uploads": _size_below(data / SPOOL_FOLDER),
+        "database": sum(_size_of(path) for path in data.glob(f"{DATABASE_FILE}*")),
+    }
 
 
 def _size_below(folder: Path) -> int:
