@@ -11,9 +11,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
-from benchmarks import bulk, fold, growth, memory, rounds, workers
+from benchmarks import bulk, fold, growth, memory, rounds, soak, workers
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import Case, Options, progress
 
@@ -24,7 +24,10 @@ CASES: dict[str, Case] = {
     "memory": memory.run,
     "workers": workers.run,
     "growth": growth.run,
+    "soak": soak.run,
 }
+BY_NAME_ONLY = {"soak"}
+"""Cases that take half an hour."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,9 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
     settings = {key: value for key, value in vars(given).items() if key not in {"names", "json"}}
     options = Options(**settings)
-    kept = options == Options()
+    kept = replace(options, minutes=None) == Options() and (options.minutes or soak.MINUTES) >= soak.MINUTES
     figures: list[Figure] = []
-    for name in given.names or CASES:
+    for name in given.names or [name for name in CASES if name not in BY_NAME_ONLY]:
         started = time.monotonic()
         progress(f"{name} ...")
         found = CASES[name](options)
@@ -57,12 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CASES)}; default: all")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which: {', '.join(CASES)}; default: all but soak",
+    )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
     parser.add_argument("--model-mb", type=float, help="size of the model, in 10^6 bytes")
     parser.add_argument("--clients", type=int, help="participants")
     parser.add_argument("--workers", type=int, help="ingest processes of the server")
     parser.add_argument("--rounds", type=int, help="measured rounds")
+    parser.add_argument("--minutes", type=float, help=f"of a soak (default: {soak.MINUTES:g})")
     parser.add_argument("--tls", action=argparse.BooleanOptionalAction, default=None, help="with TLS, or without")
     parser.add_argument("--insecure", dest="tls", action="store_false", default=None, help="the same as --no-tls")
     parser.add_argument("--json", action="store_true", help="print JSON")

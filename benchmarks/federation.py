@@ -86,8 +86,8 @@ class Federation:
         self.participants: list[subprocess.Popen[bytes]] = []
         self._nursery = nursery
 
-    def start_server(self, *options: str) -> None:
-        """Start the server and wait until it serves.
+    def start_server(self, *options: str, program: Sequence[str] = ()) -> None:
+        """Start the server and wait until it serves; ``program`` takes the place of ``atoll``.
 
         Raises:
             RuntimeError: if it does not.
@@ -96,7 +96,9 @@ class Federation:
         arguments = ["server", "start", "--port", "0", "--ready-fd", str(writing), "--log-level", "warning", *options]
         if not self.tls:
             arguments.append("--insecure")
-        self.server = self._nursery.start([*ATOLL, *arguments], self.environment, "server", keep_open=(writing,))
+        self.server = self._nursery.start(
+            [*(program or ATOLL), *arguments], self.environment, "server", keep_open=(writing,)
+        )
         os.close(writing)
         with os.fdopen(reading) as ready:
             line = ready.readline()
@@ -105,6 +107,10 @@ class Federation:
         self.address = json.loads(line)["address"]
         if not self.tls:
             self.environment["ATOLL_SERVER"] = self.address
+
+    def server_log(self) -> str:
+        """What the server has said."""
+        return self._nursery.log("server")
 
     def start_clients(self, count: int, *, weights: str = "array") -> None:
         """Start participants that do not train, each a process of its own."""
@@ -129,7 +135,7 @@ class Federation:
         """
         assert self.server is not None, "start_server first"
         (self.place / "job.toml").write_text(job.format(rounds=rounds, clients=clients))
-        _write_zeros(self.place / "init.safetensors", elements)
+        write_zeros(self.place / "init.safetensors", elements)
         groups = {"server": self.server.pid}
         groups |= {f"client {one.pid}": one.pid for one in self.participants[:_WATCHED]}
         with Sampler(groups, self.data if watch_disk else None) as sampler:
@@ -243,7 +249,8 @@ class Nursery:
         return self._folder / f"{name}.log"
 
 
-def _write_zeros(path: Path, elements: int) -> None:
+def write_zeros(path: Path, elements: int) -> None:
+    """A model file of one float32 tensor."""
     layout = Layout((TensorSpec("weight", (elements,), Dtype.FLOAT32),))
     zeros = np.zeros(min(elements, _PIECE), np.float32)
     pieces = (zeros[: min(_PIECE, elements - start)].data for start in range(0, elements, _PIECE))

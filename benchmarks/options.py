@@ -22,6 +22,7 @@ class Options:
         clients: participants.
         workers: ingest processes of the server.
         rounds: measured rounds.
+        minutes: how long a soak takes.
         tls: with TLS, without, or as the case has it.
     """
 
@@ -30,6 +31,7 @@ class Options:
     clients: int | None = None
     workers: int | None = None
     rounds: int | None = None
+    minutes: float | None = None
     tls: bool | None = None
 
     def or_else(self, given: T | None, usual: T, small: T) -> T:

@@ -1,0 +1,155 @@
+"""The soak as a case: figures that say of each series how much it grew, and how much it may."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+from benchmarks.federation import Federation, Nursery, write_zeros
+from benchmarks.figures import RESULTS, Figure
+from benchmarks.options import Options, progress
+from benchmarks.soak.churn import Counts, Crowd, Runs
+from benchmarks.soak.flatness import Tolerance, Verdict, judge
+from benchmarks.soak.health import Health, sample
+
+SAMPLES = RESULTS / "soak-samples.json"
+MINUTES = 30.0
+_SMOKE_MINUTES = 0.5
+_SAMPLE_S = 2.0
+_SAMPLES_PER_LOOK = 3
+_SAMPLES_PER_STIR = 2
+_ELEMENTS = 2560
+_SEED = 1
+_PAUSE_S = 0.25
+_PROGRESS_S = 60.0
+
+MIB = 1 << 20
+TOLERANCES = {
+    "memory": (Tolerance(0.05, 8 * MIB), "MiB", MIB),
+    "descriptors": (Tolerance(0.0, 4.0), "", 1),
+    "threads": (Tolerance(0.0, 2.0), "", 1),
+    "files": (Tolerance(0.05, 0.5 * MIB), "MiB", MIB),
+    "log": (Tolerance(0.05, 1.0 * MIB), "MiB", MIB),
+}
+"""Series → how much it may grow over the judged time, its unit in the table, and how many of its own make one."""
+DATABASE_BYTES_PER_ROUND = 8192.0
+"""The database keeps a record of every round, for ``run show``: it may grow by so much each."""
+
+SETTINGS = """
+keep_models = 2
+certificate_lifetime_s = 300.0
+
+[storage]
+keep_events = 2000
+keep_ended_days = 0.001
+sweep_s = 20.0
+"""
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """A soak that is over."""
+
+    samples: tuple[Health, ...]
+    counts: Counts
+
+    def verdict(self, series: str) -> Verdict:
+        """How one series is judged."""
+        values = [getattr(one, series) for one in self.samples]
+        return judge([one.at_s for one in self.samples], values, TOLERANCES[series][0])
+
+    @property
+    def database_bytes_per_round(self) -> float:
+        """What the database grew by for each round of the second half."""
+        middle, last = self.samples[len(self.samples) // 2], self.samples[-1]
+        return (last.database - middle.database) / max(1, last.rounds - middle.rounds)
+
+
+def run(options: Options) -> list[Figure]:
+    """Soak a server; each series with the growth that is allowed."""
+    minutes = options.or_else(options.minutes, MINUTES, _SMOKE_MINUTES)
+    soaked = soak(minutes * 60.0)
+    if minutes >= MINUTES:
+        RESULTS.mkdir(exist_ok=True)
+        SAMPLES.write_text(json.dumps([asdict(one) for one in soaked.samples]) + "\n")
+    return figures(soaked, f"python -m benchmarks soak --minutes {minutes:g}")
+
+
+def figures(soaked: Soaked, command: str) -> list[Figure]:
+    """What was found."""
+    last = soaked.samples[-1]
+    found = [
+        Figure.stated("time", last.at_s / 60, "min", command),
+        Figure.stated("rounds released", float(last.rounds), "", command),
+        *(Figure.stated(name, float(count), "", command) for name, count in _named(soaked.counts)),
+    ]
+    for name, (_, unit, per) in TOLERANCES.items():
+        verdict = soaked.verdict(name)
+        found += [
+            Figure.stated(f"server: {name}, median", verdict.median / per, unit, command),
+            Figure.at_most(f"  {name}, fitted growth", verdict.growth / per, unit, verdict.allowed / per, command),
+        ]
+    grown = soaked.database_bytes_per_round
+    found.append(Figure.at_most("database, for each round", grown, "bytes", DATABASE_BYTES_PER_ROUND, command))
+    return found
+
+
+def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED) -> Soaked:
+    """Have rounds and churn for so long.
+
+    Args:
+        seconds: how long.
+        server: a command in the place of ``atoll``, for the server only.
+        seed: decides the churn.
+    """
+    with tempfile.TemporaryDirectory(prefix="atoll-soak-") as folder, Nursery(Path(folder)) as nursery:
+        place = Federation(Path(folder), nursery, tls=True)
+        (place.place / "server.toml").write_text(SETTINGS)
+        place.start_server("--config", str(place.place / "server.toml"), program=server)
+        write_zeros(place.place / "init.safetensors", _ELEMENTS)
+        rng = Random(seed)
+        crowd = Crowd(place, rng, _PAUSE_S)
+        crowd.gather()
+        try:
+            return Soaked(tuple(_sampled(place, crowd, Runs(place, rng, crowd.counts), seconds)), crowd.counts)
+        finally:
+            crowd.dismiss()
+
+
+def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float) -> list[Health]:
+    """Look at the server at fixed times; in between, stir."""
+    assert place.server is not None
+    began, tick = time.monotonic(), threading.Event()
+    found: list[Health] = []
+    told_s = 0.0
+    while (now_s := time.monotonic() - began) < seconds:
+        if place.server.poll() is not None:
+            raise RuntimeError(f"the server ended after {now_s:.0f} s:\n{place.server_log()[-4000:]}")
+        if len(found) % _SAMPLES_PER_LOOK == 0:
+            runs.look()
+        if len(found) % _SAMPLES_PER_STIR == 0:
+            crowd.stir(now_s)
+        found.append(sample(place.server.pid, place.data, now_s, runs.released, len(crowd.running)))
+        if now_s - told_s >= _PROGRESS_S:
+            told_s = now_s
+            progress(_line(found[-1]))
+        tick.wait(max(0.0, _SAMPLE_S * len(found) - (time.monotonic() - began)))
+    return found
+
+
+def _line(one: Health) -> str:
+    return (
+        f"{one.at_s / 60:5.1f} min, {one.rounds} rounds, {one.connected} participants: {one.memory / MIB:.1f} MiB, "
+        f"{one.descriptors:.0f} descriptors, {one.threads:.0f} threads, files {one.files / MIB:.2f} MiB, "
+        f"database {one.database / MIB:.2f} MiB"
+    )
+
+
+def _named(counts: Counts) -> list[tuple[str, int]]:
+    return [(f"  {name}", count) for name, count in asdict(counts).items()]

@@ -1,0 +1,170 @@
+"""Participants that are started, stopped, killed and suspended, and runs that are submitted one after another."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from random import Random
+
+from benchmarks.federation import ATOLL, Federation
+
+PEOPLE = 6
+LEAST = 3
+"""So many of them are left running, that rounds go on."""
+SUSPENDED_S = 4.0
+ROUNDS_EACH = 200
+
+JOB = """
+[job]
+name = "soak"
+rounds = {rounds}
+
+[model]
+initial = "init.safetensors"
+
+[cohort]
+size = 2
+over_selection = 1.5
+quorum = 1
+
+[straggler]
+report_window_s = 5.0
+max_attempts = 100
+retry_delay_s = 0.5
+
+[optimiser]
+name = "fedavgm"
+
+[evaluation]
+before_training = false
+final = false
+every = {every}
+"""
+
+
+@dataclass
+class Counts:
+    """What was done to the participants and with runs."""
+
+    started: int = 0
+    stopped: int = 0
+    killed: int = 0
+    suspended: int = 0
+    submitted: int = 0
+    finished: int = 0
+    cancelled: int = 0
+
+
+@dataclass
+class Crowd:
+    """The participants: each an identity that is kept, and a process or none.
+
+    Args:
+        place: the server that they belong to.
+        rng: decides what happens to whom.
+        pause_s: what one "training" takes.
+    """
+
+    place: Federation
+    rng: Random
+    pause_s: float
+    counts: Counts = field(default_factory=Counts)
+    _access: list[list[str]] = field(default_factory=list)
+    _processes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _suspended: dict[int, float] = field(default_factory=dict)
+
+    def gather(self) -> None:
+        """Enrol and start everyone."""
+        tokens = self.place.call("token", "new", "--count", str(PEOPLE))["tokens"]
+        self._access = [["--join", token] for token in tokens]
+        for person in range(PEOPLE):
+            self._start(person)
+
+    @property
+    def running(self) -> list[int]:
+        """Those whose process runs, suspended or not."""
+        return sorted(person for person, process in self._processes.items() if process.poll() is None)
+
+    def stir(self, now_s: float) -> None:
+        """Something happens to somebody."""
+        for person in [who for who, until in self._suspended.items() if until <= now_s]:
+            del self._suspended[person]
+            self._signal(person, signal.SIGCONT)
+        running = self.running
+        away = sorted(set(range(PEOPLE)) - set(running))
+        if away and (len(running) <= LEAST or self.rng.random() < 0.5):
+            self._start(self.rng.choice(away))
+            return
+        person = self.rng.choice([who for who in running if who not in self._suspended] or running)
+        match self.rng.choices(("stop", "kill", "suspend"), (4, 4, 2))[0]:
+            case "stop":
+                self.counts.stopped += 1
+                self._signal(person, signal.SIGTERM)
+            case "kill":
+                self.counts.killed += 1
+                self._signal(person, signal.SIGKILL)
+            case _:
+                self.counts.suspended += 1
+                self._suspended[person] = now_s + SUSPENDED_S
+                self._signal(person, signal.SIGSTOP)
+
+    def dismiss(self) -> None:
+        """Wake the suspended, so that they can end."""
+        for person in self._suspended:
+            self._signal(person, signal.SIGCONT)
+
+    def _start(self, person: int) -> None:
+        self.counts.started += 1
+        name = f"person-{person}"
+        state = self.place.place / name
+        arguments = ["client", "start", "benchmarks.participants:Paced", "--arg", f"pause_s={self.pause_s}"]
+        access = [] if (state / "identity.json").exists() else self._access[person]
+        command = [*ATOLL, *arguments, *access, "--state", str(state)]
+        self._processes[person] = self.place.start_process(command, name)
+
+    def _signal(self, person: int, number: signal.Signals) -> None:
+        process = self._processes[person]
+        if process.poll() is None:
+            process.send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self._suspended.pop(person, None)
+
+
+@dataclass
+class Runs:
+    """One run after the other; some are cancelled half-way."""
+
+    place: Federation
+    rng: Random
+    counts: Counts
+    released: int = 0
+    _run: str = ""
+    _seen: int = 0
+    _cancel_at: int = 0
+
+    def look(self) -> None:
+        """Count what was released, and go on with the next run when one is over."""
+        if not self._run:
+            self._submit()
+            return
+        shown = next(run for run in self.place.call("run", "list") if run["run"] == self._run)
+        self.released += shown["rounds_released"] - self._seen
+        self._seen = shown["rounds_released"]
+        if shown["status"] == "finished":
+            self.counts.finished += 1
+            self._submit()
+        elif shown["status"] != "running":
+            raise RuntimeError(f"the run has {shown['status']}: {shown['reason']}")
+        elif self._seen >= self._cancel_at:
+            self.place.command("run", "cancel", self._run)
+            self.counts.cancelled += 1
+            self._submit()
+
+    def _submit(self) -> None:
+        job = JOB.format(rounds=ROUNDS_EACH, every=self.rng.choice((0, 5)))
+        (self.place.place / "job.toml").write_text(job)
+        self._run = self.place.call("run", "submit", str(self.place.place / "job.toml"))["run"]
+        self._seen = 0
+        self._cancel_at = self.rng.randrange(20, ROUNDS_EACH) if self.rng.random() < 0.2 else ROUNDS_EACH + 1
+        self.counts.submitted += 1

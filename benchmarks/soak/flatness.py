@@ -1,0 +1,74 @@
+"""Whether a series stays flat: a fitted slope against a stated tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+WARM_UP = 0.25
+"""Share of the time at the beginning that is not judged: caches fill, modules load, the first runs retire."""
+LEAST_SAMPLES = 8
+_MOST_PAIRS = 400
+"""Samples that the slope is fitted through; of longer series every n-th."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much a series may grow over the time that is judged: a share of its median, or an amount if that is more."""
+
+    share: float
+    amount: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A series as judged.
+
+    Attributes:
+        median: of the judged samples.
+        growth: fitted slope times the judged time, in the unit of the series; negative if it shrinks.
+        allowed: what the growth may be.
+    """
+
+    median: float
+    growth: float
+    allowed: float
+
+    @property
+    def flat(self) -> bool:
+        """Whether it grows no more than allowed; shrinking is no leak."""
+        return self.growth <= self.allowed
+
+
+def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) -> Verdict:
+    """Fit a line to a series after its warm-up.
+
+    The slope is the median of those through all pairs of samples (Theil 1950, Sen 1968): up to 29 % of the samples may
+    be anything without moving it, so a spike is no leak and hides none.
+
+    Args:
+        at_s: seconds of each sample, rising.
+        values: one for each.
+        tolerance: how much it may grow.
+
+    Raises:
+        ValueError: if too few samples are left after the warm-up.
+    """
+    times, found = np.asarray(at_s, np.float64), np.asarray(values, np.float64)
+    judged = times >= times[0] + WARM_UP * (times[-1] - times[0])
+    times, found = times[judged], found[judged]
+    if times.size < LEAST_SAMPLES:
+        raise ValueError(f"{times.size} samples after the warm-up, {LEAST_SAMPLES} are needed: soak for longer")
+    growth = _theil_sen(times, found) * float(times[-1] - times[0])
+    median = float(np.median(found))
+    return Verdict(median, growth, max(tolerance.share * abs(median), tolerance.amount))
+
+
+def _theil_sen(times: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> float:
+    step = -(-times.size // _MOST_PAIRS)
+    times, values = times[::step], values[::step]
+    first, second = np.triu_indices(times.size, k=1)
+    return float(np.median((values[second] - values[first]) / (times[second] - times[first])))

@@ -1,0 +1,47 @@
+"""The judge of the soak: what leaks is found, what only jitters is not."""
+
+import numpy as np
+import pytest
+
+from benchmarks.soak.flatness import LEAST_SAMPLES, Tolerance, judge
+
+MIB = 1 << 20
+TIMES = [2.0 * place for place in range(900)]
+NOISE = np.random.default_rng(7).normal(0, 0.3, len(TIMES))
+MEMORY = Tolerance(share=0.05, amount=8.0)
+
+
+def test_noise_and_spikes_are_flat() -> None:
+    values = 100.0 + NOISE
+    values[::50] += 400.0
+    assert judge(TIMES, list(values), MEMORY).flat
+
+
+def test_what_is_only_a_warm_up_is_flat() -> None:
+    values = 100.0 + NOISE - 60.0 * np.exp(-np.asarray(TIMES) / 60.0)
+    assert judge(TIMES, list(values), MEMORY).flat
+
+
+def test_a_slow_leak_is_found() -> None:
+    """1 MiB every 100 s: 13.5 in the judged 1350 s."""
+    verdict = judge(TIMES, [100.0 + noise + at / 100.0 for at, noise in zip(TIMES, NOISE, strict=True)], MEMORY)
+    assert not verdict.flat
+    assert verdict.growth == pytest.approx(13.5, rel=0.05)
+    assert verdict.allowed == 8.0
+
+
+def test_a_leak_in_steps_is_found() -> None:
+    assert not judge(TIMES, [float(60 + at // 100) for at in TIMES], Tolerance(0.0, 4.0)).flat
+
+
+def test_what_shrinks_is_no_leak() -> None:
+    assert judge(TIMES, [100.0 - at / 30 for at in TIMES], Tolerance(0.0, 0.0)).flat
+
+
+def test_the_larger_tolerance_holds() -> None:
+    assert judge(TIMES, [1000.0 + at / 100.0 for at in TIMES], MEMORY).allowed == pytest.approx(50.0, rel=0.02)
+
+
+def test_too_few_samples_are_no_verdict() -> None:
+    with pytest.raises(ValueError, match="soak for longer"):
+        judge(TIMES[:LEAST_SAMPLES], [1.0] * LEAST_SAMPLES, MEMORY)

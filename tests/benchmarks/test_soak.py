@@ -1,0 +1,42 @@
+"""A soak of seconds: rounds go on under churn, and a server that leaks is found out."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak.case import Soaked, figures, soak
+
+pytestmark = pytest.mark.system
+
+SECONDS = 25.0
+LEAKING = (sys.executable, str(Path(__file__).with_name("leaking_server.py")))
+
+
+@pytest.fixture(scope="module")
+def leaking() -> Soaked:
+    return soak(SECONDS, server=LEAKING, seed=3)
+
+
+@pytest.mark.parametrize("series", ["memory", "descriptors"])
+def test_a_leak_is_found(leaking: Soaked, series: str) -> None:
+    verdict = leaking.verdict(series)
+    assert not verdict.flat, verdict
+
+
+@pytest.mark.parametrize("series", ["threads", "log"])
+def test_what_does_not_leak_is_not_accused(leaking: Soaked, series: str) -> None:
+    verdict = leaking.verdict(series)
+    assert verdict.flat, verdict
+
+
+def test_rounds_went_on_while_participants_came_and_went(leaking: Soaked) -> None:
+    assert leaking.samples[-1].rounds > 0
+    counts = leaking.counts
+    assert counts.started > 6
+    assert counts.stopped + counts.killed + counts.suspended > 0
+
+
+def test_the_table_says_what_missed(leaking: Soaked) -> None:
+    missed = {figure.name.strip() for figure in figures(leaking, "soak") if not figure.ok}
+    assert {"memory, fitted growth", "descriptors, fitted growth"} <= missed
