@@ -7,6 +7,7 @@ always belong together, also when power is lost in a renewal.
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from atoll.client.clock import now_s
 from atoll.client.errors import NotPermittedError, RefusedError, UnreachableError, UsageError
 from atoll.client.files import read_private, replace_file
-from atoll.client.transfer.retry import error_of
+from atoll.client.limits import Limits
+from atoll.client.transfer.retry import error_of, retry_after_s
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
@@ -172,11 +175,17 @@ def _ask(token: JoinToken, csr_pem: bytes, timeout_s: float) -> enrolment_pb2.En
         token_id=token.token_id, secret=token.secret, csr_pem=csr_pem, client_version=version("atoll")
     )
     credentials = grpc.ssl_channel_credentials(root_certificates=token.ca_certificate_pem)
-    with grpc.secure_channel(token.address, credentials) as channel:
+    until = now_s() + timeout_s
+    while True:
         try:
-            return enrolment_pb2_grpc.EnrolmentServiceStub(channel).Enrol(request, timeout=timeout_s)
+            with grpc.secure_channel(token.address, credentials) as channel:
+                return enrolment_pb2_grpc.EnrolmentServiceStub(channel).Enrol(request, timeout=until - now_s())
         except grpc.RpcError as error:
             code, text, detail = error_of(error)
+            asked_s = retry_after_s(detail, Limits())
+            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and 0.0 < asked_s < until - now_s():
+                time.sleep(asked_s)  # many enrol from this address; there is nothing to watch meanwhile
+                continue
             if code in _SPENT:
                 raise NotPermittedError(f"the server refused the join token: {text}") from None
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

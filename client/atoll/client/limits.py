@@ -16,6 +16,7 @@ class Limits:
         backoff_base_s: first delay before a retry; doubles, with full jitter.
         backoff_cap_s: longest delay before a retry, unless the server asks its participants to spread over more.
         return_spread_s: the largest spread that the server may ask for.
+        retry_after_cap_s: the longest wait that the server may ask for when it refuses a call for now.
         give_up_after_s: how long the server may be out of reach before the session ends.
         late_grace_s: how long after the deadline a finished update is still offered, unless the round is gone.
         drain_s: the longest wait for the trainer and the server when the session is stopped.
@@ -28,6 +29,7 @@ class Limits:
     backoff_base_s: float = 0.2
     backoff_cap_s: float = 5.0
     return_spread_s: float = 600.0
+    retry_after_cap_s: float = 3600.0
     give_up_after_s: float = 24 * 3600.0
     late_grace_s: float = 3600.0
     drain_s: float = 5.0

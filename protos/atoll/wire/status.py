@@ -5,6 +5,7 @@ The detail says whose fault it was and what to do next; its code is stable and l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -61,5 +62,8 @@ def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDe
             except DecodeError:
                 return None
             fault = _FAULTS.get(message.fault, Fault.SERVER)
-            return ErrorDetail(message.code, fault, message.message, message.remedy, message.retry_after_s or None)
+            wait_s = message.retry_after_s
+            return ErrorDetail(
+                message.code, fault, message.message, message.remedy, wait_s if 0.0 < wait_s < math.inf else None
+            )
     return None

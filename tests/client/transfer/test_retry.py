@@ -139,3 +139,60 @@ def test_texts_are_short() -> None:
     long = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:5: Connection refused"
     assert error_of(FailedCall(Code.UNAVAILABLE, long))[1] == "ipv4:127.0.0.1:5: Connection refused"
     assert error_of(grpc.RpcError("odd"))[:2] == (Code.UNKNOWN, "odd")
+
+
+def busy(wait_s: float) -> FailedCall:
+    detail = ErrorDetail("stream.places", Fault.CALLER, "32 transfers open already", retry_after_s=wait_s)
+    return FailedCall(Code.RESOURCE_EXHAUSTED, "", detail)
+
+
+def test_told_to_wait_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often: the delays are those that the server asks for, and do not grow."""
+    waits: list[float] = []
+    control = TaskControl(3600.0)
+    monkeypatch.setattr(control.abandoned, "wait", waits.append)
+    slow = dataclasses.replace(Limits(), backoff_base_s=1000.0, backoff_cap_s=1000.0)
+    retrier = Retrier(slow, control, "upload", lambda: now_s() + 3600.0)
+    outcomes: list[Exception | int] = [busy(0.5) for _ in range(50)]
+
+    def attempt() -> int:
+        outcome = outcomes.pop() if outcomes else 7
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert retrier.call(attempt) == 7
+    assert len(waits) == 50
+    assert all(0.5 <= wait <= 0.625 for wait in waits)
+    assert len(set(waits)) > 1
+
+
+@pytest.mark.parametrize("asked_s", [float("nan"), float("inf"), -5.0])
+def test_a_wait_that_cannot_be_is_none(asked_s: float) -> None:
+    with pytest.raises(RefusedError):
+        run(busy(asked_s), 7)
+
+
+def test_a_wait_is_bounded() -> None:
+    limits = dataclasses.replace(FAST, retry_after_cap_s=0.01)
+    outcomes = [busy(1e300)]
+
+    def attempt() -> int:
+        if outcomes:
+            raise outcomes.pop()
+        return 7
+
+    assert Retrier(limits, TaskControl(10.0), "upload", lambda: now_s() + 10.0).call(attempt) == 7
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "SERVER: Received message larger than max (8 vs. 4)",
+        "Decompressed message larger than max",
+        "received metadata size exceeds hard limit",
+    ],
+)
+def test_what_is_too_large_for_the_server_is_not_sent_again(words: str) -> None:
+    with pytest.raises(RefusedError, match="beyond the server's limits"):
+        run(FailedCall(Code.RESOURCE_EXHAUSTED, words), 7)

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from atoll.server.daemon import listeners
-from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.errors import SetupError
 from atoll.server.identity import Authority, AuthorityError, ServerKeyPair
 
@@ -56,7 +56,7 @@ def test_grpc_gets_a_certificate_only_when_it_is_another(tmp_path: Path, monkeyp
 @pytest.fixture
 async def server() -> AsyncIterator[grpc.aio.Server]:
     """One that answers health checks, to be bound and started."""
-    made = make_server()
+    made = make_server(Port.MAIN)
     await add_health_and_reflection(made, [])
     yield made
     await made.stop(None)
@@ -106,9 +106,9 @@ async def test_a_certificate_that_cannot_be_renewed_stays(
     assert "could not be renewed; the old one stays: disk full" in caplog.text
 
 
-@pytest.mark.parametrize("shared", [False, True])
-async def test_a_port_is_shared_only_by_those_who_mean_to(shared: bool) -> None:
-    one, other = make_server(shared_port=shared), make_server(shared_port=shared)
+@pytest.mark.parametrize(("kind", "shared"), [(Port.MAIN, False), (Port.ENROLMENT, False), (Port.TRANSFER, True)])
+async def test_a_port_is_shared_only_by_those_who_mean_to(kind: Port, shared: bool) -> None:
+    one, other = make_server(kind), make_server(kind)
     try:
         port = bind(one, "127.0.0.1", 0, None)
         if shared:

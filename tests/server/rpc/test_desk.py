@@ -5,7 +5,7 @@ import grpc.aio
 import pytest
 
 from atoll.server import errors
-from atoll.server.daemon.listeners import make_server
+from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.rpc import desk as desks
@@ -14,7 +14,7 @@ from atoll.wire.v1 import participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 
 RECEIPT = ReportReceipt(Disposition.CARRIED, "d" * 64)
-GRANT = UploadGrant(elements=2**40, max_abs=32.0, max_bytes=2**50, max_weight=7)
+GRANT = UploadGrant(elements=2**40, max_abs=32.0, max_bytes=2**50, max_weight=7, max_uploads=3)
 REPORT = transfer_pb2.ReportRequest(round=participation_pb2.RoundKey(run="r", round=3), weight=5, metrics={"loss": 0.5})
 
 
@@ -39,6 +39,9 @@ class Counter:
         self._ask((participant, run, round_number, attempt))
         return self.grant
 
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        self._ask((caller, blob))
+
     async def commit(self, commit: Commit) -> ReportReceipt:
         self._ask(commit)
         return RECEIPT
@@ -47,7 +50,7 @@ class Counter:
 @pytest.fixture
 async def counter(tmp_path: Path) -> AsyncIterator[tuple[Counter, RemoteDesk]]:
     """A desk, and as it is seen from another process."""
-    made, server = Counter(), make_server(inside=True)
+    made, server = Counter(), make_server(Port.INSIDE)
     add_DeskServiceServicer_to_server(DeskService(made), server)
     server.add_insecure_port(f"unix:{tmp_path}/desk.sock")
     await server.start()
@@ -60,7 +63,7 @@ async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter,
     made, desk = counter
     assert await desk.identify(b"pem") == Caller(Role.PARTICIPANT, "paaaaaaaaaaaa")
     assert await desk.grant_upload("p", "r", 3, 1) == GRANT
-    made.grant = UploadGrant(0, 0.0, 0, 0, RECEIPT)
+    made.grant = UploadGrant(0, 0.0, 0, 0, 0, RECEIPT)
     assert await desk.grant_upload("p", "r", 3, 1) == made.grant
     commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True, upload_at=12.5)
     assert await desk.commit(commit) == RECEIPT

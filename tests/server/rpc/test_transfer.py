@@ -2,6 +2,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tests.server.rpc.world import (
     LAYOUT,
     TRANSFER,
     WAIT_S,
+    Caller,
     Participant,
     World,
     chunks_of,
@@ -49,7 +51,7 @@ async def members(world: World, run: str, round_number: int = 0) -> dict[str, tu
 
 
 class TestDownload:
-    async def download(self, who: Participant, blob: str, **asked: int) -> list[tuple[int, bytes]]:
+    async def download(self, who: Caller, blob: str, **asked: int) -> list[tuple[int, bytes]]:
         stream: Any = who.channel.unary_stream(
             f"{TRANSFER}/Download", request_serializer=transfer_pb2.DownloadRequest.SerializeToString
         )
@@ -60,13 +62,13 @@ class TestDownload:
                 found.append((index, bytes(payload)))
         return found
 
-    async def test_a_model_comes_as_it_went(self, world: World, alice: Participant) -> None:
+    async def test_a_model_comes_as_it_went(self, world: World) -> None:
         values = np.arange(2000, dtype=np.float32)
         blob = await world.upload_model(values)
-        answer = await alice.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
+        answer = await world.operator.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
         manifest = manifest_from_proto(answer.manifest)
         assert manifest == BlobManifest.of_buffer(values.tobytes(), 1024)
-        found = await self.download(alice, blob)
+        found = await self.download(world.operator, blob)
         assert [index for index, _ in found] == list(range(manifest.chunk_count))
         assert b"".join(payload for _, payload in found) == values.tobytes()
 
@@ -80,29 +82,46 @@ class TestDownload:
             ({"first_chunk": 0, "chunk_count": 2**64 - 1}, list(range(8))),
         ],
     )
-    async def test_ranges(self, world: World, alice: Participant, asked: dict[str, int], expected: list[int]) -> None:
+    async def test_ranges(self, world: World, asked: dict[str, int], expected: list[int]) -> None:
         blob = await world.upload_model(np.zeros(2000, np.float32))
-        assert [index for index, _ in await self.download(alice, blob, **asked)] == expected
+        assert [index for index, _ in await self.download(world.operator, blob, **asked)] == expected
 
-    async def test_a_range_beyond_the_blob_is_refused(self, world: World, alice: Participant) -> None:
+    async def test_a_range_beyond_the_blob_is_refused(self, world: World) -> None:
         blob = await world.upload_model()
-        call = self.download(alice, blob, first_chunk=3)
+        call = self.download(world.operator, blob, first_chunk=3)
         assert await refused_code(call) == ("INVALID_ARGUMENT", "download.range")
 
     @pytest.mark.parametrize("blob", ["0" * 64, "../../atoll.sqlite3", ""])
-    async def test_an_unknown_blob_is_not_found(self, alice: Participant, blob: str) -> None:
-        assert await refused_code(self.download(alice, blob)) == ("NOT_FOUND", "blob.missing")
-        call = alice.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
+    async def test_an_unknown_blob_is_not_found(self, world: World, blob: str) -> None:
+        assert await refused_code(self.download(world.operator, blob)) == ("NOT_FOUND", "blob.missing")
+        call = world.operator.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=blob), timeout=WAIT_S)
         assert await refused_code(call) == ("NOT_FOUND", "blob.missing")
 
-    async def test_a_damaged_blob_is_told_and_not_sent(self, world: World, alice: Participant) -> None:
+    async def test_a_damaged_blob_is_told_and_not_sent(self, world: World) -> None:
         blob = await world.upload_model(np.zeros(2000, np.float32))
         path = world.config.data / "blobs" / blob[:2] / blob
         raw = bytearray(path.read_bytes())
         raw[5000] ^= 1
         path.write_bytes(raw)
-        assert [index for index, _ in await self.download(alice, blob, chunk_count=4)] == [0, 1, 2, 3]
-        assert await refused_code(self.download(alice, blob)) == ("DATA_LOSS", "blob.damaged")
+        assert [index for index, _ in await self.download(world.operator, blob, chunk_count=4)] == [0, 1, 2, 3]
+        assert await refused_code(self.download(world.operator, blob)) == ("DATA_LOSS", "blob.damaged")
+
+    async def test_a_model_is_for_the_members_of_a_round_that_begins_with_it(
+        self, world: World, alice: Participant
+    ) -> None:
+        at, bob = await invited(world, alice), await world.participant()
+        run = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=at.run), timeout=WAIT_S)
+        blob, other = run.summary.model_blob, await world.upload_model(np.zeros(500, np.float32))
+        assert await self.download(alice, blob)
+        for who, wanted in ((bob, blob), (alice, other), (bob, "0" * 64)):
+            assert await refused_code(self.download(who, wanted)) == ("PERMISSION_DENIED", "blob.member")
+            asked = who.transfer.GetManifest(transfer_pb2.GetManifestRequest(blob=wanted), timeout=WAIT_S)
+            assert await refused_code(asked) == ("PERMISSION_DENIED", "blob.member")
+
+    async def test_models_may_be_shared_with_everyone(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", share_models=True) as world:
+            bob = await world.participant()
+            assert await self.download(bob, await world.upload_model())
 
 
 class TestReport:
@@ -213,7 +232,7 @@ class TestReport:
 
     async def test_a_digest_without_an_upload_is_refused(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)
-        report = transfer_pb2.ReportRequest(round=at, digest="x" * 1_000_000)
+        report = transfer_pb2.ReportRequest(round=at, digest="x" * 200_000)
         assert await refused_code(alice.transfer.Report(report, timeout=WAIT_S)) == (
             "INVALID_ARGUMENT",
             "report.digest",

@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from atoll.server.aggregation import PartialFile
-from atoll.server.daemon.listeners import make_server
+from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.errors import CorruptDataError, NotFoundError, UnavailableError
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
@@ -34,7 +34,7 @@ class Setup:
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     spool = Spool(tmp_path / "spool")
     node = IngestNode("worker-0", spool)
-    server = make_server(inside=True)
+    server = make_server(Port.INSIDE)
     with ThreadPoolExecutor(2) as executor:
         add_WorkerServiceServicer_to_server(WorkerService(node, executor, lambda: b"# figures\n"), server)
         server.add_insecure_port(f"unix:{tmp_path}/worker.sock")

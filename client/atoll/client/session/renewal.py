@@ -15,7 +15,7 @@ from atoll.client.backoff import Backoff
 from atoll.client.channel import Endpoint
 from atoll.client.events import Observer, Renewed
 from atoll.client.session.thread import in_thread
-from atoll.client.transfer.retry import error_of, refusal_of
+from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Renewal:
                 refusal = refusal_of(error)
                 if refusal is not None:
                     raise refusal from None
-                delay = backoff.next_s()
+                delay = max(backoff.next_s(), retry_after_s(error_of(error)[2], self._limits))
                 log.warning("renewal of the certificate failed (%s); trying again in %.0f s", error_of(error)[1], delay)
                 await asyncio.sleep(delay)
             else:

@@ -25,7 +25,7 @@ from atoll.client.policy import Policy
 from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, StreamEnded
 from atoll.client.session.desk import Desk, Tally
 from atoll.client.session.renewal import Renewal
-from atoll.client.transfer.retry import error_of, refusal_of
+from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
 
 if TYPE_CHECKING:
     from atoll.client.channel import Endpoint
@@ -119,7 +119,8 @@ class Session:
                     backoff.reset()
                     last_seen = now_s()
                 reason = self._reason(error, renewal)
-                delay = self._delay(backoff.next_s(desk.return_spread_s), last_seen, reason)
+                asked_s = retry_after_s(error_of(error)[2], self.limits) if isinstance(error, grpc.RpcError) else 0.0
+                delay = self._delay(max(backoff.next_s(desk.return_spread_s), asked_s), last_seen, reason)
                 announce(Disconnected(reason, delay))
                 await self._pause(delay)
 

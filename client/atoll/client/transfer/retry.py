@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,8 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+_TOO_LARGE = ("larger than max", "metadata size exceeds")
+"""How gRPC words refusals of its own that come again however often the call is repeated."""
 _IDENTITY = frozenset({"certificate", "participant", "token", "insecure"})
 """Areas of error codes that are about who the caller is; PERMISSION_DENIED in others is about one request."""
 
@@ -61,10 +64,23 @@ def refusal_of(error: grpc.RpcError) -> Exception | None:
         return NotPermittedError(f"the server does not accept this participant: {text}")
     if detail is not None and detail.fault is Fault.TIMING:
         return RoundGoneError(text, detail)
+    if detail is None and code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(words in text for words in _TOO_LARGE):
+        return RefusedError(f"the message is beyond the server's limits: {text}")
     retriable = code in _TRANSIENT if detail is None else detail.retry_after_s is not None or code in _TRANSIENT
     if detail is not None and detail.fault is Fault.CALLER and detail.retry_after_s is None:
         retriable = False
     return None if retriable else RefusedError(text, detail)
+
+
+def retry_after_s(detail: ErrorDetail | None, limits: Limits) -> float:
+    """The wait that a refusal asks for, up to a quarter longer so that those who wait do not all come back at once.
+
+    0.0 if it asks for none; never above ``limits.retry_after_cap_s``.
+    """
+    if detail is None or detail.retry_after_s is None:
+        return 0.0
+    spread = random.uniform(1.0, 1.25)  # noqa: S311  # spreads load, hides nothing
+    return min(detail.retry_after_s * spread, limits.retry_after_cap_s)
 
 
 def _barred(detail: ErrorDetail | None) -> bool:
@@ -79,6 +95,7 @@ class Retrier:
     """
 
     def __init__(self, limits: Limits, control: TaskControl, what: str, until_s: Callable[[], float]) -> None:
+        self._limits = limits
         self._backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
         self._control = control
         self._what = what
@@ -113,10 +130,16 @@ class Retrier:
         if refusal is not None:
             raise refusal from None
         code, text, detail = error_of(error)
-        self._wait(f"{code.name}: {text}", (detail.retry_after_s or 0.0) if detail else 0.0)
+        asked_s = retry_after_s(detail, self._limits)
+        if asked_s and code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self._pause(f"{code.name}: {text}", asked_s)  # told to wait, which is no failure
+        else:
+            self._wait(f"{code.name}: {text}", asked_s)
 
     def _wait(self, problem: str, at_least_s: float) -> None:
-        delay = max(self._backoff.next_s(), at_least_s)
+        self._pause(problem, max(self._backoff.next_s(), at_least_s))
+
+    def _pause(self, problem: str, delay: float) -> None:
         if delay >= self._until_s() - now_s():
             raise UnreachableError(f"{self._what} failed until its time was over; at last: {problem}") from None
         log.warning("%s failed (%s); trying again in %.1f s", self._what, problem, delay)

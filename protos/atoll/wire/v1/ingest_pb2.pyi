@@ -84,10 +84,13 @@ class GrantUploadResponse(google.protobuf.message.Message):
     MAX_BYTES_FIELD_NUMBER: builtins.int
     MAX_WEIGHT_FIELD_NUMBER: builtins.int
     RECEIPT_FIELD_NUMBER: builtins.int
+    MAX_UPLOADS_FIELD_NUMBER: builtins.int
     elements: builtins.int
     max_abs: builtins.float
     max_bytes: builtins.int
     max_weight: builtins.int
+    max_uploads: builtins.int
+    """Uploads that the participant may have begun for this attempt."""
     @property
     def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
         """Set if the participant has reported already."""
@@ -100,11 +103,44 @@ class GrantUploadResponse(google.protobuf.message.Message):
         max_bytes: builtins.int = ...,
         max_weight: builtins.int = ...,
         receipt: atoll.wire.v1.transfer_pb2.ReportResponse | None = ...,
+        max_uploads: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["receipt", b"receipt"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_uploads", b"max_uploads", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
 
 Global___GrantUploadResponse: typing_extensions.TypeAlias = GrantUploadResponse
+
+@typing.final
+class GrantDownloadRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    BLOB_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """As IdentifyResponse gave it."""
+    name: builtins.str
+    blob: builtins.str
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        name: builtins.str = ...,
+        blob: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "name", b"name", "role", b"role"]) -> None: ...
+
+Global___GrantDownloadRequest: typing_extensions.TypeAlias = GrantDownloadRequest
+
+@typing.final
+class GrantDownloadResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GrantDownloadResponse: typing_extensions.TypeAlias = GrantDownloadResponse
 
 @typing.final
 class CommitRequest(google.protobuf.message.Message):

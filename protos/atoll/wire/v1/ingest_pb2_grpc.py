@@ -45,6 +45,11 @@ class DeskServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadResponse.FromString,
                 _registered_method=True)
+        self.GrantDownload = channel.unary_unary(
+                '/atoll.wire.v1.DeskService/GrantDownload',
+                request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadResponse.FromString,
+                _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/atoll.wire.v1.DeskService/Commit',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.CommitRequest.SerializeToString,
@@ -70,6 +75,13 @@ class DeskServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GrantDownload(self, request, context):
+        """May this caller read this blob.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Commit(self, request, context):
         """Record an upload that is whole and fsynced. Answers after the row is durable.
         """
@@ -89,6 +101,11 @@ def add_DeskServiceServicer_to_server(servicer, server):
                     servicer.GrantUpload,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadResponse.SerializeToString,
+            ),
+            'GrantDownload': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrantDownload,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadResponse.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -151,6 +168,33 @@ class DeskService(object):
             '/atoll.wire.v1.DeskService/GrantUpload',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrantDownload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.DeskService/GrantDownload',
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,22 @@ _DeskServiceGrantUploadType = typing_extensions.TypeVar(
     ],
 )
 
+_DeskServiceGrantDownloadType = typing_extensions.TypeVar(
+    '_DeskServiceGrantDownloadType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+        atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+        atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+        atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
+    ],
+)
+
 _DeskServiceCommitType = typing_extensions.TypeVar(
     '_DeskServiceCommitType',
     grpc.UnaryUnaryMultiCallable[
@@ -75,7 +91,7 @@ _DeskServiceCommitType = typing_extensions.TypeVar(
     ],
 )
 
-class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrantUploadType, _DeskServiceCommitType]):
+class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrantUploadType, _DeskServiceGrantDownloadType, _DeskServiceCommitType]):
     """Served by the coordinator."""
 
     @typing.overload
@@ -87,6 +103,10 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.GrantUploadRequest,
             atoll.wire.v1.ingest_pb2.GrantUploadResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+            atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.CommitRequest,
@@ -105,6 +125,10 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
             atoll.wire.v1.ingest_pb2.GrantUploadResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+            atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.CommitRequest,
             atoll.wire.v1.ingest_pb2.CommitResponse,
         ],
@@ -115,6 +139,9 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
 
     GrantUpload: _DeskServiceGrantUploadType
     """May this participant upload for this round, and how much."""
+
+    GrantDownload: _DeskServiceGrantDownloadType
+    """May this caller read this blob."""
 
     Commit: _DeskServiceCommitType
     """Record an upload that is whole and fsynced. Answers after the row is durable."""
@@ -127,6 +154,10 @@ DeskServiceAsyncStub: typing_extensions.TypeAlias = DeskServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.GrantUploadRequest,
         atoll.wire.v1.ingest_pb2.GrantUploadResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+        atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.CommitRequest,
@@ -152,6 +183,14 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantUploadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantUploadResponse]]:
         """May this participant upload for this round, and how much."""
+
+    @abc.abstractmethod
+    def GrantDownload(
+        self,
+        request: atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantDownloadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantDownloadResponse]]:
+        """May this caller read this blob."""
 
     @abc.abstractmethod
     def Commit(

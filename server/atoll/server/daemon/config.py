@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from atoll.server.daemon.limits import Limits
+from atoll.server.daemon.limits import DEFAULT_LIMITS, Limits
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
 
@@ -58,7 +58,12 @@ class ServerConfig(BaseModel):
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 9."
     )
-    limits: Limits = Field(default=Limits(), description="What participants, addresses and messages may take.")
+    share_models: bool = Field(
+        default=False,
+        description="Any participant may download any model whose name it knows; otherwise only members of a round "
+        "may, and only the model that it begins with.",
+    )
+    limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
 
     @model_validator(mode="after")
     def _insecure_only_on_loopback(self) -> ServerConfig:

@@ -25,8 +25,15 @@ from atoll.server.daemon.reporting import (
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session
 from atoll.server.daemon.storage_settings import StorageSettings
-from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError, UnavailableError
-from atoll.server.identity import new_run_id
+from atoll.server.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    ServerError,
+    TooLateError,
+    UnavailableError,
+)
+from atoll.server.identity import Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import JobSpec, optimiser_of, parse_job, to_run_policy
 from atoll.server.rounds import (
@@ -55,7 +62,6 @@ log = logging.getLogger(__name__)
 
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
-_BYTES_PER_ELEMENT = 8
 _BYTES_PER_VALUE = 4  # of an update that is sent as float32
 _LEAST_UPLOAD_BYTES = 16 << 20
 
@@ -229,9 +235,25 @@ class Coordinator:
         return UploadGrant(
             elements=active.layout.size,
             max_abs=state.policy.max_abs,
-            max_bytes=max(_LEAST_UPLOAD_BYTES, 2 * _BYTES_PER_ELEMENT * active.layout.size) if train else 0,
+            max_bytes=self._most_bytes(active) if train else 0,
             max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
+            max_uploads=self._services.limits.uploads_per_round,
             receipt=standing,
+        )
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """See ``Desk``: operators may read every blob; participants the model that a round of theirs begins with."""
+        self._check_open()
+        if caller.role is Role.OPERATOR or self._services.share_models:
+            return
+        for active in self._active.values():
+            live = active.driver.state.round
+            if live is not None and active.driver.state.model == blob and live.roster.get(caller.name) is not None:
+                return
+        raise ForbiddenError(
+            "blob.member",
+            f"blob {blob[:16]!r} is not the model of a round that {caller.name} is a member of now",
+            "wait for the next invitation",
         )
 
     async def commit(self, commit: Commit) -> ReportReceipt:
@@ -347,6 +369,11 @@ class Coordinator:
         services = self._services
         await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes)
 
+    def _most_bytes(self, active: ActiveRun) -> int:
+        """Payload bytes that a member may send for one attempt."""
+        needed = active.layout.size * active.spec.aggregation.wire_encoding.itemsize
+        return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
+
     def _check_open(self) -> None:
         """Workers ask before every run is resumed."""
         if not self._open:
@@ -355,7 +382,7 @@ class Coordinator:
     async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
         """Of a run that has ended, a receipt is left at most."""
         if standing is not None:
-            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, receipt=standing)
+            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
         ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
         raise TooLateError("run.ended", f"run {run} has {ended.status}", "wait for the next invitation")
 

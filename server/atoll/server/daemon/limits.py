@@ -144,3 +144,6 @@ class Limits(BaseModel):
         Field(description="Join tokens from one address (IPv6: one /64 network) that do not admit, in an hour."),
         Refusal("enrolment.guesses", "the call is refused with a time to try again", "wait, then use a good token"),
     ] = 60
+
+
+DEFAULT_LIMITS = Limits()

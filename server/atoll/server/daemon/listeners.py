@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 
 import grpc
 import grpc.aio
@@ -13,6 +14,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from atoll.server.daemon.limits import DEFAULT_LIMITS, Limits
 from atoll.server.errors import ServerError, SetupError
 from atoll.server.identity import Authority
 from atoll.server.ingest.meter import ignore
@@ -21,46 +23,77 @@ from atoll.wire.digest import MAX_CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 
-_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_CHUNK_BYTES + (64 << 10)),
-    ("grpc.max_send_message_length", MAX_CHUNK_BYTES + (1 << 20)),
-    ("grpc.max_metadata_size", 16 << 10),
-    ("grpc.absolute_max_metadata_size", 32 << 10),
-    ("grpc.max_concurrent_streams", 128),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.lookahead_bytes", 8 << 20),
-)
+_OPTIONS: dict[str, int] = {
+    "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
+    "grpc.keepalive_time_ms": 10_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+    "grpc.http2.max_pings_without_data": 0,
+    "grpc.http2.lookahead_bytes": 8 << 20,
+    # Only the identity: tensors do not compress, and what is never inflated cannot be a bomb.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+}
 _CERTIFICATE_CHECK_S = 3600.0
 MAX_INSIDE_BYTES = 64 << 20
 MAX_OPERATOR_BYTES = 64 << 20
 """What the operator's commands take in one message."""
+ENROLMENT_AGE_S = 30.0
+"""A connection to the enrolment port is told to end after so long, and ended after as long again."""
+ENROLMENT_STREAMS = 8
+ENROLMENT_CALLS = 512
+
+
+class Port(StrEnum):
+    """What a server listens for."""
+
+    MAIN = "main"
+    TRANSFER = "transfer"
+    ENROLMENT = "enrolment"
+    INSIDE = "inside"
 
 
 def make_server(
-    *,
-    shared_port: bool = False,
-    inside: bool = False,
-    operators: bool = False,
-    refused: Callable[[str], None] = ignore,
+    port: Port, limits: Limits = DEFAULT_LIMITS, refused: Callable[[str], None] = ignore
 ) -> grpc.aio.Server:
     """A server without ports.
 
     Args:
-        shared_port: whether several processes may listen on the same port.
-        inside: for the processes of one server among themselves, whose messages name whole cohorts.
-        operators: answers operators too, whose answers hold whole runs.
+        port: MAIN answers operators too, whose answers hold whole runs; several processes may listen on one TRANSFER
+            port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
+        limits: what callers may do; those INSIDE have none.
         refused: told the code of every error that a caller gets.
     """
-    options = dict(_OPTIONS) | {"grpc.so_reuseport": int(shared_port)}
-    if inside:
-        options["grpc.max_receive_message_length"] = MAX_INSIDE_BYTES
-    if operators:
+    interceptor = ErrorInterceptor(None if port is Port.INSIDE else limits, refused)
+    most = ENROLMENT_CALLS if port is Port.ENROLMENT else None
+    return grpc.aio.server(
+        interceptors=(interceptor,), options=list(_options_of(port, limits).items()), maximum_concurrent_rpcs=most
+    )
+
+
+def _options_of(port: Port, limits: Limits) -> dict[str, int]:
+    options = _OPTIONS | {"grpc.so_reuseport": int(port is Port.TRANSFER)}
+    if port is Port.INSIDE:
+        return options | {"grpc.max_receive_message_length": MAX_INSIDE_BYTES}
+    options |= {
+        "grpc.max_receive_message_length": limits.message_bytes,
+        "grpc.max_metadata_size": limits.metadata_bytes,
+        "grpc.absolute_max_metadata_size": 2 * limits.metadata_bytes,
+        "grpc.max_concurrent_streams": limits.streams_per_connection,
+        "grpc.max_allowed_incoming_connections": limits.connections,
+        "grpc.server_handshake_timeout_ms": int(1000 * limits.handshake_s),
+    }
+    if port is Port.MAIN:
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
-    return grpc.aio.server(interceptors=(ErrorInterceptor(refused),), options=list(options.items()))
+    if port is Port.ENROLMENT:
+        options |= {
+            "grpc.max_receive_message_length": limits.request_bytes,
+            "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
+            "grpc.max_allowed_incoming_connections": limits.enrolment_connections,
+            "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),
+            "grpc.max_connection_age_grace_ms": int(1000 * ENROLMENT_AGE_S),
+        }
+    return options
 
 
 def server_credentials(

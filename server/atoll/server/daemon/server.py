@@ -19,7 +19,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.evaluators import load_evaluators
-from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.services import Services
@@ -29,8 +29,10 @@ from atoll.server.disk import Room
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.control import ControlService, ServerFacts
+from atoll.server.rpc.door import Door
 from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
@@ -148,6 +150,8 @@ class Daemon:
             keep_models=config.keep_models,
             room=room,
             observer=Telling(rounds),
+            share_models=config.share_models,
+            limits=config.limits,
         )
         coordinator = self._coordinator = Coordinator(services, book, config.storage, insecure=config.insecure)
         addresses = await self._listen(services, coordinator, book, authority)
@@ -202,14 +206,15 @@ class Daemon:
             mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
             plain = server_credentials(authority, names, mutual=False, clock=self._clock)
         refused = self._figures.meter.refused
-        main, enrolment = make_server(operators=True, refused=refused), make_server(refused=refused)
+        main = make_server(Port.MAIN, config.limits, refused)
+        enrolment = make_server(Port.ENROLMENT, config.limits, refused)
         self._listeners += [main, enrolment]
         main_port = bind(main, config.host, config.port, mutual)
         enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)
         main_address = f"{config.advertised_host}:{main_port}"
         enrol_address = f"{config.advertised_host}:{enrol_port}"
-        transfer_address = await self._add_transfer(main, services, coordinator, main_port)
-        authenticator = Authenticator(coordinator, insecure=config.insecure)
+        authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
+        transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
         participation = ParticipationService(
             sessions=self._sessions,
             desk=coordinator,
@@ -226,7 +231,7 @@ class Daemon:
         add_ParticipationServiceServicer_to_server(participation, main)
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
         add_ControlServiceServicer_to_server(control, main)
-        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address), enrolment)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, Door(config.limits)), enrolment)
         self._health = [
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
@@ -235,7 +240,12 @@ class Daemon:
         return Addresses(main_address, enrol_address, transfer_address, operator)
 
     async def _add_transfer(
-        self, main: grpc.aio.Server, services: Services, coordinator: Coordinator, main_port: int
+        self,
+        main: grpc.aio.Server,
+        services: Services,
+        coordinator: Coordinator,
+        authenticator: Authenticator,
+        main_port: int,
     ) -> str:
         """Transfers in this process on the main port, and with several workers on a port that they share."""
         node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
@@ -243,7 +253,7 @@ class Daemon:
         transfer = TransferService(
             node=LOCAL_NODE,
             desk=coordinator,
-            authenticator=Authenticator(coordinator, insecure=self._config.insecure),
+            authenticator=authenticator,
             blobs=services.blobs,
             spool=services.spool,
             executor=self._executor,

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.leases import Leases
+from atoll.server.daemon.limits import DEFAULT_LIMITS, Limits
 from atoll.server.daemon.nodes import NodePool
 from atoll.server.daemon.observer import NOBODY, Observer
 from atoll.server.daemon.sessions import Sessions
@@ -40,6 +41,8 @@ class Services:
         room: whether the disk has any.
         leases: blobs that no row names yet.
         observer: is told what happens, and changes nothing.
+        share_models: whether any participant may read any blob whose name it knows.
+        limits: what participants may take.
     """
 
     writer: Writer
@@ -56,6 +59,8 @@ class Services:
     room: Room
     leases: Leases = field(default_factory=Leases)
     observer: Observer = NOBODY
+    share_models: bool = False
+    limits: Limits = DEFAULT_LIMITS
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""

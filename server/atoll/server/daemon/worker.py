@@ -17,12 +17,13 @@ from pydantic import BaseModel, ConfigDict
 
 from atoll.server.aggregation import warm
 from atoll.server.daemon.config import ServerConfig
-from atoll.server.daemon.listeners import add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
 from atoll.server.disk import Room
 from atoll.server.identity import Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.desk import RemoteDesk
 from atoll.server.rpc.transfer import SERVICE, TransferService
@@ -66,14 +67,14 @@ async def serve(order: WorkerOrder) -> None:
         transfer = TransferService(
             node=order.name,
             desk=desk,
-            authenticator=Authenticator(desk, insecure=config.insecure),
+            authenticator=Authenticator(desk, Admission(config.limits), insecure=config.insecure),
             blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
             spool=spool,
             executor=executor,
             meter=figures.meter,
         )
-        public = make_server(shared_port=True, refused=figures.meter.refused)
-        private = make_server(inside=True)
+        public = make_server(Port.TRANSFER, config.limits, figures.meter.refused)
+        private = make_server(Port.INSIDE)
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])
         node = IngestNode(order.name, spool, figures.meter.folded)

@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc.aio
 
 from atoll.server.daemon.config import ServerConfig
-from atoll.server.daemon.listeners import make_server
+from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.daemon.logs import logging_settings
 from atoll.server.daemon.nodes import FileNode, NodePool
 from atoll.server.errors import SetupError
@@ -48,7 +48,7 @@ class WorkerPool:
         # Short and private: a Unix socket's path has at most 107 bytes, a data directory may be deeper.
         self._sockets = Path(tempfile.mkdtemp(prefix="atoll-"))
         self._partials = config.data / PARTIALS_FOLDER
-        self._server = make_server(inside=True)
+        self._server = make_server(Port.INSIDE)
         self._reserved: socket.socket | None = None
         self._keepers: list[asyncio.Task[None]] = []
         self._running: dict[str, WorkerCalls] = {}

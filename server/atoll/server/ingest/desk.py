@@ -41,7 +41,8 @@ class UploadGrant:
     Attributes:
         elements: N of the layout; ranges beyond it are refused.
         max_abs: magnitude beyond which the update is rejected.
-        max_bytes: payload bytes that one upload may hold.
+        max_bytes: payload bytes that the participant's uploads for the attempt may hold together.
+        max_uploads: uploads that the participant may have begun for the attempt.
         max_weight: the largest weight that may be reported.
         receipt: set if the participant has reported already: nothing more needs to be sent.
     """
@@ -50,6 +51,7 @@ class UploadGrant:
     max_abs: float
     max_bytes: int
     max_weight: int
+    max_uploads: int
     receipt: ReportReceipt | None = None
 
 
@@ -96,6 +98,14 @@ class Desk(Protocol):
             NotFoundError: no such run.
             ForbiddenError: the participant is not in the cohort.
             TooLateError: the round is over and late reports are not wanted.
+        """
+        ...
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """Leave to read a blob.
+
+        Raises:
+            ForbiddenError: if it is not the model of a round that the participant is a member of.
         """
         ...
 

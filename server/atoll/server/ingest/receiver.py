@@ -143,6 +143,12 @@ class Receiver:
                 f"{usage.segments} streams have fed this participant's uploads for the round",
                 "send more chunks per stream",
             )
+        if usage.others >= self._grant.max_uploads:
+            raise LimitExceededError(
+                "upload.unfinished",
+                f"this participant has begun {usage.others} other uploads for the round",
+                "go on with one of them: ask for its status and send what is missing",
+            )
         self._stored_bytes, self._stored_chunks = usage.payload_bytes, usage.chunks
         self._uncounted_bytes = 0
 

@@ -71,11 +71,15 @@ class UploadRef:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one participant's uploads for one attempt take on disk, repeated chunks included."""
+    """What one participant's uploads for one attempt take on disk, repeated chunks included.
+
+    ``others`` are the uploads that were begun besides the one asked about.
+    """
 
     payload_bytes: int = 0
     chunks: int = 0
     segments: int = 0
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +141,13 @@ class Spool:
     def usage(self, upload: UploadRef) -> Usage:
         """What the participant's uploads for that attempt take, whatever their ids."""
         payload_bytes = index_bytes = segments = 0
+        begun: set[str] = set()
         for path in self.folder(upload).parent.glob(f"*/*{DATA}"):
+            begun.add(path.parent.name)
             segments += 1
             payload_bytes += _size_of(path)
             index_bytes += _size_of(path.with_suffix(INDEX))
-        return Usage(payload_bytes, index_bytes // RECORD_BYTES, segments)
+        return Usage(payload_bytes, index_bytes // RECORD_BYTES, segments, len(begun - {upload.upload_id}))
 
     def received(self, upload: UploadRef) -> list[Record]:
         """What has arrived of an upload, one record per chunk, ordered by range.

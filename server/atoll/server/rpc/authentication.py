@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
 import grpc.aio
 
 from atoll.server.daemon.audit import RefusalLog
-from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
+from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
+from atoll.server.rpc.admission import Admission
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 
 log = logging.getLogger(__name__)
@@ -26,21 +25,34 @@ Context = grpc.aio.ServicerContext[Any, Any]
 REVOCATION_CHECK_S = 1.0
 IDLE_S = 60.0
 """A stream that sends nothing for so long is broken off; what it sent before is kept."""
-MAX_STREAMS = 32
-"""Transfers that one participant may have open at the same time, in one process of the server."""
 _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
 class Authenticator:
-    """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) believes the metadata."""
+    """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) believes the metadata.
 
-    def __init__(self, desk: Desk, *, insecure: bool) -> None:
+    ``caller``, ``participant`` and ``operator`` begin a call: they count against what the caller may take.
+    """
+
+    def __init__(self, desk: Desk, admission: Admission, *, insecure: bool) -> None:
+        self.admission = admission
         self._desk = desk
         self._insecure = insecure
         self._refusals = RefusalLog(log)
 
     async def caller(self, context: Context) -> Caller:
         """The caller of this RPC.
+
+        Raises:
+            UnauthenticatedError: without a certificate that is in force.
+            LimitExceededError: if it makes more calls than one caller may.
+        """
+        caller = await self.identify(context)
+        await self.admission.call(caller.name, context)
+        return caller
+
+    async def identify(self, context: Context) -> Caller:
+        """Who calls, without counting the call.
 
         Raises:
             UnauthenticatedError: without a certificate that is in force.
@@ -111,7 +123,7 @@ class Watch:
         now = time.monotonic()
         if now - self._checked >= REVOCATION_CHECK_S:
             self._checked = now
-            await self._authenticator.caller(self._context)
+            await self._authenticator.identify(self._context)
 
     async def over(self, requests: AsyncIterator[T], idle_s: float = IDLE_S) -> AsyncGenerator[T, None]:
         """The messages of a stream as long as its caller is welcome, which is looked at between messages too.
@@ -141,33 +153,3 @@ class Watch:
                 raise UnavailableError(
                     "stream.idle", f"nothing came for {idle_s:g} s", "go on in a new stream", retry_after_s=1.0
                 )
-
-
-class Places:
-    """Bounds the transfers that each caller has open at the same time."""
-
-    def __init__(self, most: int = MAX_STREAMS) -> None:
-        self._most = most
-        self._taken: Counter[str] = Counter()
-
-    @contextlib.contextmanager
-    def taken(self, caller: str) -> Iterator[None]:
-        """One place of this caller's.
-
-        Raises:
-            LimitExceededError: if all of them are taken.
-        """
-        if self._taken[caller] >= self._most:
-            raise LimitExceededError(
-                "stream.places",
-                f"{caller} has {self._most} transfers open already",
-                "close some first",
-                retry_after_s=1.0,
-            )
-        self._taken[caller] += 1
-        try:
-            yield
-        finally:
-            self._taken[caller] -= 1
-            if not self._taken[caller]:
-                del self._taken[caller]

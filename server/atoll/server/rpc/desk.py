@@ -63,8 +63,16 @@ class DeskService(DeskServiceServicer):
             max_abs=grant.max_abs,
             max_bytes=grant.max_bytes,
             max_weight=grant.max_weight,
+            max_uploads=grant.max_uploads,
             receipt=receipt_to_proto(grant.receipt) if grant.receipt is not None else None,
         )
+
+    async def GrantDownload(
+        self, request: ingest_pb2.GrantDownloadRequest, context: Context
+    ) -> ingest_pb2.GrantDownloadResponse:
+        """See ``Desk.grant_download``."""
+        await self._desk.grant_download(Caller(Role(request.role), request.name), request.blob)
+        return ingest_pb2.GrantDownloadResponse()
 
     async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
         """See ``Desk.commit``."""
@@ -116,8 +124,15 @@ class RemoteDesk:
             max_abs=answer.max_abs,
             max_bytes=answer.max_bytes,
             max_weight=answer.max_weight,
+            max_uploads=answer.max_uploads,
             receipt=receipt_from_proto(answer.receipt) if answer.HasField("receipt") else None,
         )
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """See ``Desk``."""
+        request = ingest_pb2.GrantDownloadRequest(role=caller.role.value, name=caller.name, blob=blob)
+        async with as_server_errors("coordinator"):
+            await self._stub.GrantDownload(request, timeout=CALL_S)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``Desk``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.door import Door
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, RenewalServiceServicer
 
@@ -17,9 +18,10 @@ KINDS = {
 class EnrolmentService(EnrolmentServiceServicer):
     """Spends join tokens. ``server_address`` is the main port that participants go to."""
 
-    def __init__(self, certificates: CertificateBook, server_address: str) -> None:
+    def __init__(self, certificates: CertificateBook, server_address: str, door: Door) -> None:
         self._certificates = certificates
         self._server_address = server_address
+        self._door = door
 
     async def Enrol(
         self,
@@ -27,7 +29,8 @@ class EnrolmentService(EnrolmentServiceServicer):
         context: Context,
     ) -> enrolment_pb2.EnrolResponse:
         """A certificate for the key of the request."""
-        participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
+        with self._door.knock(context.peer()):
+            participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
         return enrolment_pb2.EnrolResponse(
             participant=participant.id,
             organisation=participant.organisation,

@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from atoll.server import errors
+from atoll.server.daemon.limits import Limits
 from atoll.server.ingest.meter import ignore
 from atoll.wire.errors import WireError
 from atoll.wire.status import ErrorDetail, Fault
@@ -42,6 +43,14 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
 )
 
 Behaviour = Callable[..., Any]
+_LARGE = frozenset(
+    {
+        "/atoll.wire.v1.TransferService/Upload",
+        "/atoll.wire.v1.ControlService/UploadModel",
+        "/atoll.wire.v1.ControlService/SubmitRun",
+    }
+)
+"""Methods whose requests hold chunks or layouts."""
 
 
 def status_of_kind(kind: type[errors.ServerError]) -> grpc.StatusCode:
@@ -82,10 +91,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler: what it raises, and what cannot be parsed, reaches the caller as status and detail.
 
     Args:
+        limits: requests and metadata beyond them are not parsed; without, any are.
         refused: told the code of every error that a caller gets.
     """
 
-    def __init__(self, refused: Callable[[str], None] = ignore) -> None:
+    def __init__(self, limits: Limits | None = None, refused: Callable[[str], None] = ignore) -> None:
+        self._limits = limits
         self._refused = refused
 
     async def intercept_service(
@@ -97,7 +108,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler: Any = await continuation(handler_call_details)
         if handler is None:
             return handler
-        method, parse = str(handler_call_details.method), _parser_of(handler)
+        method = str(handler_call_details.method)
+        parse = _parser_of(handler, self._bounds_of(method, handler_call_details))
         inputs = "stream" if handler.request_streaming else "unary"
         outputs = "stream" if handler.response_streaming else "unary"
         make = getattr(grpc, f"{inputs}_{outputs}_rpc_method_handler")
@@ -109,14 +121,49 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         )
         return wrapped
 
+    def _bounds_of(self, method: str, details: grpc.HandlerCallDetails) -> Callable[[bytes], None]:
+        """What checks a raw request before it is parsed."""
+        limits = self._limits
+        if limits is None:
+            return _any_size
+        if len(details.invocation_metadata or ()) > limits.metadata_entries:
+            return _too_much_metadata(limits.metadata_entries)
+        return _any_size if method in _LARGE else _at_most(limits.request_bytes)
 
-def _parser_of(handler: Any) -> Behaviour:
+
+def _any_size(_: bytes) -> None:
+    """The size is bounded by gRPC alone."""
+
+
+def _at_most(most: int) -> Callable[[bytes], None]:
+    def check(raw: bytes) -> None:
+        if len(raw) > most:
+            raise errors.LimitExceededError(
+                "request.bytes", f"a request of {len(raw)} bytes; at most {most}", "send less"
+            )
+
+    return check
+
+
+def _too_much_metadata(most: int) -> Callable[[bytes], None]:
+    def refuse_all(_: bytes) -> None:
+        raise errors.LimitExceededError(
+            "request.metadata", f"the call has over {most} entries of metadata", "send fewer"
+        )
+
+    return refuse_all
+
+
+def _parser_of(handler: Any, check: Callable[[bytes], None]) -> Behaviour:
     """What makes the handler's request, or iterator of requests, of raw messages."""
     deserialise = handler.request_deserializer
-    if deserialise is None:
-        return lambda raw: raw
+    if deserialise is None and check is _any_size:
+        return lambda raw: raw  # chunks pass untouched
 
     def parse(raw: bytes) -> Any:
+        check(raw)
+        if deserialise is None:
+            return raw
         try:
             return deserialise(raw)
         except DecodeError as error:

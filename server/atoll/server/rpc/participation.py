@@ -16,6 +16,7 @@ import atoll.server
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
 from atoll.server.errors import InvalidRequestError
+from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
@@ -67,6 +68,7 @@ class ParticipationService(ParticipationServiceServicer):
     ) -> AsyncIterator[participation_pb2.CheckInResponse]:
         """Push instructions until the participant leaves or its session is closed."""
         participant = await self._authenticator.participant(context)
+        await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
         await self._desk.introduced(participant, introduction)
         session = self._sessions.connect(participant, introduction, self._cutter(context))
@@ -122,10 +124,14 @@ class ParticipationService(ParticipationServiceServicer):
         )
 
     async def _read(self, requests: AsyncIterator[participation_pb2.CheckInRequest], session: Session) -> None:
+        admission, replies = self._authenticator.admission, Replies(self._authenticator.admission.limits)
         try:
             async for request in requests:
                 if request.WhichOneof("message") != "reply":
                     raise InvalidRequestError("checkin.order", "after hello only replies are expected on this stream")
+                key = request.reply.key
+                replies.count((key.run, key.round, key.attempt))
+                admission.reply(session.participant)
                 request.reply.reason = request.reply.reason[:MAX_REASON_CHARS]
                 await self._desk.replied(session.participant, request.reply)
         finally:

@@ -20,7 +20,8 @@ from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
 from atoll.server.ingest.meter import Meter
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.rpc.authentication import Authenticator, Context, Places, Watch
+from atoll.server.rpc.admission import Allowance
+from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.stores import Blob, BlobStore
@@ -67,7 +68,6 @@ class TransferService:
         self._open_blobs = OpenBlobs(blobs, executor)
         self._spool = spool
         self._executor = executor
-        self._places = Places()
         self._arrivals = Arrivals(time.time)
         self._meter = meter or Meter()
 
@@ -99,15 +99,17 @@ class TransferService:
         self, request: transfer_pb2.GetManifestRequest, context: Context
     ) -> transfer_pb2.GetManifestResponse:
         """The manifest of a blob."""
-        await self._authenticator.caller(context)
+        await self._desk.grant_download(await self._authenticator.caller(context), request.blob)
         manifest = await self._call(self._blobs.manifest, request.blob)
         return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(manifest))
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
         """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
         caller = await self._authenticator.caller(context)
+        await self._desk.grant_download(caller, request.blob)
         watch = Watch(self._authenticator, context)
-        with self._places.taken(caller.name), self._meter.download():
+        admission = self._authenticator.admission
+        with admission.transfer(caller.name), admission.download(caller.name) as allowance, self._meter.download():
             async with self._open_blobs.open(request.blob) as blob:
                 chunks = _chunks_asked(request, blob.manifest.chunk_count)
                 coming = None
@@ -117,21 +119,24 @@ class TransferService:
                     await watch.check()
                     self._meter.downloaded_chunks += 1
                     self._meter.downloaded_bytes += len(message)
+                    allowance.count(len(message))
                     yield message
 
     async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
-        with self._places.taken(participant), self._meter.upload():
+        admission = self._authenticator.admission
+        with admission.transfer(participant), admission.upload(participant) as allowance, self._meter.upload():
             async with contextlib.aclosing(watch.over(requests)) as messages:
                 first = await anext(messages, None)
                 if first is None:
                     return transfer_pb2.UploadResponse()
-                return await self._receive(participant, parse_upload(first), messages)
+                allowance.count(len(first))
+                return await self._receive(participant, parse_upload(first), messages, allowance)
 
     async def _receive(
-        self, participant: str, first: Chunk, messages: AsyncIterator[bytes]
+        self, participant: str, first: Chunk, messages: AsyncIterator[bytes], allowance: Allowance
     ) -> transfer_pb2.UploadResponse:
         key = _key_of(first)
         upload = UploadRef.of(key, participant)
@@ -143,6 +148,7 @@ class TransferService:
             self._meter.uploaded_chunks += 1
             self._meter.uploaded_bytes += first.header.payload_bytes
             async for message in messages:
+                allowance.count(len(message))
                 chunk = parse_upload(message)
                 if chunk.key not in {None, key}:
                     raise InvalidRequestError(

@@ -1,0 +1,249 @@
+"""What each caller may take of this process: calls, streams, bytes (``daemon.limits``).
+
+A caller that is refused for coming too often gets its answer only after a while: on each connection it has no more
+calls in the air than the connection admits, so a flood waits for itself instead of keeping this process busy with
+refusals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from atoll.server.daemon.limits import GIB, MIB, Limits
+from atoll.server.errors import LimitExceededError
+from atoll.server.rpc.buckets import Bucket, Kept
+
+PUT_OFF_S = 1.0
+"""A refusal for coming too often is given after so long."""
+MAX_PUT_OFF = 1024
+"""Refusals of one caller that wait at the same time; further ones are given at once."""
+BLOCK_BYTES = 4 * MIB
+"""A stream draws so many bytes at a time from its caller's allowance, and gives back what it did not need."""
+MAX_CALLERS = 65_536
+"""Callers whose allowances are remembered: about 1 KB each. The one seen longest ago begins anew."""
+MAX_TASKS = 64
+"""Invitations of one stream whose answers are counted apart."""
+_BURST_S = 2.0
+_LATER = "go on later, or have the limit raised"
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
+
+Clock = Callable[[], float]
+
+
+class Call(Protocol):
+    """What is needed of a gRPC call: to be told when it has ended."""
+
+    def add_done_callback(self, callback: Any) -> None:
+        """Have ``callback`` called with the call's context at its end."""
+        ...
+
+
+class _Account:
+    """What one caller has left, and what it has open."""
+
+    __slots__ = ("calls", "check_ins", "down", "open_calls", "put_off", "transfers", "up_now", "up_quota")
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        up, up_quota = limits.upload_mib_per_s * MIB, limits.upload_gib_per_hour * GIB
+        down_quota = limits.download_gib_per_hour * GIB
+        self.calls = Bucket(limits.calls_per_minute, limits.calls_per_minute / _MINUTE_S, now)
+        self.check_ins = Bucket(limits.check_ins_per_minute, limits.check_ins_per_minute / _MINUTE_S, now)
+        self.up_now = Bucket(up * _BURST_S, up, now)
+        self.up_quota = Bucket(up_quota, up_quota / _HOUR_S, now)
+        self.down = Bucket(down_quota, down_quota / _HOUR_S, now)
+        self.open_calls = self.transfers = self.put_off = 0
+
+
+class Allowance:
+    """Counts the bytes of one stream against its caller's allowance: an addition and a comparison for each message."""
+
+    __slots__ = ("_draw", "_left", "_return")
+
+    def __init__(self, draw: Callable[[int], None], give_back: Callable[[int], None]) -> None:
+        self._draw = draw
+        self._return = give_back
+        self._left = 0
+
+    def count(self, amount: int) -> None:
+        """So many bytes pass.
+
+        Raises:
+            LimitExceededError: if the allowance is spent; the bytes that raise it are not counted.
+        """
+        self._left -= amount
+        if self._left < 0:
+            wanted = max(BLOCK_BYTES, amount)
+            try:
+                self._draw(wanted)
+            except LimitExceededError:
+                self._left += amount
+                raise
+            self._left += wanted
+
+    def close(self) -> None:
+        """Give back what was drawn and not needed."""
+        self._return(self._left)
+        self._left = 0
+
+
+class Replies:
+    """Counts the answers to each invitation on one check-in stream."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most = limits.replies_per_task
+        self._counts: OrderedDict[object, int] = OrderedDict()
+
+    def count(self, task: object) -> None:
+        """An answer to this invitation.
+
+        Raises:
+            LimitExceededError: if there were too many.
+        """
+        count = self._counts[task] = self._counts.pop(task, 0) + 1
+        if count > self._most:
+            raise LimitExceededError(
+                "reply.count", f"{count} answers to one invitation; at most {self._most}", "answer each once"
+            )
+        if len(self._counts) > MAX_TASKS:
+            self._counts.popitem(last=False)
+
+
+class Admission:
+    """Keeps every caller's account. Single-threaded: only the event loop touches it.
+
+    Args:
+        limits: what each may take.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Clock = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._accounts: Kept[str, _Account] = Kept(lambda: _Account(limits, clock()), MAX_CALLERS)
+
+    async def call(self, caller: str, call: Call) -> None:
+        """Let a call begin; its place is free again when it has ended.
+
+        Raises:
+            LimitExceededError: if the caller has too many open, or begins them too fast.
+        """
+        account = self._accounts[caller]
+        if wait_s := await self._take(account, account.calls):
+            raise LimitExceededError(
+                "call.rate", f"more than {self.limits.calls_per_minute} calls in a minute", "call less often", wait_s
+            )
+        if account.open_calls >= self.limits.calls_per_participant:
+            raise LimitExceededError(
+                "call.places", f"{caller} has {account.open_calls} calls open already", "end some first", 1.0
+            )
+        account.open_calls += 1
+
+        def ended(_: Any) -> None:
+            account.open_calls -= 1
+
+        call.add_done_callback(ended)
+
+    async def check_in(self, participant: str) -> None:
+        """Let a participant open a check-in stream.
+
+        Raises:
+            LimitExceededError: if it does so too often.
+        """
+        account = self._accounts[participant]
+        if wait_s := await self._take(account, account.check_ins):
+            most = self.limits.check_ins_per_minute
+            raise LimitExceededError(
+                "checkin.rate", f"more than {most} check-ins in a minute", "keep the stream open", wait_s
+            )
+
+    def reply(self, participant: str) -> None:
+        """Count an answer on a check-in stream as a call.
+
+        Raises:
+            LimitExceededError: if there are too many.
+        """
+        if wait_s := self._accounts[participant].calls.take(1.0, self._clock()):
+            raise LimitExceededError(
+                "call.rate", f"more than {self.limits.calls_per_minute} calls in a minute", "reply less often", wait_s
+            )
+
+    @contextlib.contextmanager
+    def transfer(self, caller: str) -> Iterator[None]:
+        """One of the caller's places for transfers.
+
+        Raises:
+            LimitExceededError: if all of them are taken.
+        """
+        account, most = self._accounts[caller], self.limits.transfers_per_participant
+        if account.transfers >= most:
+            raise LimitExceededError(
+                "stream.places", f"{caller} has {most} transfers open already", "close some first", retry_after_s=1.0
+            )
+        account.transfers += 1
+        try:
+            yield
+        finally:
+            account.transfers -= 1
+
+    @contextlib.contextmanager
+    def upload(self, participant: str) -> Iterator[Allowance]:
+        """Counts the bytes of an upload stream."""
+        account, limits = self._accounts[participant], self.limits
+
+        def draw(amount: int) -> None:
+            now = self._clock()
+            if wait_s := account.up_quota.empty(now):
+                raise LimitExceededError(
+                    "upload.quota",
+                    f"this participant has uploaded {limits.upload_gib_per_hour} GiB within an hour",
+                    _LATER,
+                    retry_after_s=wait_s,
+                )
+            if wait_s := account.up_now.take(amount, now):
+                raise LimitExceededError(
+                    "upload.rate",
+                    f"this participant uploads more than {limits.upload_mib_per_s} MiB/s",
+                    "go on a little later",
+                    retry_after_s=wait_s,
+                )
+            account.up_quota.take(amount, now)
+
+        def give_back(amount: int) -> None:
+            account.up_now.give_back(amount)
+            account.up_quota.give_back(amount)
+
+        with contextlib.closing(Allowance(draw, give_back)) as allowance:
+            yield allowance
+
+    @contextlib.contextmanager
+    def download(self, caller: str) -> Iterator[Allowance]:
+        """Counts the bytes of a download stream."""
+        account, limits = self._accounts[caller], self.limits
+
+        def draw(amount: int) -> None:
+            if wait_s := account.down.take(amount, self._clock()):
+                raise LimitExceededError(
+                    "download.quota",
+                    f"this caller has downloaded {limits.download_gib_per_hour} GiB within an hour",
+                    _LATER,
+                    retry_after_s=wait_s,
+                )
+
+        with contextlib.closing(Allowance(draw, account.down.give_back)) as allowance:
+            yield allowance
+
+    async def _take(self, account: _Account, bucket: Bucket) -> float:
+        """Take one; 0.0, or after a while the seconds to wait."""
+        wait_s = bucket.take(1.0, self._clock())
+        if wait_s and account.put_off < MAX_PUT_OFF:
+            account.put_off += 1
+            try:
+                await asyncio.sleep(PUT_OFF_S)
+            finally:
+                account.put_off -= 1
+        return wait_s

@@ -1,0 +1,73 @@
+"""Token buckets: how often, and how much, within which time.
+
+A bucket holds ``capacity`` units and is filled with ``per_s`` of them in a second. What is taken may exceed what is
+left, once: the next taker waits until the debt is paid. So one bucket serves single calls as well as blocks of bytes,
+and a bound is exceeded by at most one block.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+_RESERVE = 1 / 16
+"""A caller that came too soon is told to wait until so much of the capacity is there again."""
+
+
+class Bucket:
+    """One allowance. Time is an argument: seconds of a monotonic clock."""
+
+    __slots__ = ("_at", "_capacity", "_level", "_per_s")
+
+    def __init__(self, capacity: float, per_s: float, now: float) -> None:
+        self._capacity = capacity
+        self._per_s = per_s
+        self._level = capacity
+        self._at = now
+
+    def take(self, amount: float, now: float) -> float:
+        """Take an amount; 0.0, or the seconds to wait if less than one unit is left: then nothing is taken."""
+        wait_s = self.empty(now)
+        if not wait_s:
+            self._level -= amount
+        return wait_s
+
+    def give_back(self, amount: float) -> None:
+        """Return what was taken and not used."""
+        self._level += amount
+
+    def empty(self, now: float) -> float:
+        """The seconds to wait if less than one unit is left, else 0.0."""
+        self._level = min(self._capacity, self._level + max(0.0, now - self._at) * self._per_s)
+        self._at = max(self._at, now)
+        return 0.0 if self._level >= 1.0 else (max(1.0, self._capacity * _RESERVE) - self._level) / self._per_s
+
+
+class Kept(Generic[K, V]):
+    """A value for each of the keys seen last, made when it is first asked for.
+
+    Args:
+        make: makes a key's value.
+        most: how many are kept; the one seen longest ago goes first.
+    """
+
+    def __init__(self, make: Callable[[], V], most: int) -> None:
+        self._make = make
+        self._most = most
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def __getitem__(self, key: K) -> V:
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = self._make()
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        else:
+            self._values.move_to_end(key)
+        return value
+
+    def __len__(self) -> int:
+        return len(self._values)

@@ -1,0 +1,79 @@
+"""The enrolment port's door, where nobody has a name yet: attempts are counted by address."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+
+from atoll.server.daemon.limits import Limits
+from atoll.server.errors import LimitExceededError
+from atoll.server.identity import TokenError
+from atoll.server.rpc.buckets import Bucket, Kept
+
+MAX_ADDRESSES = 65_536
+"""Addresses that are remembered; the one seen longest ago begins anew."""
+_V6_PREFIX = 64
+"""One customer of a provider has at least such a network of IPv6 addresses (RFC 6177)."""
+
+
+class Door:
+    """Counts how often each address knocks, and how often with a token that does not admit.
+
+    Args:
+        limits: how often they may.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        tries, wrong = limits.enrolments_per_minute, limits.wrong_tokens_per_hour
+        self._tries: Kept[str, Bucket] = Kept(lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
+        self._wrong: Kept[str, Bucket] = Kept(lambda: Bucket(wrong, wrong / 3600.0, clock()), MAX_ADDRESSES)
+
+    @contextlib.contextmanager
+    def knock(self, peer: str) -> Iterator[None]:
+        """An attempt from a peer, as gRPC names it, such as ``ipv4:10.1.2.3:50123``.
+
+        Raises:
+            LimitExceededError: if its address comes too often, or has brought too many bad tokens.
+            TokenError: from inside, counted.
+        """
+        address, now, limits = network_of(peer), self._clock(), self._limits
+        if wait_s := self._tries[address].take(1.0, now):
+            raise LimitExceededError(
+                "enrolment.rate",
+                f"more than {limits.enrolments_per_minute} attempts to enrol from {address} in a minute",
+                "try again later",
+                retry_after_s=wait_s,
+            )
+        if wait_s := self._wrong[address].empty(now):
+            raise LimitExceededError(
+                "enrolment.guesses",
+                f"more than {limits.wrong_tokens_per_hour} join tokens from {address} in an hour did not admit",
+                "wait, then try again with a good token",
+                retry_after_s=wait_s,
+            )
+        try:
+            yield
+        except TokenError:
+            self._wrong[address].take(1.0, now)
+            raise
+
+
+def network_of(peer: str) -> str:
+    """Whom attempts are counted by: the IPv4 address, the /64 network of an IPv6 address, else the peer as it is."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return kind
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _V6_PREFIX), strict=False))
