@@ -23,9 +23,9 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from atoll.client.cli import main
-from atoll.server.daemon.driver import Entry
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.performer import RunPerformer
+from atoll.server.daemon.stepping import Entry
 from atoll.server.ingest.segment import Segment
 from atoll.server.rounds import Effect
 

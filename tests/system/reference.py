@@ -13,7 +13,7 @@ from tests.system.operators import job_toml
 from tests.system.participants import examples_of, trained
 
 SIZE = 3
-ROUNDS = 4
+ROUNDS = 5
 _RANDOM = np.random.default_rng(7)
 MODEL: dict[str, npt.NDArray[Any]] = {
     "w": _RANDOM.standard_normal((300, 7)).astype(np.float32),

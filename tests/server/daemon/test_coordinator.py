@@ -8,6 +8,7 @@ import pytest
 
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.performer import RunPerformer
+from atoll.server.daemon.stepping import Answer
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.errors import (
     CallerError,
@@ -300,7 +301,10 @@ class TestRestart:
     ) -> None:
         """The server dies with this effect durable but not done."""
         reached = asyncio.Event()
-        perform = RunPerformer.perform
+        perform, answer = RunPerformer.perform, RunPerformer.answer
+
+        def hold_back(performer: RunPerformer, effect: Effect, state: RunState) -> Answer | None:
+            return None if reached.is_set() or isinstance(effect, frozen) else answer(performer, effect, state)
 
         def stop_at(performer: RunPerformer, effect: Effect) -> None:
             key: Any = getattr(effect, "key", getattr(effect, "through", None))
@@ -312,6 +316,7 @@ class TestRestart:
 
         with monkeypatch.context() as patch:
             patch.setattr(RunPerformer, "perform", stop_at)
+            patch.setattr(RunPerformer, "answer", hold_back)
             async with opened(tmp_path / "data") as federation:
                 run = await federation.submit(EVENTFUL)
                 players = [

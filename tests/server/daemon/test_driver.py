@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from atoll.server.daemon.driver import Also, Entry, RefusedEventError, RunDriver
+from atoll.server.daemon.driver import RefusedEventError, RunDriver
+from atoll.server.daemon.stepping import Also, Answer, Entry
 from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
 from atoll.server.rounds import (
     Accepted,
@@ -79,13 +80,18 @@ class MemoryJournal:
 
 
 class Performer:
-    """Remembers what it is asked, and how much of the log was durable then."""
+    """Remembers what it is asked, and how much of the log was durable then; ``at_once`` answers some effects."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self.asked: list[Effect] = []
+        self.at_once: dict[type[Effect], Answer] = {}
         self.durable: list[int] = []
         self.closed = False
         self._journal = journal
+
+    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+        del state
+        return self.at_once.get(type(effect))
 
     def perform(self, effect: Effect) -> None:
         self.asked.append(effect)
@@ -338,3 +344,78 @@ async def test_a_restarted_run_asks_again_for_what_it_waits_for(rig: Rig) -> Non
 async def test_a_whole_opening(rig: Rig) -> None:
     await rig.open_round()
     assert kinds(rig.performer.asked) == [DrawCohort, PrepareRound, Invite, StartDeadline]
+
+
+class TestAtOnce:
+    DRAWN = CohortDrawn(KEY, ((ALICE, 10), (BOB, 10)), 2, "uniform", 1)
+
+    async def test_answers_at_hand_are_stored_with_what_they_answer(self, rig: Rig) -> None:
+        """One transaction from the start to the open round."""
+        rig.performer.at_once = {
+            DrawCohort: Answer(self.DRAWN),
+            PrepareRound: Answer(RoundPrepared(KEY, 60.0, 160.0, GRID)),
+        }
+        assert kinds(await rig.post(Started())) == [DrawCohort]
+        (entry,) = rig.journal.entries
+        assert [played.event.kind for played in entry.logged] == ["started", "cohort_drawn", "round_prepared"]
+        assert kinds(rig.performer.asked) == [Invite, StartDeadline]
+        assert rig.performer.durable == [3, 3]
+        assert rig.driver.state == replay(initial("r", POLICY, "m0"), rig.journal.log)
+
+    async def test_nothing_of_a_chain_has_happened_if_it_is_not_stored(self, rig: Rig) -> None:
+        settled: list[str] = []
+        answer = Answer(self.DRAWN, settled=lambda: settled.append(rig.driver.state.status))
+        rig.performer.at_once = {DrawCohort: answer}
+        rig.journal.failures = [StorageError("store.unavailable", "disk full", retry_after_s=1.0)]
+        with pytest.raises(StorageError):
+            await rig.post(Started())
+        assert rig.driver.state == initial("r", POLICY, "m0")
+        assert (rig.performer.asked, settled) == ([], ["submitted"])
+        await rig.post(Started())
+        assert (kinds(rig.performer.asked), settled) == ([PrepareRound], ["submitted", "running"])
+
+    async def test_what_an_answer_adds_is_stored_with_it(self, rig: Rig) -> None:
+        def adds(*_: object) -> None: ...
+
+        rig.performer.at_once = {DrawCohort: Answer(self.DRAWN, adds)}
+        await rig.post(Started())
+        assert [played.also for played in rig.journal.entries[0].played] == [None, adds]
+
+    async def test_an_answer_that_the_run_does_not_allow_leaves_the_effect_to_be_done(self, rig: Rig) -> None:
+        rig.performer.at_once = {DrawCohort: Answer(Charged(KEY))}
+        await rig.post(Started())
+        assert kinds(rig.performer.asked) == [DrawCohort]
+        assert [event.kind for event, _ in rig.journal.log] == ["started"]
+
+    async def test_an_answer_that_cannot_be_given_leaves_the_effect_to_be_done(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fails(*_: object) -> Answer | None:
+            raise CorruptDataError("release.digest", "another model")
+
+        monkeypatch.setattr(rig.performer, "answer", fails)
+        await rig.post(Started())
+        assert kinds(rig.performer.asked) == [DrawCohort]
+
+    async def test_of_a_chain_that_was_stored_though_the_journal_failed_only_the_end_is_done(self, rig: Rig) -> None:
+        rig.performer.at_once = {DrawCohort: Answer(self.DRAWN)}
+        rig.journal.keep_and_fail = StorageError("store.commit", "lost the connection", retry_after_s=1.0)
+        with pytest.raises(StorageError):
+            await rig.post(Started())
+        await rig.post(Started())
+        assert kinds(rig.performer.asked) == [PrepareRound]
+
+
+class TestPatience:
+    async def test_a_patient_event_shares_the_transaction_of_the_next(self, rig: Rig) -> None:
+        await rig.open_round()
+        patient = rig.driver.post(Accepted(KEY, ALICE), patient=True)
+        other = rig.driver.post(Accepted(KEY, BOB), patient=True)
+        await rig.post(report(ALICE))
+        assert [played.event.kind for played in rig.journal.entries[-1].played] == ["accepted", "accepted", "reported"]
+        await asyncio.wait_for(asyncio.gather(patient, other), WAIT_S)
+
+    async def test_it_is_stored_all_the_same_if_nothing_else_comes(self, rig: Rig) -> None:
+        await rig.open_round()
+        await asyncio.wait_for(rig.driver.post(Accepted(KEY, ALICE), patient=True), WAIT_S)
+        assert rig.journal.log[-1][0] == Accepted(KEY, ALICE)

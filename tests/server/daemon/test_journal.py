@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from atoll.server.daemon.driver import Entry, Played
 from atoll.server.daemon.evaluators import Judgement
 from atoll.server.daemon.journal import (
     Replayed,
@@ -16,6 +15,7 @@ from atoll.server.daemon.journal import (
     logged_events,
     replayed,
 )
+from atoll.server.daemon.stepping import Entry, Played
 from atoll.server.errors import CorruptDataError
 from atoll.server.identity import ParticipantKind
 from atoll.server.rounds import (

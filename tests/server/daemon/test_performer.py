@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from atoll.server.aggregation import release_model
+from atoll.server.daemon import driver, releasing
 from atoll.server.daemon import performer as performing
-from atoll.server.daemon import releasing
 from atoll.server.daemon.drawing import CohortPool
+from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.nodes import LocalNode
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
+from atoll.server.daemon.stepping import Entry
 from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.ingest.desk import Disposition
 from atoll.server.ingest.node import IngestNode
@@ -33,6 +35,12 @@ QUIET = "final = false\nbefore_training = false"
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performing, "_FIRST_RETRY_S", 0.01)
+
+
+@pytest.fixture
+def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every effect is performed, also one that could be answered in the transaction of its event."""
+    monkeypatch.setattr(RunPerformer, "answer", lambda *_: None)
 
 
 async def play_round(*clients: Client) -> None:
@@ -135,6 +143,43 @@ class TestPlay:
         assert federation.model(row.current_model) == mean_of(1)
         assert (await federation.members(run))[bob.name] == ("timed_out", "the deadline has passed")
         assert (await bob.next("stop")).key == task.key
+
+
+class TestTransactions:
+    async def test_a_round_is_summed_charged_and_followed_by_the_next_in_one(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Besides, each report has one, or shares it: durable storage bounds how fast small rounds can be."""
+        transactions: list[list[str]] = []
+        append = SqlJournal.append
+
+        async def watched(journal: SqlJournal, entry: Entry) -> None:
+            transactions.append([played.event.kind for played in entry.logged])
+            await append(journal, entry)
+
+        monkeypatch.setattr(SqlJournal, "append", watched)
+        clients = await federation.clients("alice", "bob")
+        run = await federation.submit(job(rounds=3, size=2))
+        for _ in range(3):
+            await play_round(*clients)
+        await federation.ended(run)
+        opening, closing = ["cohort_drawn", "round_prepared"], ["aggregated", "charged", "published"]
+        others = [kinds for kinds in transactions if set(kinds) != {"reported"}]
+        assert others == [["started", *opening], *[[*closing, *opening]] * 2, closing]
+        assert len(transactions) - len(others) <= 6
+
+    async def test_an_acceptance_has_none_of_its_own(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(driver, "PATIENCE_S", WAIT_S)
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        task = await alice.next("participate")
+        accepted = asyncio.create_task(alice.reply(task.key, "accepted"))
+        await asyncio.sleep(0)
+        await alice.report(task.key, update_values(0))
+        await asyncio.wait_for(accepted, WAIT_S / 2)
+        await federation.ended(run)
 
 
 class TestSums:
@@ -345,6 +390,7 @@ class TestCrashes:
             (Pusher, "deadline", "StartDeadline"),
         ],
     )
+    @pytest.mark.usefixtures("nothing_at_once")
     async def test_a_bug_fails_the_run_with_its_reason(
         self,
         federation: Federation,
@@ -479,6 +525,7 @@ class TestRetention:
             states = federation.blobs() - {row.initial_model, row.current_model}
             assert len(states) == 2  # first and second moment
 
+    @pytest.mark.usefixtures("nothing_at_once")
     async def test_a_candidate_that_was_never_released_goes_with_its_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:

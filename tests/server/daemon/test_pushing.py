@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from atoll.server.daemon import pushing
+from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import MemberStatus, Phase, RunState
@@ -115,6 +116,7 @@ class TestSilence:
             return await window(*args)  # type: ignore[arg-type]  # as they came
 
         monkeypatch.setattr(federation.coordinator._pool, "report_window_s", leaving)
+        monkeypatch.setattr(RunPerformer, "answer", lambda *_: None)
         run = await federation.submit(job(size=2, quorum=1))
         await federation.state(run, stands(bob, MemberStatus.SILENT))
         assert (await alice.next("participate")).key.run == run

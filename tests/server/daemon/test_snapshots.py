@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection
 
 from atoll.server.daemon import journal as journals
-from atoll.server.daemon.driver import Entry, Played
 from atoll.server.daemon.journal import Replayed, SqlJournal, replayed, snapshot_of
+from atoll.server.daemon.stepping import Entry, Played
 from atoll.server.errors import CorruptDataError
 from atoll.server.identity import ParticipantKind
 from atoll.server.rounds import CohortDrawn, Event, RunState, step

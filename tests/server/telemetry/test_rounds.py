@@ -1,4 +1,4 @@
-from atoll.server.daemon.driver import Entry, Played
+from atoll.server.daemon.stepping import Entry, Played
 from atoll.server.rounds import (
     Finish,
     Member,

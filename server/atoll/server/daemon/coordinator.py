@@ -223,8 +223,10 @@ class Coordinator:
         """See ``Desk``."""
         self._check_open()
         key = RoundKey(round_number, attempt)
-        standing = await self._standing_receipt(participant, run, key)
-        active = self._active.get(run)
+        standing, active = None, self._active.get(run)
+        if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
+            standing = await self._standing_receipt(participant, run, key)
+            active = self._active.get(run)
         if active is None:
             return await self._grant_ended(run, standing)
         state = active.driver.state
@@ -302,7 +304,8 @@ class Coordinator:
             case _:
                 raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
         try:
-            await active.driver.post(event)
+            # Nobody waits for an acceptance: it shares the transaction of what comes next.
+            await active.driver.post(event, patient=isinstance(event, Accepted))
         except ConflictError as error:
             log.debug("reply of %s not taken: %s", participant, error)
         self._services.sessions.touch()

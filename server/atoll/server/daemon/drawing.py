@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Session
 from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.jobs import JobSpec, expected_window_s, report_window_of
-from atoll.server.report_window import report_window_s
+from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
 from atoll.server.sampling import Eligible, History, Request, sampler_named
 from atoll.server.stores import ParticipantHistory, history
@@ -22,6 +23,10 @@ from atoll.server.stores import ParticipantHistory, history
 log = logging.getLogger(__name__)
 
 SEED_BITS = 63
+COUNT_ONLINE_S = 600.0
+"""Time online is added to the histories when a participant leaves, and at a draw once so much has come together."""
+COUNTED_PER_DRAW = 256
+"""Histories that one draw brings up to date: with thousands connected it must not wait for all of them."""
 
 
 class CohortPool:
@@ -45,13 +50,27 @@ class CohortPool:
         """
         while True:
             there = await self._enough(effect, run, spec)
-            self.count_online(there)
-            known = await self._known([session.participant for session in there])
-            drawn = self._cohort(effect, spec, there, known)
-            members = frozenset(participant for participant, _ in drawn.members)
-            if not members & self._taken(run):  # by another run that has drawn meanwhile
-                self._drawn[run] = members
+            self._count_overdue(there)
+            drawn = self._cohort(effect, spec, there, await self._known(there, spec))
+            if self._reserve(run, drawn):
                 return drawn
+
+    def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
+        """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
+        if sampler_named(spec.cohort.sampler).uses_history or not self._is_enough(effect, run, spec):
+            return None
+        there = self._there(effect, run, spec)
+        self._count_overdue(there)
+        drawn = self._cohort(effect, spec, there, {})
+        return drawn if self._reserve(run, drawn) else None
+
+    def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
+        """Whether the drawn are the run's now: another one may have drawn some of them meanwhile."""
+        members = frozenset(participant for participant, _ in drawn.members)
+        if members & self._taken(run):
+            return False
+        self._drawn[run] = members
+        return True
 
     def settled(self, run: str) -> None:
         """The run's last draw is in its state, or given up."""
@@ -94,16 +113,26 @@ class CohortPool:
         nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
         are there but cannot evaluate: the run must not hang on it.
         """
-        wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 while True:
                     changed = self._services.sessions.changed()
-                    if len(self._there(effect, run, spec)) >= wanted or self._none_to_come(effect, run, wanted):
+                    if self._is_enough(effect, run, spec):
                         break
                     await changed.wait()
         return self._there(effect, run, spec)
+
+    def _is_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+        wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
+        if len(self._services.sessions) < wanted:  # looking at each of thousands whenever one comes adds up
+            return False
+        return len(self._there(effect, run, spec)) >= wanted or self._none_to_come(effect, run, wanted)
+
+    def fixed_window_s(self, spec: JobSpec) -> float | None:
+        """The report window of a job that does not learn it."""
+        window = report_window_of(spec)
+        return window.window_s if isinstance(window, FixedReportWindow) else None
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
         """Seconds from the invitation to the deadline."""
@@ -128,8 +157,15 @@ class CohortPool:
         stored.add_done_callback(_log_failure)
         return stored
 
-    async def _known(self, names: list[str]) -> dict[str, History]:
-        records = await self._services.reader.run(history.of, names)
+    def _count_overdue(self, sessions: Iterable[Session]) -> None:
+        due = self._services.clock() - COUNT_ONLINE_S
+        overdue = (session for session in sessions if session.counted_from <= due)
+        self.count_online(itertools.islice(overdue, COUNTED_PER_DRAW))
+
+    async def _known(self, sessions: Iterable[Session], spec: JobSpec) -> dict[str, History]:
+        if not sampler_named(spec.cohort.sampler).uses_history:
+            return {}
+        records = await self._services.reader.run(history.of, [session.participant for session in sessions])
         return {name: _history(record) for name, record in records.items()}
 
     def _none_to_come(self, effect: DrawCohort, run: str, wanted: int) -> bool:

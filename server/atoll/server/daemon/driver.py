@@ -9,74 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sqlalchemy import Connection
-
+from atoll.server.daemon.stepping import Also, Answer, Course, Entry, Played, unanswered
 from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
 from atoll.server.rounds import Effect, Event, IllegalTransition, RoundError, RunState, resume, step
 
 log = logging.getLogger(__name__)
 
-Also = Callable[[Connection, tuple[Effect, ...]], None]
-"""Something to store in the transaction of an event, given the effects that the event has."""
+PATIENCE_S = 0.05
+"""How long an event that nobody waits for may wait for others to share its transaction."""
 
 
 class RefusedEventError(ConflictError):
     """The run's state does not allow the event, now or ever: it came too late, or twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One event as it was stepped.
-
-    Attributes:
-        event: what happened.
-        at: the epoch second that it was stepped at.
-        changed: whether it changed the run, and so belongs to its log.
-        effects: what it causes.
-        also: what the poster wants to be stored with it.
-    """
-
-    event: Event
-    at: float
-    changed: bool
-    effects: tuple[Effect, ...]
-    also: Also | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What a run stores at once.
-
-    Attributes:
-        before: the run before the events.
-        after: the run after them.
-        first_seq: the place in the run's log of the first event that changed it.
-        played: the events in order.
-    """
-
-    before: RunState
-    after: RunState
-    first_seq: int
-    played: tuple[Played, ...]
-
-    @property
-    def run(self) -> str:
-        """The run's id."""
-        return self.after.run_id
-
-    @property
-    def next_seq(self) -> int:
-        """The place of the first event after these."""
-        return self.first_seq + len(self.logged)
-
-    @property
-    def logged(self) -> tuple[Played, ...]:
-        """The events that belong to the log."""
-        return tuple(played for played in self.played if played.changed)
 
 
 class Journal(Protocol):
@@ -101,6 +49,13 @@ class Journal(Protocol):
 
 class Performer(Protocol):
     """Does effects; each may be asked for again and then changes nothing more."""
+
+    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+        """The answer of an effect that needs no waiting and nothing outward; None for all others.
+
+        ``state`` is the run that the effect comes from, which is not durable yet.
+        """
+        ...
 
     def perform(self, effect: Effect) -> None:
         """Begin an effect; its answer comes as an event."""
@@ -145,8 +100,10 @@ class RunDriver:
     _inbox: list[_Posted] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
+    _patience: asyncio.TimerHandle | None = None
     _stopped: bool = False
     _unsure: bool = False
+    _followed: bool = False
 
     @property
     def run(self) -> str:
@@ -180,8 +137,12 @@ class RunDriver:
             await self.performer.close()
         self.changed.set()
 
-    def post(self, event: Event, also: Also | None = None) -> asyncio.Future[tuple[Effect, ...]]:
+    def post(
+        self, event: Event, also: Also | None = None, *, patient: bool = False
+    ) -> asyncio.Future[tuple[Effect, ...]]:
         """Hand in an event; the future gives its effects once it is durable and they are begun.
+
+        A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it.
 
         The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
         ``UnavailableError`` if the server is stopping, and with the journal's error if it could not be stored.
@@ -193,7 +154,10 @@ class RunDriver:
             self._refuse([posted])
         else:
             self._inbox.append(posted)
-            self._wake.set()
+            if not patient:
+                self._wake.set()
+            elif self._patience is None:
+                self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._wake.set)
         return done
 
     async def _play(self) -> None:
@@ -209,16 +173,19 @@ class RunDriver:
                 raise
         self._stopped = True
 
-    async def _play_batch(self, batch: list[_Posted]) -> None:
-        """Store all events together; if one of them cannot be stored, one by one, so that only that one is refused."""
+    async def _play_batch(self, batch: list[_Posted], *, at_once: bool = True) -> None:
+        """Store all events together, with the answers that are at hand.
+
+        If that cannot be stored, one by one, and without answers, so that only what is at fault is refused.
+        """
         try:
             await self._catch_up()
-            await self._store(batch)
+            await self._store(batch, at_once=at_once)
         except Exception as error:  # noqa: BLE001 - whatever the journal raises, the run must take further events
             self._unsure = True
-            if len(batch) > 1 and not _is_outage(error):
+            if not _is_outage(error) and (len(batch) > 1 or self._followed):
                 for posted in batch:
-                    await self._play_batch([posted])
+                    await self._play_batch([posted], at_once=len(batch) > 1)
                 return
             failure = _as_server_error(error)
             for posted in batch:
@@ -226,52 +193,67 @@ class RunDriver:
             kinds = ", ".join(sorted({posted.event.kind for posted in batch}))
             log.warning("run %s: %s not stored: %s", self.run, kinds, failure, extra={"run": self.run})
 
-    async def _store(self, batch: list[_Posted]) -> None:
-        state, outcomes = self.state, []
-        for posted in batch:
-            now = self.clock()
-            try:
-                result = step(state, posted.event, now)
-            except RoundError as error:
-                posted.refuse(_refusal(error))
-                continue
-            played = Played(posted.event, now, result.state is not state, result.effects, posted.also)
-            state = result.state
-            outcomes.append((posted, played))
-        entry = Entry(self.state, state, self.next_seq, tuple(played for _, played in outcomes))
-        if entry.logged or any(played.also is not None for played in entry.played):
-            await self.journal.append(entry)
-        self.next_seq = entry.next_seq
-        self.state = state
-        self.stored(entry)
-        for posted, played in outcomes:
-            self._begin(played.effects)
+    async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
+        course = Course(self.state, self.clock, self._answer if at_once else _takes_more)
+        told: list[tuple[_Posted, Played]] = []
+        try:
+            for posted in batch:
+                try:
+                    told.append((posted, course.play(posted.event, posted.also)))
+                except RoundError as error:
+                    posted.refuse(_refusal(error))
+            self._followed = len(course.played) > len(told)
+            entry = Entry(self.state, course.state, self.next_seq, tuple(course.played))
+            if entry.logged or any(played.also is not None for played in entry.played):
+                await self.journal.append(entry)
+            self.next_seq = entry.next_seq
+            self.state = course.state
+            self.stored(entry)
+        finally:
+            for settled in course.settled:
+                settled()
+        self._begin(course.to_do)
+        for posted, played in told:
             if not posted.done.done():
                 posted.done.set_result(played.effects)
         if entry.logged:
             self.announce()
 
+    def _answer(self, effect: Effect, state: RunState) -> Answer | None:
+        if self.performer is None:
+            return None
+        try:
+            return self.performer.answer(effect, state)
+        except Exception as error:  # noqa: BLE001 - the effect is performed instead, and fails the run if it must
+            log.info("run %s: %s is not answered at once: %s", self.run, type(effect).__name__, error)
+            return None
+
     async def _catch_up(self) -> None:
         """After a failure that left open what was stored: take from the log what was."""
         if not self._unsure:
             return
-        for event, at in await self.journal.read(self.run, self.next_seq):
+        events, effects = await self.journal.read(self.run, self.next_seq), list[Effect]()
+        for event, at in events:
             result = step(self.state, event, at)
             entry = Entry(self.state, result.state, self.next_seq, (Played(event, at, True, result.effects),))
             self.state = result.state
             self.next_seq = entry.next_seq
             self.stored(entry)
-            self._begin(result.effects)
+            effects += result.effects
+        self._begin(unanswered(effects, (event for event, _ in events)))
         self._unsure = False
         self.announce()
 
-    def _begin(self, effects: tuple[Effect, ...]) -> None:
+    def _begin(self, effects: Iterable[Effect]) -> None:
         if self.performer is not None:
             for effect in effects:
                 self.performer.perform(effect)
 
     def _take(self) -> list[_Posted]:
         batch, self._inbox = self._inbox, []
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         return batch
 
     def _refuse(self, batch: list[_Posted]) -> None:
@@ -287,6 +269,10 @@ class RunDriver:
         self.changed.set()
         self.changed = asyncio.Event()
         self.moved(self)
+
+
+def _takes_more(effect: Effect, state: RunState) -> None:
+    del effect, state
 
 
 def _refusal(error: RoundError) -> ServerError:

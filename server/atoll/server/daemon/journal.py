@@ -10,10 +10,10 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection
 
-from atoll.server.daemon.driver import Also, Entry, Played
 from atoll.server.daemon.evaluators import Judgement
 from atoll.server.daemon.histories import record_drawn, record_ended
 from atoll.server.daemon.records import member_record, metrics_of, round_record
+from atoll.server.daemon.stepping import Also, Entry, Played
 from atoll.server.errors import CorruptDataError
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import (

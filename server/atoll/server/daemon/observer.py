@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.server.daemon.driver import Entry
+    from atoll.server.daemon.stepping import Entry
     from atoll.server.daemon.tasks import Job
 
 

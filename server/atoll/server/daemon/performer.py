@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from atoll.server.daemon.drawing import CohortPool
-from atoll.server.daemon.driver import Also, RefusedEventError, RunDriver
+from atoll.server.daemon.driver import RefusedEventError, RunDriver
 from atoll.server.daemon.evaluators import SERVER_METRIC
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.journal import add_judgement, keep_best
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
+from atoll.server.daemon.stepping import Also, Answer
 from atoll.server.daemon.tasks import Job, Tasks, Work
 from atoll.server.errors import (
     CorruptDataError,
@@ -46,10 +47,12 @@ from atoll.server.rounds import (
     PrepareRound,
     Publish,
     Published,
+    RecordRound,
     Rejected,
     RetryDue,
     RoundKey,
     RoundPrepared,
+    RunState,
     StartDeadline,
     Started,
     StartRetry,
@@ -65,7 +68,8 @@ PATIENCE_S = 3600.0
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
-_REPEATED = frozenset({_FAILING, "fold", "drop", "finish"})
+_ROUND = "a round"
+_REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
 """Jobs whose crash fails no run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
 _UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
@@ -84,7 +88,7 @@ class RunPerformer:
         self._tasks = Tasks(driver.run, self._crashed)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
-        # Receipts are answered by the poster; RecordRound and RecordMember are the journal's.
+        # Receipts are answered by the poster, records are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
             DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),
             PrepareRound: lambda effect: self._start("prepare", effect.key, lambda: self._prepare(effect)),
@@ -97,10 +101,29 @@ class RunPerformer:
             ),
             ChargeAndStore: lambda effect: self._start("charge", effect.key, lambda: self._charge(effect)),
             Publish: lambda effect: self._start("publish", effect.key, lambda: self._publish(effect)),
+            RecordRound: lambda _: self._start("retain", None, self._retain),
             StartRetry: self._start_retry,
             DropSpools: lambda effect: self._start("drop", effect.through, lambda: self._drop(effect)),
             Finish: lambda effect: self._start("finish", None, lambda: self._finish(effect)),
         }
+
+    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+        """See ``driver.Performer``."""
+        match effect:
+            case DrawCohort() if not self._tasks.under_way(Job("draw", effect.key)):
+                self._services.room.require(_ROUND)
+                drawn = self._pool.draw_now(effect, self._driver.run, self._spec)
+                return None if drawn is None else Answer(drawn, settled=self._settled)
+            case PrepareRound():
+                window_s = self._pool.fixed_window_s(self._spec)
+                return None if window_s is None else Answer(self._prepared(effect, window_s))
+            case ChargeAndStore():
+                also = self._releaser.charge_now(effect, state)
+                return None if also is None else Answer(Charged(effect.key), also)
+            case Publish() if not self._releaser.is_judged(effect):
+                return Answer(Published(effect.key))
+            case _:
+                return None
 
     def perform(self, effect: Effect) -> None:
         """See ``driver.Performer``."""
@@ -138,16 +161,22 @@ class RunPerformer:
             drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
             await self._answer(drawn)
         finally:
-            self._pool.settled(self._driver.run)
+            self._settled()
+
+    def _settled(self) -> None:
+        self._pool.settled(self._driver.run)
 
     async def _room_for_a_round(self) -> None:
         """A round that begins on a full disk would lose its members' work."""
-        await self._services.call(self._services.room.require, "a round")
+        await self._services.call(self._services.room.require, _ROUND)
 
     async def _prepare(self, effect: PrepareRound) -> None:
         window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
+        await self._answer(self._prepared(effect, window_s))
+
+    def _prepared(self, effect: PrepareRound, window_s: float) -> RoundPrepared:
         grid = self._releaser.grid(effect)
-        await self._answer(RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid))
+        return RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid)
 
     async def _fold(self, effect: Fold) -> None:
         live = self._driver.state.round
@@ -198,6 +227,8 @@ class RunPerformer:
             best(connection, effects)
 
         await self._answer(Published(effect.key), also)
+
+    async def _retain(self) -> None:
         await self._tidy("old models", self._releaser.retain())
 
     async def _drop(self, effect: DropSpools) -> None:
@@ -209,7 +240,7 @@ class RunPerformer:
     async def _finish(self, effect: Finish) -> None:
         log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})
         self._tasks.cancel_timers()
-        tidying = ("publish", "drop")
+        tidying = ("publish", "drop", "retain")
         await self._tasks.end(lambda job: job.kind not in tidying)
         await self._tasks.ended(lambda _: True)
         await self._tidy("models that were not released", self._releaser.discard_candidates())

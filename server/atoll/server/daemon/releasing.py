@@ -11,10 +11,11 @@ from blake3 import blake3
 from sqlalchemy import Connection
 
 from atoll.server.aggregation import Grid, MergedSum, NewModel, OldModel, grid_for, release_model
-from atoll.server.daemon.driver import Also, RunDriver
+from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.evaluators import Judgement, judge
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
+from atoll.server.daemon.stepping import Also
 from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.jobs import JobSpec, optimiser_of
@@ -31,6 +32,7 @@ from atoll.server.rounds import (
     RoundKey,
     RoundKind,
     RoundState,
+    RunState,
     UpdateRef,
     aggregate_of,
 )
@@ -91,7 +93,7 @@ class Releaser:
             ServerError: if an update can no longer be read, or the result would not be finite.
         """
         if effect.kind is RoundKind.EVALUATE:
-            digest = _evaluation_digest(self._live(), self._driver.state.policy.max_weight)
+            digest = _evaluation_digest(_live(self._driver.state), self._driver.state.policy.max_weight)
         else:
             self._candidate = await self._make_candidate(effect)
             digest = self._candidate.blob
@@ -107,17 +109,18 @@ class Releaser:
         Raises:
             CorruptDataError: if it does not.
         """
-        live = self._live()
-        candidate = None
-        if effect.kind is RoundKind.TRAIN:
-            candidate = self._candidate
-            if candidate is None or candidate.key != effect.key:
-                candidate = self._candidate = await self._make_candidate(aggregate_of(self._driver.state))
-            if candidate.blob != effect.digest:
-                raise CorruptDataError(
-                    "release.digest", f"round {effect.key} gives {candidate.blob[:16]} now, {effect.digest[:16]} before"
-                )
-        return self._release_record(effect, live, candidate)
+        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
+            self._candidate = await self._make_candidate(aggregate_of(self._driver.state))
+        return self._release_record(effect, self._driver.state)
+
+    def charge_now(self, effect: ChargeAndStore, state: RunState) -> Also | None:
+        """As ``charge``, for the run as it is in ``state``; None if the candidate must be made again."""
+        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
+            return None
+        return self._release_record(effect, state)
+
+    def _has_candidate(self, effect: ChargeAndStore) -> bool:
+        return self._candidate is not None and self._candidate.key == effect.key
 
     async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
         """The updates among the contributions that can no longer be read whole, each with the reason."""
@@ -137,10 +140,14 @@ class Releaser:
                     found.append((update, reason))
         return found
 
+    def is_judged(self, effect: Publish) -> bool:
+        """Whether the operator's evaluator is to judge the released model."""
+        return self._spec.evaluation.server is not None and effect.kind is RoundKind.TRAIN
+
     async def evaluate(self, effect: Publish) -> Judgement:
         """Have the operator's evaluator judge the released model; it says nothing if the job names none."""
         name = self._spec.evaluation.server
-        if name is None or effect.kind is not RoundKind.TRAIN:
+        if name is None or not self.is_judged(effect):
             return Judgement()
         evaluator = self._services.evaluators.get(name)
         if evaluator is None:
@@ -201,7 +208,7 @@ class Releaser:
         ]
         if not items:  # an empty Poisson sample: a round like any other, which changes nothing
             return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
-        grid = self._live().grid
+        grid = _live(self._driver.state).grid
         if grid is None:
             raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
         states = dict(latest.optimiser_blobs)
@@ -232,10 +239,15 @@ class Releaser:
             raise UnavailableError("blob.removed", "the new model's blob was removed as spare", "again", 1.0)
         return candidate
 
-    def _release_record(self, effect: ChargeAndStore, live: RoundState, candidate: Candidate | None) -> Also:
-        run, now, version = self._driver.run, self._services.clock(), self._driver.state.version
+    def _release_record(self, effect: ChargeAndStore, state: RunState) -> Also:
+        run, now, version, live = self._driver.run, self._services.clock(), state.version, _live(state)
         model = None
-        if candidate is not None:
+        if effect.kind is RoundKind.TRAIN and self._candidate is not None:
+            candidate = self._candidate
+            if candidate.blob != effect.digest:
+                raise CorruptDataError(
+                    "release.digest", f"round {effect.key} gives {candidate.blob[:16]} now, {effect.digest[:16]} before"
+                )
             model = models.Model(
                 run_id=run,
                 version=version + 1,
@@ -248,10 +260,10 @@ class Releaser:
         charge = charges.Charge(run, effect.key.round, effect.key.attempt, charges.NO_MECHANISM, json.dumps({}), now)
         counted = [
             (term.update.key.round, term.update.key.attempt, term.participant)
-            for term in aggregate_of(self._driver.state).contributions
+            for term in aggregate_of(state).contributions
             if term.update is not None
         ]
-        metrics = metrics_of(live.roster, self._driver.state.policy.max_weight)
+        metrics = metrics_of(live.roster, state.policy.max_weight)
         folded_at = {key: self._folded[key] for key in counted if key in self._folded}
         record = releases.Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
 
@@ -276,18 +288,18 @@ class Releaser:
         for blob in sorted(set(blobs) - self._services.leases.held(self._services.clock())):
             self._services.blobs.set_aside(blob)
 
-    def _live(self) -> RoundState:
-        live = self._driver.state.round
-        if live is None:
-            raise CorruptDataError("run.round", f"run {self._driver.run} has no round in work")
-        return live
-
     def _item(self, update: UpdateRef, weight: int) -> FoldItem:
         key = update.key
         return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
 
     def _sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
         return SumKey(self._driver.run, key.round, key.attempt, self._layout.size, Grid(**asdict(grid)))
+
+
+def _live(state: RunState) -> RoundState:
+    if state.round is None:
+        raise CorruptDataError("run.round", f"run {state.run_id} has no round in work")
+    return state.round
 
 
 def _evaluation_digest(live: RoundState, max_weight: int) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from atoll.server.daemon.driver import Also
 from atoll.server.daemon.invitations import ANY_WEIGHT
 from atoll.server.daemon.records import claimed_seconds, report_metrics
+from atoll.server.daemon.stepping import Also
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
 from atoll.server.rounds import (

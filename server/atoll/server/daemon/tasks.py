@@ -49,6 +49,10 @@ class Tasks:
         self._tasks[job] = task
         task.add_done_callback(lambda done: self._ended(job, done))
 
+    def under_way(self, job: Job) -> bool:
+        """Whether a job has begun and not ended."""
+        return job in self._tasks
+
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         """Call in ``delay_s`` seconds of a monotonic clock; the timer of that name before it is forgotten."""
         before = self._timers.pop(name, None)

@@ -32,6 +32,7 @@ class Sampler:
         name: as in a job file.
         choose: the pure function from request to chosen participants, sorted.
         amplification: what a privacy account may assume.
+        uses_history: whether it looks at what is known of participants from before.
         fixed_size: whether it draws `size` participants when so many are eligible. If not, a round must wait for all of
             those drawn instead of closing at a goal.
     """
@@ -40,6 +41,7 @@ class Sampler:
     choose: Callable[[Request], tuple[Eligible, ...]]
     amplification: Amplification
     fixed_size: bool = True
+    uses_history: bool = False
 
     def draw(self, request: Request) -> Cohort:
         """The cohort for the request, recorded so that it can be drawn again."""
@@ -53,8 +55,8 @@ SAMPLERS: dict[str, Sampler] = {
         Sampler("uniform", samplers.uniform, Amplification.FIXED_SIZE),
         Sampler("poisson", samplers.poisson, Amplification.POISSON, fixed_size=False),
         Sampler("weighted", samplers.weighted, Amplification.NONE),
-        Sampler("least_recent", samplers.least_recent, Amplification.NONE),
-        Sampler("availability", samplers.availability, Amplification.NONE),
+        Sampler("least_recent", samplers.least_recent, Amplification.NONE, uses_history=True),
+        Sampler("availability", samplers.availability, Amplification.NONE, uses_history=True),
     )
 }
 

@@ -1,8 +1,8 @@
 """The one writer: many small writes, one commit.
 
-Callers hand in functions; a thread takes all that wait (up to a limit), runs each inside its own savepoint, commits
-once, and only then tells the callers. So a write is durable when its caller hears of it, a failing function undoes only
-itself, and a hundred concurrent writes cost one fsync (group commit).
+Callers hand in functions; a thread takes all that wait (up to a limit), runs each inside its own savepoint (one that is
+alone needs none), commits once, and only then tells the callers. So a write is durable when its caller hears of it, a
+failing function undoes only itself, and a hundred concurrent writes cost one fsync (group commit).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from sqlalchemy import Connection, Engine, NestedTransaction
+from sqlalchemy import Connection, Engine, Transaction
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.errors import ServerError, StorageError
@@ -36,23 +36,28 @@ class _Job(Generic[T]):
         self._work = work
         self._outcome: Callable[[], None] | None = None
 
-    def perform(self, connection: Connection) -> None:
-        """Run the function in a savepoint of its own; its outcome waits for the commit.
+    def perform(self, connection: Connection, undone: Transaction | None = None) -> None:
+        """Run the function; its outcome waits for the commit.
+
+        Args:
+            connection: has a transaction begun.
+            undone: what is rolled back if the function fails; a savepoint of its own if None.
 
         Raises:
-            SQLAlchemyError: if even the savepoint cannot be undone: the whole batch is then lost.
+            SQLAlchemyError: if even that fails: the whole batch is then lost.
         """
-        savepoint = connection.begin_nested()
+        transaction = undone or connection.begin_nested()
         try:
             result = self._work(connection)
         except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
             failure = translate(error, connection.engine.url) if isinstance(error, SQLAlchemyError) else error
             if failure is not error:
                 failure.__cause__ = error
-            _undo(connection, savepoint, error)
+            _undo(connection, transaction, error)
             self._outcome = lambda: self.future.set_exception(failure)
         else:
-            savepoint.commit()
+            if undone is None:
+                transaction.commit()
             self._outcome = lambda: self.future.set_result(result)
 
     def resolve(self) -> None:
@@ -141,9 +146,10 @@ class Writer:
     def _commit(self, batch: list[_Job[Any]]) -> None:
         began = time.monotonic()
         try:
-            with self._engine.connect() as connection, connection.begin():
+            with self._engine.connect() as connection, connection.begin() as transaction:
+                alone = transaction if len(batch) == 1 else None
                 for job in batch:
-                    job.perform(connection)
+                    job.perform(connection, alone)
         except BaseException as error:  # noqa: BLE001 - every caller hears of it; the thread must live on
             self._watcher(len(batch), time.monotonic() - began, True)
             self._fail(batch, error)
@@ -164,10 +170,10 @@ def _unwatched(functions: int, seconds: float, failed: bool) -> None:
     """Nobody wants to know."""
 
 
-def _undo(connection: Connection, savepoint: NestedTransaction, cause: BaseException) -> None:
-    """Roll back to a savepoint; raises if the database has given up the whole transaction, because of ``cause``."""
+def _undo(connection: Connection, done: Transaction, cause: BaseException) -> None:
+    """Roll back a job's work; raises if the database has given up the whole transaction, because of ``cause``."""
     try:
-        savepoint.rollback()
+        done.rollback()
     except SQLAlchemyError as error:
         raise (cause if isinstance(cause, SQLAlchemyError) else error) from None
     if connection.invalidated:

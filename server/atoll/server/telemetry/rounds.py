@@ -10,7 +10,7 @@ from atoll.server.daemon.records import phase_seconds
 from atoll.server.rounds import Effect, Finish, MemberStatus, Receipt, RecordRound, RoundState
 
 if TYPE_CHECKING:
-    from atoll.server.daemon.driver import Entry
+    from atoll.server.daemon.stepping import Entry
 
 ROUND_BUCKETS_S = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 PHASE_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86_400.0)

@@ -9,7 +9,7 @@ from atoll.server.daemon.observer import Observer
 from atoll.server.telemetry.rounds import RoundFigures
 
 if TYPE_CHECKING:
-    from atoll.server.daemon.driver import Entry
+    from atoll.server.daemon.stepping import Entry
 
 log = logging.getLogger(__name__)
 

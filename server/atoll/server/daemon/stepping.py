@@ -1,0 +1,171 @@
+"""Events of a run as they are stepped, before they are durable: what is then stored, done and answered.
+
+Some effects are answered without waiting and without anything outward: the charge for a sum that is taken, the draw
+among those who are there. Their answers are stepped right behind the event that causes them, so that one transaction
+holds the whole chain: a round's sum, its charge and model, and the opening of the next round. If that transaction
+fails, none of it has happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from atoll.server.rounds import (
+    Aggregate,
+    Aggregated,
+    ChargeAndStore,
+    Charged,
+    CohortDrawn,
+    DrawCohort,
+    Effect,
+    Event,
+    PrepareRound,
+    Publish,
+    Published,
+    RetryDue,
+    RoundError,
+    RoundPrepared,
+    RunState,
+    StartRetry,
+    step,
+)
+
+log = logging.getLogger(__name__)
+
+Also = Callable[[Connection, tuple[Effect, ...]], None]
+"""Something to store in the transaction of an event, given the effects that the event has."""
+
+_ANSWERS: dict[type[Effect], type[Event]] = {
+    DrawCohort: CohortDrawn,
+    PrepareRound: RoundPrepared,
+    Aggregate: Aggregated,
+    ChargeAndStore: Charged,
+    Publish: Published,
+    StartRetry: RetryDue,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One event as it was stepped.
+
+    Attributes:
+        event: what happened.
+        at: the epoch second that it was stepped at.
+        changed: whether it changed the run, and so belongs to its log.
+        effects: what it causes.
+        also: what the poster wants to be stored with it.
+    """
+
+    event: Event
+    at: float
+    changed: bool
+    effects: tuple[Effect, ...]
+    also: Also | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The event that answers an effect at once.
+
+    Attributes:
+        event: the answer.
+        also: what is to be stored with it.
+        settled: called once it is stored, or is not going to be.
+    """
+
+    event: Event
+    also: Also | None = None
+    settled: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a run stores at once.
+
+    Attributes:
+        before: the run before the events.
+        after: the run after them.
+        first_seq: the place in the run's log of the first event that changed it.
+        played: the events in order.
+    """
+
+    before: RunState
+    after: RunState
+    first_seq: int
+    played: tuple[Played, ...]
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.after.run_id
+
+    @property
+    def next_seq(self) -> int:
+        """The place of the first event after these."""
+        return self.first_seq + len(self.logged)
+
+    @property
+    def logged(self) -> tuple[Played, ...]:
+        """The events that belong to the log."""
+        return tuple(played for played in self.played if played.changed)
+
+
+@dataclass(eq=False, slots=True)
+class Course:
+    """Steps events one after the other, from a durable state on.
+
+    Attributes:
+        state: the run after the events so far.
+        clock: epoch seconds.
+        at_once: gives the answer of an effect, ``state`` being the run that it comes from; None if it takes more.
+        played: the events so far.
+        to_do: the effects that no event among them answers, in order.
+        settled: to be called once the events are stored, or are not going to be.
+    """
+
+    state: RunState
+    clock: Callable[[], float]
+    at_once: Callable[[Effect, RunState], Answer | None]
+    played: list[Played] = field(default_factory=list)
+    to_do: list[Effect] = field(default_factory=list)
+    settled: list[Callable[[], None]] = field(default_factory=list)
+
+    def play(self, event: Event, also: Also | None = None) -> Played:
+        """Step an event, then the answers that its effects have at once, and theirs.
+
+        Raises:
+            RoundError: if the run's state does not allow the event; nothing has happened then.
+        """
+        now = self.clock()
+        result = step(self.state, event, now)
+        played = Played(event, now, result.state is not self.state, result.effects, also)
+        self.state = result.state
+        self.played.append(played)
+        for effect in result.effects:
+            if not (played.changed and self._answered(effect)):
+                self.to_do.append(effect)
+        return played
+
+    def _answered(self, effect: Effect) -> bool:
+        answer = self.at_once(effect, self.state)
+        if answer is None:
+            return False
+        if answer.settled is not None:
+            self.settled.append(answer.settled)
+        try:
+            self.play(answer.event, answer.also)
+        except RoundError as error:  # it is done the long way, where this is told again if it is an error there too
+            log.info("run %s: %s does not follow at once: %s", self.state.run_id, answer.event.kind, error)
+            return False
+        return True
+
+
+def unanswered(effects: Iterable[Effect], events: Iterable[Event]) -> list[Effect]:
+    """The effects that none of these events, all that came after them, answers."""
+    answers = {(type(event), getattr(event, "key", None)) for event in events}
+    return [one for one in effects if (_ANSWERS.get(type(one)), getattr(one, "key", None)) not in answers]
