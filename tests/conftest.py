@@ -21,4 +21,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Tests that take a ``fault_seed`` are played once for each seed."""
     if "fault_seed" in metafunc.fixturenames:
-        metafunc.parametrize("fault_seed", range(metafunc.config.getoption("seeds")))
+        metafunc.parametrize("fault_seed", range(int(metafunc.config.getoption("seeds") or 0)))
