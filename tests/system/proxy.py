@@ -1,28 +1,99 @@
-"""A network between a client and its server that can be cut and mended."""
+"""A network between clients and a server: cut and mended, stalled, dark, slow, and full of faults that a seed draws."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 
 from tests.system.servers import free_ports
 
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 14
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+"""SO_LINGER for 0 s: closing sends RST instead of FIN."""
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What happens to connections. Each draws its own fate from the seed, so that one overtakes the other.
+
+    Attributes:
+        seed: with the number of the connection, decides everything.
+        delay_s: the longest time that a piece of at most 16 KiB is held back, each way.
+        stall_share: the share of pieces that are held back for ``stall_s`` instead.
+        stall_s: how long that is.
+        reset_after_bytes: a connection is reset after a number of bytes up to this, both ways together; 0: never.
+        bytes_per_s: of each connection, each way; 0: unlimited.
+    """
+
+    seed: int = 0
+    delay_s: float = 0.0
+    stall_share: float = 0.0
+    stall_s: float = 0.0
+    reset_after_bytes: int = 0
+    bytes_per_s: float = 0.0
+
+
+class Link:
+    """One connection through the proxy: two sockets, and what befalls them."""
+
+    def __init__(self, near: socket.socket, far: socket.socket, weather: Weather, number: int) -> None:
+        self.ends = (near, far)
+        self._weather = weather
+        self._random = random.Random(f"{weather.seed} {number}")
+        self._lock = threading.Lock()
+        self._left = self._random.randint(1, weather.reset_after_bytes) if weather.reset_after_bytes else None
+
+    def befall(self, size: int, waiting: threading.Event) -> bool:
+        """Hold a piece back as the weather says (``waiting``: until it is set); False if the connection is reset."""
+        weather = self._weather
+        with self._lock:
+            stalled = self._random.random() < weather.stall_share
+            hold_s = weather.stall_s if stalled else self._random.uniform(0.0, weather.delay_s)
+            if self._left is not None:
+                self._left -= size
+        if weather.bytes_per_s:
+            hold_s += size / weather.bytes_per_s
+        if hold_s:
+            waiting.wait(hold_s)
+        return self._left is None or self._left > 0
+
+    def reset(self) -> None:
+        """Break it as a crashed router does."""
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.close()
+
+    def close(self) -> None:
+        """End it in both directions."""
+        for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 class Proxy:
     """Forwards TCP connections on ``address`` to a target, while it is whole; cut, it breaks and refuses them."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, weather: Weather | None = None) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
+        self._weather = weather or Weather()
         self._port = free_ports()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._links: set[Link] = set()
+        self._flowing = threading.Event()
+        self._ended = threading.Event()
+        self._flowing.set()
+        self.connections = 0
+        self.resets = 0
 
     @property
     def address(self) -> str:
@@ -35,6 +106,8 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
+        self._flowing.set()
         self.cut()
 
     def mend(self) -> None:
@@ -50,9 +123,17 @@ class Proxy:
             self._listener.close()
             self._listener = None
         with self._lock:
-            pairs, self._pairs = self._pairs, set()
-        for pair in pairs:
-            _close(*pair)
+            links, self._links = self._links, set()
+        for link in links:
+            link.close()
+
+    def darken(self) -> None:
+        """Nothing passes any more and nobody is told, not even of connections that end: each side sees silence."""
+        self._flowing.clear()
+
+    def lighten(self) -> None:
+        """What was held back passes."""
+        self._flowing.set()
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it was closed
@@ -66,27 +147,32 @@ class Proxy:
         except OSError:
             near.close()
             return
-        pair = (near, far)
         with self._lock:
-            self._pairs.add(pair)
-        for source, sink in (pair, pair[::-1]):
-            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+            self.connections += 1
+            link = Link(near, far, self._weather, self.connections)
+            self._links.add(link)
+        for source, sink in ((near, far), (far, near)):
+            threading.Thread(target=self._pump, args=(link, source, sink), daemon=True).start()
 
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        for piece in _pieces(source):
-            sink.sendall(piece)
-    _close(source, sink)
+    def _pump(self, link: Link, source: socket.socket, sink: socket.socket) -> None:
+        whole = True
+        with contextlib.suppress(OSError):
+            for piece in _pieces(source):
+                whole = link.befall(len(piece), self._ended)
+                self._flowing.wait()
+                if not whole:
+                    break
+                sink.sendall(piece)
+        self._flowing.wait()
+        with self._lock:
+            self.resets += not whole
+            self._links.discard(link)
+        if whole:
+            link.close()
+        else:
+            link.reset()
 
 
 def _pieces(source: socket.socket) -> Iterator[bytes]:
     while piece := source.recv(_PIECE_BYTES):
         yield piece
-
-
-def _close(*sockets: socket.socket) -> None:
-    for one in sockets:
-        with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-        one.close()
