@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.system.clients import Crew, crew
+from tests.system.operators import Arrays
 from tests.system.processes import Nursery, nursery
-from tests.system.reference import JOB, MODEL, SIZE
+from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
 from tests.system.servers import Server, serving
 
 Serve = Callable[..., Server]
@@ -59,8 +60,18 @@ def hire(tmp_path: Path) -> Iterator[Hire]:
 @pytest.fixture(scope="session")
 def reference_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """What ``reference.JOB`` makes of ``reference.MODEL`` when nothing goes wrong."""
-    with crew(shared_server, tmp_path_factory.mktemp("reference")) as undisturbed:
+    return _undisturbed(shared_server, tmp_path_factory.mktemp("reference"), JOB, MODEL)
+
+
+@pytest.fixture(scope="session")
+def killed_undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What ``reference.KILLED_JOB`` makes of ``reference.KILLED_MODEL`` when nothing goes wrong."""
+    return _undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed"), KILLED_JOB, KILLED_MODEL)
+
+
+def _undisturbed(server: Server, folder: Path, job: str, model: Arrays) -> bytes:
+    with crew(server, folder) as undisturbed:
         undisturbed.steady(SIZE)
-        run = shared_server.operator.submit(JOB, MODEL)
-        shared_server.operator.finished(run)
-        return shared_server.operator.model(run)
+        run = server.operator.submit(job, model)
+        server.operator.finished(run)
+        return server.operator.model(run)

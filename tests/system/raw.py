@@ -68,6 +68,10 @@ class RawParticipant:
         self._upload(iter([frame]), timeout=WAIT_S)
         return upload_id, header
 
+    def begin_upload(self, frames: Iterator[bytes]) -> grpc.Future[transfer_pb2.UploadResponse]:
+        """Send frames as they come; the answer is the call's result."""
+        return self._upload.future(frames, timeout=3 * WAIT_S)
+
     def report(
         self, key: participation_pb2.RoundKey, upload_id: str, *headers: ChunkHeader, **fields: Any
     ) -> transfer_pb2.ReportResponse:

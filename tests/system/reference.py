@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
-from tests.system.operators import job_toml
+from tests.system.clients import Client
+from tests.system.operators import Operator, job_toml
 from tests.system.participants import examples_of, trained
 
 SIZE = 3
@@ -51,6 +52,20 @@ LARGE_MODEL: dict[str, npt.NDArray[Any]] = {
 LARGE_JOB = job_toml(
     job={"name": "large", "rounds": 1}, cohort={"size": SIZE, "quorum": SIZE}, straggler={"report_window_s": 120}
 )
+
+
+def assert_undisturbed(operator: Operator, run: str, clients: Sequence[Client], rounds: int) -> None:
+    """Each round was released at its first attempt, from one report of each; nobody trained anything twice."""
+    found = operator.rounds(run)
+    assert [(seen.round, seen.attempt, seen.phase) for seen in found] == [(at, 0, "released") for at in range(rounds)]
+    for seen in found:
+        assert [member.status for member in seen.members] == ["reported"] * SIZE
+        assert sorted(member.weight for member in seen.members) == [examples_of(index) for index in range(SIZE)]
+        assert seen.total_weight == sum(map(examples_of, range(SIZE)))
+    for client in clients:
+        assert client.process.running
+        assert [event["round"] for event in client.events("trained")] == list(range(rounds))
+        assert [event["disposition"] for event in client.events("reported")] == ["counted"] * rounds
 
 
 def averaged(model: Mapping[str, npt.NDArray[Any]], shares: Mapping[int, float], round_: int) -> dict[str, Any]:

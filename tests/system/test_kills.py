@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
-from tests.system.clients import Client, Crew, crew
+from tests.system.clients import Crew
 from tests.system.conftest import Hire, Serve
 from tests.system.dying_server import ANY
-from tests.system.operators import PAUSED, Operator, job_toml
-from tests.system.participants import examples_of
+from tests.system.operators import PAUSED, job_toml
 from tests.system.reference import (
     KILLED_JOB,
     KILLED_MODEL,
@@ -19,6 +17,7 @@ from tests.system.reference import (
     MODEL,
     SIZE,
     assert_close,
+    assert_undisturbed,
     averaged,
     shares_of,
 )
@@ -29,16 +28,6 @@ pytestmark = pytest.mark.system
 KILLS = 5
 LATEST = 200
 """About as many moments as half of the run has."""
-
-
-@pytest.fixture(scope="module")
-def undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What the run makes when nothing goes wrong."""
-    with crew(shared_server, tmp_path_factory.mktemp("undisturbed")) as hands:
-        hands.steady(SIZE)
-        run = shared_server.operator.submit(KILLED_JOB, KILLED_MODEL)
-        shared_server.operator.finished(run)
-        return shared_server.operator.model(run)
 
 
 def fatal_moments(seed: int) -> list[str]:
@@ -56,24 +45,9 @@ def has_ended(server: Server, run: str) -> bool:
     return True
 
 
-def assert_nothing_was_lost(operator: Operator, run: str, clients: Sequence[Client]) -> None:
-    """Each round was released at its first attempt, from one report of each; nobody trained anything twice."""
-    rounds = operator.rounds(run)
-    expected = [(number, 0, "released") for number in range(KILLED_ROUNDS)]
-    assert [(seen.round, seen.attempt, seen.phase) for seen in rounds] == expected
-    for seen in rounds:
-        assert [member.status for member in seen.members] == ["reported"] * SIZE
-        assert sorted(member.weight for member in seen.members) == [examples_of(index) for index in range(SIZE)]
-        assert seen.total_weight == sum(map(examples_of, range(SIZE)))
-    for client in clients:
-        assert client.process.running
-        assert [event["round"] for event in client.events("trained")] == list(range(KILLED_ROUNDS))
-        assert [event["disposition"] for event in client.events("reported")] == ["counted"] * KILLED_ROUNDS
-
-
 @pytest.mark.timeout(240)
 def test_killed_at_random_moments_again_and_again_the_run_ends_with_the_same_bits(
-    serve: Serve, hire: Hire, undisturbed: bytes, fault_seed: int
+    serve: Serve, hire: Hire, killed_undisturbed: bytes, fault_seed: int
 ) -> None:
     """Odd seeds with two worker processes."""
     server = serve("mortal", "--workers", str(1 + fault_seed % 2))
@@ -88,8 +62,8 @@ def test_killed_at_random_moments_again_and_again_the_run_ends_with_the_same_bit
         server.died()
     server.start()
     server.operator.finished(run)
-    assert server.operator.model(run) == undisturbed, server.deaths
-    assert_nothing_was_lost(server.operator, run, clients)
+    assert server.operator.model(run) == killed_undisturbed, server.deaths
+    assert_undisturbed(server.operator, run, clients, KILLED_ROUNDS)
 
 
 def submitted(server: Server, crew: Crew, **straggler: object) -> str:

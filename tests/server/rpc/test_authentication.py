@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from atoll.server.daemon.limits import Limits
-from atoll.server.errors import UnauthenticatedError, UnavailableError
+from atoll.server.errors import LimitExceededError, TooLateError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller as Identity
 from atoll.server.rpc import authentication
@@ -216,7 +216,7 @@ class TestWatch:
         assert door.asked == 0
 
     async def test_messages_pass_until_the_end(self, door: Door) -> None:
-        assert [item async for item in watch_at(door).over(each([1, 2, 3]))] == [1, 2, 3]
+        assert [item async for item in watch_at(door).over(each([b"1", b"2", b"3"]))] == [b"1", b"2", b"3"]
 
     async def test_a_revoked_caller_is_cut_off_between_messages(
         self, door: Door, monkeypatch: pytest.MonkeyPatch
@@ -225,8 +225,8 @@ class TestWatch:
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         door.shut = True
 
-        async def silent() -> AsyncIterator[int]:
-            yield 1
+        async def silent() -> AsyncIterator[bytes]:
+            yield b"1"
             await asyncio.Event().wait()
 
         messages = watch_at(door).over(silent())
@@ -238,17 +238,61 @@ class TestWatch:
         monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
         ended = asyncio.Event()
 
-        async def silent() -> AsyncIterator[int]:
+        async def silent() -> AsyncIterator[bytes]:
             try:
-                yield 1
+                yield b"1"
                 await asyncio.Event().wait()
             finally:
                 ended.set()
 
         messages = watch_at(door).over(silent(), idle_s=0.05)
-        assert await anext(messages) == 1
+        assert await anext(messages) == b"1"
         started = time.monotonic()
         with pytest.raises(UnavailableError, match=r"0\.05 s"):
             await asyncio.wait_for(anext(messages), WAIT_S)
         assert time.monotonic() - started >= 0.05
         await asyncio.wait_for(ended.wait(), WAIT_S)
+
+    async def test_a_stream_that_trickles_is_broken_off(self, door: Door) -> None:
+        async def trickle() -> AsyncIterator[bytes]:
+            while True:
+                await asyncio.sleep(0.01)
+                yield b"x"
+
+        with pytest.raises(LimitExceededError, match=r"at least 1024 bytes/s") as refused:
+            [_ async for _ in watch_at(door).over(trickle(), idle_s=0.1)]
+        assert (refused.value.detail.code, refused.value.detail.retry_after_s) == ("stream.slow", 1.0)
+
+    async def test_only_the_time_that_the_server_waits_counts(self, door: Door) -> None:
+        """A server that is slow itself does not blame its participants."""
+        taken = 0
+        async for _ in watch_at(door).over(each([b"x"] * 10), idle_s=0.1):
+            await asyncio.sleep(0.02)
+            taken += 1
+        assert taken == 10
+
+    async def test_a_stream_that_brings_enough_goes_on(self, door: Door) -> None:
+        async def steady() -> AsyncIterator[bytes]:
+            for _ in range(30):
+                await asyncio.sleep(0.01)
+                yield bytes(1024)
+
+        assert len([message async for message in watch_at(door).over(steady(), idle_s=0.1)]) == 30
+
+    async def test_a_stream_ends_once_it_is_not_wanted(self, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also one that sends nothing."""
+        monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
+        monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.01)
+
+        async def silent() -> AsyncIterator[bytes]:
+            yield b"1"
+            await asyncio.Event().wait()
+
+        async def over() -> None:
+            raise TooLateError("round.over", "round 0.0 is over")
+
+        watch = watch_at(door)
+        watch.only_while(over)
+        messages = watch.over(silent())
+        with pytest.raises(TooLateError):
+            [_ async for _ in messages]

@@ -27,6 +27,9 @@ _OPTIONS: dict[str, int] = {
     "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
     "grpc.keepalive_time_ms": 10_000,
     "grpc.keepalive_timeout_ms": 5_000,
+    # For every ping; without it gRPC waits 60 s, whatever the two above say. Less than this would break slow uploads,
+    # whose answers to pings queue behind what they send.
+    "grpc.http2.ping_timeout_ms": 10_000,
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
     "grpc.http2.max_pings_without_data": 0,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from atoll.server.daemon.audit import RefusalLog
-from atoll.server.errors import ForbiddenError, UnauthenticatedError, UnavailableError
+from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 from atoll.server.rpc.admission import Admission
@@ -19,12 +20,16 @@ from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+M = TypeVar("M", bound=bytes | Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 REVOCATION_CHECK_S = 1.0
 IDLE_S = 60.0
 """A stream that sends nothing for so long is broken off; what it sent before is kept."""
+LEAST_BYTES_PER_S = 1024
+"""A stream that the server has waited for ``IDLE_S`` and that brought less than this meanwhile is broken off too."""
+WANTED_CHECK_S = 2.0
+"""How often an open upload asks whether its round still takes it."""
 _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
@@ -107,33 +112,46 @@ class Authenticator:
 
 
 class Watch:
-    """Asks again now and then whether the caller of a long stream is still welcome."""
+    """Asks again now and then whether the caller of a long stream, and what it sends, are still welcome."""
 
     def __init__(self, authenticator: Authenticator, context: Context) -> None:
         self._authenticator = authenticator
         self._context = context
-        self._checked = time.monotonic()
+        self._checked = self._asked = time.monotonic()
+        self._wanted: Callable[[], Awaitable[object]] | None = None
+
+    def only_while(self, wanted: Callable[[], Awaitable[object]]) -> None:
+        """From now on ``check`` asks this too, every ``WANTED_CHECK_S``; it raises once the stream is not wanted."""
+        self._wanted = wanted
 
     async def check(self) -> None:
         """Cheap unless ``REVOCATION_CHECK_S`` have passed since the last look.
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.
+            ServerError: whatever ``only_while`` was given raises.
         """
         now = time.monotonic()
         if now - self._checked >= REVOCATION_CHECK_S:
             self._checked = now
             await self._authenticator.identify(self._context)
+        if self._wanted is not None and now - self._asked >= WANTED_CHECK_S:
+            self._asked = now
+            await self._wanted()
 
-    async def over(self, requests: AsyncIterator[T], idle_s: float = IDLE_S) -> AsyncGenerator[T, None]:
-        """The messages of a stream as long as its caller is welcome, which is looked at between messages too.
+    async def over(self, requests: AsyncIterator[M], idle_s: float = IDLE_S) -> AsyncGenerator[M, None]:
+        """The messages of a stream as long as it is welcome, which is looked at between messages too.
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.
             UnavailableError: if nothing comes for ``idle_s`` seconds.
+            LimitExceededError: if it brings less than ``LEAST_BYTES_PER_S`` over ``idle_s`` seconds of waiting for it.
+            ServerError: whatever ``only_while`` was given raises.
         """
         messages = aiter(requests)
+        waited_s, received = 0.0, 0
         while True:
+            since = time.monotonic()
             coming = asyncio.ensure_future(anext(messages, None))
             try:
                 await self._wait(coming, idle_s)
@@ -142,6 +160,11 @@ class Watch:
                 coming.cancel()
             if message is None:
                 return
+            waited_s += time.monotonic() - since
+            received += len(message) if isinstance(message, bytes) else message.ByteSize()
+            if waited_s >= idle_s:
+                _check_pace(received, waited_s)
+                waited_s, received = 0.0, 0
             await self.check()
             yield message
 
@@ -153,3 +176,13 @@ class Watch:
                 raise UnavailableError(
                     "stream.idle", f"nothing came for {idle_s:g} s", "go on in a new stream", retry_after_s=1.0
                 )
+
+
+def _check_pace(received: int, waited_s: float) -> None:
+    if received < waited_s * LEAST_BYTES_PER_S:
+        raise LimitExceededError(
+            "stream.slow",
+            f"{received} bytes came in {waited_s:.3g} s of waiting: at least {LEAST_BYTES_PER_S} bytes/s are needed",
+            "go on in a new stream over a faster connection",
+            retry_after_s=1.0,
+        )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
 
@@ -133,14 +133,19 @@ class TransferService:
                 if first is None:
                     return transfer_pb2.UploadResponse()
                 allowance.count(len(first))
-                return await self._receive(participant, parse_upload(first), messages, allowance)
+                return await self._receive(participant, parse_upload(first), messages, watch, allowance)
 
     async def _receive(
-        self, participant: str, first: Chunk, messages: AsyncIterator[bytes], allowance: Allowance
+        self, participant: str, first: Chunk, messages: AsyncIterator[bytes], watch: Watch, allowance: Allowance
     ) -> transfer_pb2.UploadResponse:
         key = _key_of(first)
         upload = UploadRef.of(key, participant)
-        grant = await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+
+        def granted() -> Awaitable[UploadGrant]:
+            return self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+
+        grant = await granted()
+        watch.only_while(granted)
         self._arrivals.began(upload)
         receiver = await self._call(Receiver, self._spool, upload, grant, self._executor)
         try:
