@@ -165,9 +165,9 @@ class Federation:
             await one.check_in()
         return made
 
-    async def submit(self, job_toml: bytes) -> str:
+    async def submit(self, job_toml: bytes, values: Values | None = None) -> str:
         with self.store.blobs.create() as writer:
-            writer.write(bytes(LAYOUT.size_bytes))
+            writer.write(bytes(LAYOUT.size_bytes) if values is None else values.tobytes())
             blob = writer.commit().name
         run = await self.coordinator.submit(
             job_toml=job_toml, file_name="job.toml", layout=LAYOUT, initial_blob=blob, operator="admin"

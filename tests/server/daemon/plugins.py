@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 Model = Mapping[str, npt.NDArray[np.generic]]
 release = threading.Event()
+hangs = threading.Event()
 seen: list[dict[str, npt.NDArray[np.generic]]] = []
 not_callable = 7
 
@@ -46,5 +47,6 @@ def stopping(_: Model) -> dict[str, float]:
 
 
 def hanging(_: Model) -> dict[str, float]:
+    hangs.set()
     release.wait(30.0)
     return {}

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from atoll.server.daemon.coordinator import Coordinator
@@ -69,6 +70,16 @@ class TestSubmit:
             )
         found = await federation.store.reader.run(runs.listed)
         assert len(found) == 1
+
+    @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+    async def test_a_model_that_is_not_finite_is_refused_by_its_tensor(
+        self, federation: Federation, wrong: float
+    ) -> None:
+        values = np.zeros(LAYOUT.size, np.float32)
+        values[-1] = wrong
+        with pytest.raises(InvalidRequestError, match=repr(LAYOUT.tensors[-1].name)) as caught:
+            await federation.submit(job(), values)
+        assert caught.value.detail.code == "job.not_finite"
 
 
 class TestGrants:

@@ -1,4 +1,5 @@
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,11 @@ async def test_a_model_that_is_gone_is_a_judgement(blobs: tuple[DirectoryBlobSto
     store.set_aside(name)
     found = await asyncio.wait_for(judge("norm", plugins.norm, LAYOUT, store, name), WAIT_S)
     assert "no blob" in found.failure
+
+
+def test_one_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_evaluators.py").write_text("def size(model):\n    return {'tensors': float(len(model))}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert load_evaluators(("size=my_own_evaluators:size",))["size"]({}) == {"tensors": 0.0}
+    assert sys.path[-1] == str(tmp_path)

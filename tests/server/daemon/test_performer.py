@@ -492,6 +492,21 @@ class TestEvaluators:
             assert one.reason.endswith("evaluator broken failed: ZeroDivisionError: no data for 2 tensors")
             assert "the goal of 1 is reached" in one.reason
 
+    async def test_one_that_hangs_does_not_hold_up_a_cancellation(self, tmp_path: Path) -> None:
+        plugins.release.clear()
+        plugins.hangs.clear()
+        async with opened(tmp_path / "data", evaluators={"slow": plugins.hanging}) as federation:
+            (alice,) = await federation.clients("alice")
+            run = await federation.submit(job(rounds=2, evaluation=f'{QUIET}\nserver = "slow"'))
+            await play_round(alice)
+            await asyncio.wait_for(asyncio.to_thread(plugins.hangs.wait, WAIT_S), WAIT_S)
+            await federation.coordinator.cancel(run, "enough")
+            row = await federation.ended(run)
+            (found,) = await federation.rounds(run)
+        plugins.release.set()
+        assert (row.status, row.rounds_released) == ("cancelled", 1)
+        assert "the run was cancelled meanwhile" in found.reason
+
     async def test_one_that_is_no_longer_installed_is_told(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data", evaluators={"norm": plugins.norm}) as federation:
             run = await federation.submit(job(evaluation=f'{QUIET}\nserver = "norm"'))

@@ -296,3 +296,14 @@ class TestWatch:
         messages = watch.over(silent())
         with pytest.raises(TooLateError):
             [_ async for _ in messages]
+
+    async def test_an_event_is_waited_for_as_long_as_the_caller_is_welcome(
+        self, door: Door, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 0.01)
+        event = asyncio.Event()
+        event.set()
+        await asyncio.wait_for(watch_at(door).until(event), WAIT_S)
+        door.shut = True
+        with pytest.raises(UnauthenticatedError):
+            await asyncio.wait_for(watch_at(door).until(asyncio.Event()), WAIT_S)

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RunDriver
+from atoll.server.daemon.initial_model import check_finite
 from atoll.server.daemon.invitations import max_weight, stop_message
 from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.journal import SqlJournal
@@ -364,6 +365,7 @@ class Coordinator:
             raise InvalidRequestError(
                 "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
             )
+        await self._services.call(check_finite, self._services.blobs, blob, layout)
 
     async def _check_room(self, layout: Layout, spec: JobSpec) -> None:
         """The first round must fit: a new model with its optimiser's states, and an update of every participant."""

@@ -12,9 +12,11 @@ import importlib
 import logging
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -50,12 +52,14 @@ class Judgement:
 
 
 def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
-    """Import the evaluators given as ``NAME=MODULE:FUNCTION``.
+    """Import the evaluators given as ``NAME=MODULE:FUNCTION``, from what is installed or the current folder.
 
     Raises:
         InvalidRequestError: for one that cannot be read or imported, or a name that comes twice.
     """
     evaluators: dict[str, Evaluator] = {}
+    if specifications and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # at the end: nothing installed is hidden by a file that happens to lie there
     for text in specifications:
         name, _, target = text.partition("=")
         if not _NAME.fullmatch(name) or not all(target.partition(":")):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RefusedEventError, RunDriver
-from atoll.server.daemon.evaluators import SERVER_METRIC
+from atoll.server.daemon.evaluators import SERVER_METRIC, Judgement
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.journal import add_judgement, keep_best
 from atoll.server.daemon.pushing import Pusher
@@ -216,7 +216,7 @@ class RunPerformer:
         await self._answer(Charged(effect.key), also)
 
     async def _publish(self, effect: Publish) -> None:
-        judgement = await self._releaser.evaluate(effect)
+        judgement = await self._judged(effect)
         run, retention = self._driver.run, self._spec.retention
         noted = add_judgement(run, effect.key, judgement)
         value = judgement.metrics.get(f"{SERVER_METRIC}{retention.best}")
@@ -230,6 +230,25 @@ class RunPerformer:
 
     async def _retain(self) -> None:
         await self._tidy("old models", self._releaser.retain())
+
+    async def _judged(self, effect: Publish) -> Judgement:
+        """What the operator's evaluator says; a run that is to be cancelled does not wait for it."""
+        judging = asyncio.create_task(self._releaser.evaluate(effect))
+        unwanted = asyncio.create_task(self._cancel_requested())
+        try:
+            await asyncio.wait({judging, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+            return judging.result() if judging.done() else Judgement(failure="the run was cancelled meanwhile")
+        finally:
+            judging.cancel()
+            unwanted.cancel()
+            await asyncio.gather(judging, unwanted, return_exceptions=True)
+
+    async def _cancel_requested(self) -> None:
+        while self._driver.state.cancel_requested is None:
+            changed = self._driver.changed
+            await changed.wait()
+            if changed is self._driver.changed:  # the server is stopping, and this task with it
+                await asyncio.Event().wait()
 
     async def _drop(self, effect: DropSpools) -> None:
         """Whatever is still being done for these rounds is not wanted any more."""

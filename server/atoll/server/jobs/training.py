@@ -15,6 +15,7 @@ from atoll.wire.messages import SettingValue
 
 MAX_SETTINGS = 128
 MAX_TEXT_CHARS = 4096
+PROXIMAL_MU = "proximal_mu"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
@@ -27,6 +28,8 @@ def check_settings(found: object) -> Mapping[str, SettingValue]:
     if not isinstance(found, Mapping):
         raise SectionProblems((("", "allowed is a table of numbers, whole numbers, flags and texts"),))
     problems = [(str(name), text) for name, value in found.items() if (text := _problem(str(name), value))]
+    if PROXIMAL_MU in found and not _not_negative(found[PROXIMAL_MU]):
+        problems.append((PROXIMAL_MU, "allowed is a number from 0; below it participants would be driven apart"))
     if len(found) > MAX_SETTINGS:
         problems.append(("", f"{len(found)} settings; allowed are at most {MAX_SETTINGS}"))
     if problems:
@@ -52,3 +55,7 @@ def _problem(name: str, value: object) -> str:
             return ""
         case _:
             return "allowed are a number, a whole number, true or false, or text"
+
+
+def _not_negative(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0

@@ -139,6 +139,20 @@ class Watch:
             self._asked = now
             await self._wanted()
 
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for an event, as long as the caller is welcome.
+
+        Raises:
+            UnauthenticatedError: if the caller's certificate is no longer in force.
+        """
+        coming = asyncio.create_task(event.wait())
+        try:
+            while not (await asyncio.wait({coming}, timeout=REVOCATION_CHECK_S))[0]:
+                await self.check()
+            await self.check()
+        finally:
+            coming.cancel()
+
     async def over(self, requests: AsyncIterator[M], idle_s: float = IDLE_S) -> AsyncGenerator[M, None]:
         """The messages of a stream as long as it is welcome, which is looked at between messages too.
 

@@ -150,6 +150,7 @@ class ControlService(ControlServiceServicer):
     ) -> AsyncIterator[control_pb2.WatchRunResponse]:
         """The run now, then at every change, until it has ended."""
         await self._authenticator.operator(context)
+        watch = Watch(self._authenticator, context)
         while True:
             active = self._coordinator.active(request.run)
             changed = active.driver.changed if active is not None else None
@@ -164,7 +165,7 @@ class ControlService(ControlServiceServicer):
             yield message
             if active is None or changed is None:
                 return
-            await changed.wait()
+            await watch.until(changed)
             if self._coordinator.leaving:
                 raise UnavailableError(
                     "server.stopping", "the server is stopping", "watch again when it is back", retry_after_s=1.0

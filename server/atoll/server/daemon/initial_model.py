@@ -1,0 +1,53 @@
+"""Whether a run can begin with a model: all of its values are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from atoll.server.aggregation import inspect
+from atoll.server.errors import InvalidRequestError
+from atoll.server.stores import BlobStore
+from atoll.wire.encoding import Encoding
+from atoll.wire.layout import Dtype, Layout
+
+BLOCK_BYTES = 16 << 20
+"""Read at a time: a multiple of every element's size, and large beside the chunks that it cuts."""
+
+
+def check_finite(blobs: BlobStore, name: str, layout: Layout) -> None:
+    """Read a model once. Blocks; call it from a worker thread. Holds nothing but views into the blob.
+
+    Raises:
+        InvalidRequestError: naming the first tensor that has a value that is not finite.
+        BlobDamagedError: if the blob is not what its name says.
+    """
+    with blobs.open(name) as blob:
+        for start, stop, dtype in _runs(layout):
+            for at in range(start, stop, BLOCK_BYTES):
+                end = min(at + BLOCK_BYTES, stop)
+                if not _finite(blob.read(at, end), dtype):
+                    raise _not_finite(layout, at, blob.read(at, end))
+
+
+def _runs(layout: Layout) -> Iterator[tuple[int, int, Dtype]]:
+    """First byte, last byte + 1 and type of tensors of the same type that lie side by side."""
+    for dtype, group in groupby(layout.spans, key=lambda span: span.spec.dtype):
+        spans = list(group)
+        yield spans[0].byte_start, spans[-1].byte_stop, dtype
+
+
+def _finite(values: memoryview, dtype: Dtype) -> bool:
+    return inspect(values, Encoding[dtype.name]).finite
+
+
+def _not_finite(layout: Layout, start: int, block: memoryview) -> InvalidRequestError:
+    for span in layout.spans:
+        first, last = max(span.byte_start, start), min(span.byte_stop, start + block.nbytes)
+        if first < last and not _finite(block[first - start : last - start], span.spec.dtype):
+            return InvalidRequestError(
+                "job.not_finite",
+                f"the initial model's tensor {span.spec.name!r} has a value that is not finite",
+                "begin with finite weights",
+            )
+    raise AssertionError("a block with such a value is made of tensors, one of which has it")
