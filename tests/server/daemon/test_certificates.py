@@ -11,6 +11,7 @@ from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.errors import ForbiddenError, UnauthenticatedError
 from atoll.server.identity import (
     Authority,
+    CertificateRequest,
     CertificateRequestError,
     ParticipantKind,
     Role,
@@ -179,3 +180,39 @@ class TestRenew:
 async def test_believed_participants_get_a_row_once(rig: Rig) -> None:
     await rig.book.adopt_insecure("paaaaaaaaaaaa")
     await rig.book.adopt_insecure("paaaaaaaaaaaa")
+
+
+class TestRestored:
+    """A database made of a back-up does not know the certificates that were renewed since."""
+
+    def restored(self, rig: Rig, after_s: float) -> CertificateBook:
+        at = rig.clock() + after_s
+        return CertificateBook(rig.authority, rig.store.writer, rig.store.reader, rig.clock, 3600.0, restored_at=at)
+
+    async def renewed(self, rig: Rig) -> tuple[str, bytes]:
+        """A participant on record, and a certificate of it that is not."""
+        participant, _ = await rig.enrol()
+        request = CertificateRequest.parse(Key().csr)
+        return participant, rig.authority.issue_participant(request, participant, now=rig.clock()).pem
+
+    async def test_one_of_a_participant_on_record_is_adopted_for_good(self, rig: Rig) -> None:
+        participant, pem = await self.renewed(rig)
+        assert (await self.restored(rig, 10.0).identify(pem)).name == participant
+        assert (await rig.book.identify(pem)).name == participant
+
+    async def test_one_that_was_issued_later_is_not(self, rig: Rig) -> None:
+        _, pem = await self.renewed(rig)
+        with pytest.raises(UnauthenticatedError, match="not issued by this server"):
+            await self.restored(rig, -86_400.0).identify(pem)
+
+    async def test_a_strangers_a_revoked_ones_and_an_operators_are_not(self, rig: Rig) -> None:
+        book = self.restored(rig, 10.0)
+        participant, pem = await self.renewed(rig)
+        await rig.book.revoke(participant, "gone")
+        stranger = rig.authority.issue_participant(
+            CertificateRequest.parse(Key().csr), "pzzzzzzzzzzzz", now=rig.clock()
+        )
+        operator = rig.authority.issue_operator("ghost", now=rig.clock())
+        for refused in (pem, stranger.pem, operator.issued.pem):
+            with pytest.raises(UnauthenticatedError, match="not issued by this server"):
+                await book.identify(refused)

@@ -8,7 +8,7 @@ from tests.server.stores.samples import ALICE, BOB, NOW, participant
 
 
 def _peer(number: int, name: str, role: Role = Role.PARTICIPANT, not_after: float = NOW + 100) -> Peer:
-    return Peer(role, name, f"{number:064x}", not_after, f"{number:x}")
+    return Peer(role, name, f"{number:064x}", 0.0, not_after, f"{number:x}")
 
 
 async def test_a_participant_comes_back_as_it_was(with_run: Store) -> None:

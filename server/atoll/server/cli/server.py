@@ -15,6 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from atoll.server.cli.backup import backup, restore
 from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.storage import prune, storage
 from atoll.server.daemon.config import DEFAULT_DATA, ServerConfig
@@ -29,6 +30,8 @@ def server() -> None:
     """Run the federation's server."""
 
 
+server.add_command(backup)
+server.add_command(restore)
 server.add_command(storage)
 server.add_command(prune)
 

@@ -46,16 +46,25 @@ class CertificateBook:
         reader: the database's readers.
         clock: epoch seconds, UTC.
         lifetime_s: how long a participant's certificate is good for.
+        restored_at: when the database was made of a back-up, which cannot know of certificates renewed since it was
+            made; 0 if it was not.
     """
 
     def __init__(
-        self, authority: Authority, writer: Writer, reader: Reader, clock: Callable[[], float], lifetime_s: float
+        self,
+        authority: Authority,
+        writer: Writer,
+        reader: Reader,
+        clock: Callable[[], float],
+        lifetime_s: float,
+        restored_at: float = 0.0,
     ) -> None:
         self._authority = authority
         self._writer = writer
         self._reader = reader
         self._clock = clock
         self._lifetime_s = lifetime_s
+        self._restored_at = restored_at
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
         self._revocations = 0
@@ -215,12 +224,27 @@ class CertificateBook:
         peer = Peer.from_pem(pem)
         revocations = self._revocations
         found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
+        if found is None and peer.role is Role.PARTICIPANT and peer.not_before < self._restored_at:
+            found = await self._writer.run(_adopt, peer)
         if found is None:
             raise self._refused(peer.name, "unknown", f"the certificate of {peer.name} was not issued by this server")
         if revocations != self._revocations:  # what was read may be older than the revocation
             return await self._look_up(pem)
         _remember(self._known, pem, found)
         return found
+
+
+def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | None:
+    """Record a certificate of a participant on record, issued before a restoration; None for a stranger's.
+
+    TLS has verified that the authority signed it; only this server issues certificates.
+    """
+    participant = participants.get(connection, peer.name)
+    if participant is None or participant.revoked_at is not None:
+        return None
+    if certificates.get(connection, peer.fingerprint) is None:
+        certificates.add(connection, peer, issued_at=peer.not_before)
+    return certificates.get(connection, peer.fingerprint)
 
 
 def _remember(cache: OrderedDict[K, V], key: K, value: V) -> None:

@@ -15,6 +15,7 @@ from grpc_health.v1._async import HealthServicer
 from sqlalchemy import Connection
 
 from atoll.server.aggregation import warm
+from atoll.server.backup import last_restoration
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.coordinator import Coordinator
@@ -134,7 +135,12 @@ class Daemon:
         store.writer.watch(rounds.committed)
         authority = Authority.open(config.data / "ca", now=self._clock())
         book = CertificateBook(
-            authority, store.writer, store.reader, self._clock, lifetime_s=config.certificate_lifetime_s
+            authority,
+            store.writer,
+            store.reader,
+            self._clock,
+            lifetime_s=config.certificate_lifetime_s,
+            restored_at=last_restoration(config.data),
         )
         services = Services(
             writer=store.writer,

@@ -32,12 +32,13 @@ class Peer:
     """The holder of a certificate.
 
     ``name`` is a participant id or an operator's name; ``fingerprint`` the SHA-256 of the certificate's DER in hex;
-    ``not_after`` epoch seconds UTC; ``serial`` hex.
+    ``not_before`` and ``not_after`` epoch seconds UTC; ``serial`` hex.
     """
 
     role: Role
     name: str
     fingerprint: str
+    not_before: float
     not_after: float
     serial: str
 
@@ -58,6 +59,7 @@ class Peer:
             role=role,
             name=name,
             fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+            not_before=certificate.not_valid_before_utc.timestamp(),
             not_after=certificate.not_valid_after_utc.timestamp(),
             serial=format(certificate.serial_number, "x"),
         )

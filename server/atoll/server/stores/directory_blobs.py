@@ -71,11 +71,11 @@ class DirectoryBlobStore:
 
     def exists(self, name: str) -> bool:
         """Whether a blob of that name is there: see ``BlobStore``."""
-        return self._path(name).exists()
+        return self.path_of(name).exists()
 
     def set_aside(self, name: str) -> bool:
         """Make a blob invisible: see ``BlobStore``."""
-        path = self._path(name)
+        path = self.path_of(name)
         with _disk(path), self._kept_lock() as lock:
             if not _try_lock(lock):
                 return False
@@ -97,7 +97,7 @@ class DirectoryBlobStore:
     def facts(self, name: str) -> BlobFacts | None:
         """What a blob takes: see ``BlobStore``."""
         try:
-            found = self._path(name).stat()
+            found = self.path_of(name).stat()
         except FileNotFoundError:
             return None
         return BlobFacts(found.st_size, found.st_mtime)
@@ -134,7 +134,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def _descriptor(self, name: str) -> Iterator[tuple[int, Path, BlobManifest]]:
-        path = self._path(name)
+        path = self.path_of(name)
         with _disk(path):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -148,7 +148,12 @@ class DirectoryBlobStore:
             finally:
                 os.close(descriptor)
 
-    def _path(self, name: str) -> Path:
+    def path_of(self, name: str) -> Path:
+        """Where the blob of that name is, or would be.
+
+        Raises:
+            BlobMissingError: if nothing can have that name.
+        """
         if not _NAME.fullmatch(name):
             raise BlobMissingError(name)
         return self.root / name[:2] / name

@@ -23,6 +23,11 @@ def head_revision() -> str:
     return head
 
 
+def is_known(revision: str) -> bool:
+    """Whether this version knows a revision, and so can bring a database of it to the newest."""
+    return revision in {known.revision for known in ScriptDirectory.from_config(_config()).walk_revisions()}
+
+
 def upgrade(engine: Engine) -> None:
     """Create the tables, or bring them to the newest revision, in one transaction; check the database for damage first.
 

@@ -1,0 +1,205 @@
+"""Making a back-up beside a running server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+import atoll.server
+from atoll.server.backup.manifest import Manifest, RunLine, file_entry
+from atoll.server.daemon.journal import replayed
+from atoll.server.disk import Room, fsync_path, storage_error
+from atoll.server.errors import InvalidRequestError, UnavailableError
+from atoll.server.jobs import parse_job, to_run_policy
+from atoll.server.rounds import Phase, RunStatus, initial
+from atoll.server.stores import DirectoryBlobStore, Reader, StoreDamagedError, dialects, models, runs, schema_version
+from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE
+
+CA_FOLDER, OPERATOR_FILE = "ca", "operator.json"
+_PRIVATE_MODE = 0o700
+_ATTEMPTS = 200
+_BETWEEN_S = 0.05
+_ALL = 1 << 30
+
+
+def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) -> Manifest:
+    """Make a back-up; it appears whole or not at all. Rounds go on meanwhile, only no model is removed.
+
+    Args:
+        data: the server's data directory.
+        destination: a folder that does not exist yet.
+        now: epoch seconds, UTC.
+        copy: copy models even where they could be hard-linked; a link shares the fate of its disk's block.
+
+    Raises:
+        InvalidRequestError: if there is no server's data, or something at the destination.
+        StorageError: if the disk refuses.
+        CorruptDataError: if database or models are damaged: older back-ups are then worth keeping.
+        UnavailableError: if a release hangs between its sum and its charge all the time.
+    """
+    if not (data / DATABASE_FILE).exists():
+        raise InvalidRequestError("backup.data", f"{data} is no server's data directory", "say where it is with --data")
+    with _new_folder(destination) as folder:
+        blobs = DirectoryBlobStore(data / BLOBS_FOLDER)
+        with blobs.kept():
+            _copy_settled_database(data / DATABASE_FILE, folder / DATABASE_FILE)
+            reader = Reader(dialects.reader_engine(dialects.sqlite_url(folder / DATABASE_FILE), connections=1))
+            try:
+                named = reader.submit(models.to_keep, keep=_ALL, ended_before=0.0).result()
+                vital = reader.submit(_vital).result()
+                lines = reader.submit(_lines).result()
+            finally:
+                reader.close()
+            held = _take_blobs(blobs, folder / BLOBS_FOLDER, named, vital, copy=copy)
+        files = [DATABASE_FILE, *_copy_identity(data, folder)]
+        entries = tuple(file_entry(folder, path) for path in files)
+        manifest = Manifest(
+            atoll=atoll.server.__version__,
+            schema_revision=schema_version.head_revision(),
+            made_at=now,
+            runs=lines,
+            files=entries,
+            blobs=tuple(sorted(held)),
+            stored_bytes=sum(entry.size_bytes for entry in entries) + sum(held.values()),
+        )
+        manifest.write(folder)
+    return manifest
+
+
+@contextmanager
+def _new_folder(destination: Path) -> Iterator[Path]:
+    """A folder to fill beside the destination, which takes its place in the end."""
+    if destination.exists() or destination.is_symlink():
+        raise InvalidRequestError("backup.exists", f"{destination} exists already", "name a new folder")
+    temporary = destination.absolute().with_name(f".{destination.name}.{secrets.token_hex(6)}.partial")
+    try:
+        temporary.mkdir(mode=_PRIVATE_MODE, parents=True)
+        yield temporary
+        for folder in [path for path in temporary.rglob("*") if path.is_dir()]:
+            fsync_path(folder)
+        fsync_path(temporary)
+        temporary.rename(destination)
+        fsync_path(destination.absolute().parent)
+    except OSError as error:
+        raise storage_error("backup.disk", f"the back-up {destination} cannot be written", error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_settled_database(source: Path, target: Path) -> None:
+    """A copy as of a moment at which no release stands between its sum and its charge.
+
+    In that moment, milliseconds long, the next model exists but no row names it, and only the uploads could make it
+    again, which are not in a back-up.
+    """
+    Room(target.parent, 0).require("the database", source.stat().st_size)
+    tick = threading.Event()
+    for _ in range(_ATTEMPTS):
+        _copy_database(source, target)
+        reader = Reader(dialects.reader_engine(dialects.sqlite_url(target), connections=1))
+        try:
+            if reader.submit(_is_settled).result():
+                return
+        finally:
+            reader.close()
+        tick.wait(_BETWEEN_S)
+    raise UnavailableError("backup.unsettled", "a run hangs in the release of a round", "see why in `atoll run show`")
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """One read transaction of the source: writers go on meanwhile."""
+    target.unlink(missing_ok=True)
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        with closing(sqlite3.connect(source, timeout=dialects.BUSY_TIMEOUT_S)) as original:
+            original.execute("PRAGMA query_only=ON")
+            with closing(sqlite3.connect(target)) as copied:
+                original.backup(copied)
+                copied.execute("PRAGMA journal_mode=DELETE")
+                flaw = copied.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise StoreDamagedError(f"the database cannot be copied: {error}", where=source) from error
+    if flaw != "ok":
+        raise StoreDamagedError(f"the database is damaged: {flaw}", where=source)
+    fsync_path(target)
+
+
+def _is_settled(connection: Connection) -> bool:
+    active = [status.value for status in RunStatus if not status.ended]
+    for run in runs.with_status(connection, active):
+        first = initial(run.id, to_run_policy(parse_job(run.job_toml, f"the job of run {run.id}")), run.initial_model)
+        state = replayed(connection, first).state
+        if state.round is not None and state.round.phase is Phase.AGGREGATED:
+            return False
+    return True
+
+
+def _vital(connection: Connection) -> frozenset[str]:
+    """Blobs without which a run could not go on, or its result would be lost."""
+    found = set()
+    for run in runs.listed(connection, limit=_ALL):
+        newest = models.latest(connection, run.id)
+        if newest is not None:
+            found.add(newest.blob)
+            if run.finished_at is None:
+                found.update(blob for _, blob in newest.optimiser_blobs)
+    return frozenset(found)
+
+
+def _lines(connection: Connection) -> tuple[RunLine, ...]:
+    return tuple(
+        RunLine(run=run.id, name=run.name, status=run.status, rounds_released=run.rounds_released)
+        for run in runs.listed(connection, limit=_ALL)
+    )
+
+
+def _take_blobs(
+    blobs: DirectoryBlobStore, target: Path, named: frozenset[str], vital: frozenset[str], *, copy: bool
+) -> dict[str, int]:
+    """Link or copy every blob that is there, verified; a vital one must be. Name → bytes."""
+    kept = DirectoryBlobStore(target)
+    there = sorted(name for name in named if name in vital or blobs.exists(name))
+    for name in there:
+        blobs.verify(name)
+        path = kept.path_of(name)
+        path.parent.mkdir(exist_ok=True, mode=_PRIVATE_MODE)
+        _link_or_copy(blobs.path_of(name), path, copy=copy)
+    return {name: kept.path_of(name).stat().st_size for name in there}
+
+
+def _link_or_copy(source: Path, target: Path, *, copy: bool) -> None:
+    if not copy:
+        try:
+            target.hardlink_to(source)
+        except OSError:  # another disk, or one without links
+            copy = True
+    if copy:
+        shutil.copyfile(source, target)
+        target.chmod(0o600)
+        fsync_path(target)
+
+
+def _copy_identity(data: Path, folder: Path) -> list[str]:
+    """The certificate authority and the operator's credential, private as they were; their paths in the back-up."""
+    sources = [path for path in (data / CA_FOLDER).glob("*") if path.is_file() and not path.name.startswith(".")]
+    found = []
+    for path in [*sorted(sources), data / OPERATOR_FILE]:
+        if path.exists():
+            target = folder / path.relative_to(data)
+            target.parent.mkdir(exist_ok=True, mode=_PRIVATE_MODE)
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(path.read_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            target.chmod(path.stat().st_mode & 0o644)
+            found.append(str(path.relative_to(data)))
+    return found

@@ -1,0 +1,88 @@
+"""What a back-up says that it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.identity.files import PRIVATE_MODE, write_atomic
+
+MANIFEST_FILE = "manifest.json"
+FORMAT = 1
+_MAX_BYTES = 64 << 20
+
+
+class File(BaseModel):
+    """A file of the back-up but for blobs: its path below the folder, size, and BLAKE3 digest in hex."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str
+    size_bytes: int
+    digest: str
+
+
+class RunLine(BaseModel):
+    """A run as it stood: its id, name, status and models released."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    name: str
+    status: str
+    rounds_released: int
+
+
+class Manifest(BaseModel):
+    """A whole back-up; blobs are named by their digests."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    atoll: str
+    schema_revision: str
+    made_at: float
+    runs: tuple[RunLine, ...]
+    files: tuple[File, ...]
+    blobs: tuple[str, ...]
+    stored_bytes: int
+
+    def write(self, folder: Path) -> None:
+        """Write it into the back-up, durably: a folder without it is none."""
+        write_atomic(folder / MANIFEST_FILE, self.model_dump_json(indent=1).encode(), mode=PRIVATE_MODE)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a back-up.
+
+    Raises:
+        InvalidRequestError: if the folder is no back-up, or one of another format.
+        CorruptDataError: if it cannot be read.
+    """
+    path = folder / MANIFEST_FILE
+    try:
+        with path.open("rb") as file:
+            found = Manifest.model_validate_json(file.read(_MAX_BYTES))
+    except FileNotFoundError:
+        raise InvalidRequestError(
+            "backup.none", f"{folder} is no back-up: it has no {MANIFEST_FILE}", "`atoll server backup` makes one"
+        ) from None
+    except OSError as error:
+        raise CorruptDataError("backup.damaged", f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise CorruptDataError("backup.damaged", f"{path} cannot be read: {error}", "use another back-up") from None
+    if found.format != FORMAT:
+        raise InvalidRequestError(
+            "backup.format", f"{path} has format {found.format}, this program reads {FORMAT}", "use its own version"
+        )
+    return found
+
+
+def file_entry(folder: Path, path: str) -> File:
+    """The entry of a file of the back-up."""
+    hasher = blake3()
+    hasher.update_mmap(folder / path)
+    return File(path=path, size_bytes=(folder / path).stat().st_size, digest=hasher.hexdigest())

@@ -1,0 +1,133 @@
+"""Making a data directory of a back-up: everything is verified before anything is written."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.backup.manifest import Manifest, file_entry, read_manifest
+from atoll.server.disk import Room, fsync_path, storage_error
+from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.identity.files import PRIVATE_MODE, write_atomic
+from atoll.server.stores import DirectoryBlobStore, schema_version
+from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE
+
+RESTORED_FILE = "restored.json"
+_PRIVATE_MODE = 0o700
+_USE_ANOTHER = "use another back-up, or another copy of this one"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored, and when (epoch seconds, UTC)."""
+
+    manifest: Manifest
+    restored_at: float
+
+
+def restore(source: Path, data: Path, *, now: float) -> Restored:
+    """Make a data directory of a back-up, verified whole first; it appears whole or not at all.
+
+    Args:
+        source: the back-up; it is only read.
+        data: the data directory to make: it must not exist, or be empty.
+        now: epoch seconds, UTC.
+
+    Raises:
+        InvalidRequestError: if ``source`` is no back-up that this version reads, or ``data`` holds something.
+        CorruptDataError: if anything in the back-up is not what its manifest says.
+        StorageError: if the disk refuses.
+    """
+    manifest = read_manifest(source)
+    _check_place(data)
+    _check_schema(manifest)
+    _verify(source, manifest)
+    temporary = data.absolute().with_name(f".{data.name}.{secrets.token_hex(6)}.partial")
+    try:
+        Room(data, 0).require("the data directory", manifest.stored_bytes)
+        _copy(source, temporary, manifest)
+        fact = {"restored_at": now, "made_at": manifest.made_at}
+        write_atomic(temporary / RESTORED_FILE, json.dumps(fact).encode(), mode=PRIVATE_MODE)
+        if data.exists():
+            data.rmdir()
+        temporary.rename(data)
+        fsync_path(data.absolute().parent)
+    except OSError as error:
+        raise storage_error("backup.disk", f"{data} cannot be written", error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Restored(manifest, now)
+
+
+def last_restoration(data: Path) -> float:
+    """The epoch second at which this data directory was made of a back-up; 0 if it was not.
+
+    Raises:
+        CorruptDataError: if the note of it cannot be read.
+    """
+    path = data / RESTORED_FILE
+    try:
+        return float(json.loads(path.read_bytes())["restored_at"])
+    except FileNotFoundError:
+        return 0.0
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(
+            "backup.note", f"{path} cannot be read: {error}", "remove it, or restore again"
+        ) from error
+
+
+def _check_place(data: Path) -> None:
+    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+        raise InvalidRequestError(
+            "backup.target", f"{data} is not empty", "move it away first: a restoration changes nothing that is there"
+        )
+
+
+def _check_schema(manifest: Manifest) -> None:
+    if not schema_version.is_known(manifest.schema_revision):
+        raise InvalidRequestError(
+            "backup.schema",
+            f"the back-up is of atoll {manifest.atoll}, schema revision {manifest.schema_revision}, which this program "
+            "does not know",
+            "restore with that version of atoll, or a later one",
+        )
+
+
+def _verify(source: Path, manifest: Manifest) -> None:
+    """Compare everything with the manifest, and let the database check itself."""
+    for entry in manifest.files:
+        try:
+            found = file_entry(source, entry.path)
+        except OSError as error:
+            raise CorruptDataError(
+                "backup.damaged", f"{source / entry.path} cannot be read: {error.strerror}", _USE_ANOTHER
+            ) from error
+        if found != entry:
+            raise CorruptDataError("backup.damaged", f"{source / entry.path} was changed", _USE_ANOTHER)
+    blobs = DirectoryBlobStore(source / BLOBS_FOLDER)
+    for name in manifest.blobs:
+        blobs.verify(name)
+    with closing(sqlite3.connect(f"file:{source / DATABASE_FILE}?mode=ro&immutable=1", uri=True)) as database:
+        flaw = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if flaw != "ok":
+        raise CorruptDataError("backup.damaged", f"{source / DATABASE_FILE} is damaged: {flaw}", _USE_ANOTHER)
+
+
+def _copy(source: Path, target: Path, manifest: Manifest) -> None:
+    target.mkdir(mode=_PRIVATE_MODE, parents=True)
+    held, wanted = DirectoryBlobStore(source / BLOBS_FOLDER), DirectoryBlobStore(target / BLOBS_FOLDER)
+    pairs = [(held.path_of(name), wanted.path_of(name)) for name in manifest.blobs]
+    pairs += [(source / entry.path, target / entry.path) for entry in manifest.files]
+    for original, copied in pairs:
+        copied.parent.mkdir(exist_ok=True, mode=_PRIVATE_MODE)
+        copied.touch(mode=PRIVATE_MODE)
+        shutil.copyfile(original, copied)
+        copied.chmod(original.stat().st_mode & 0o644)
+        fsync_path(copied)
+    for folder in [target, *(path for path in target.rglob("*") if path.is_dir())]:
+        fsync_path(folder)

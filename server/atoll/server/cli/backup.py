@@ -1,0 +1,87 @@
+"""``atoll server backup`` and ``atoll server restore``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.output import json_option, print_json, print_table, size, styled, when
+from atoll.server.errors import InvalidRequestError, ServerError
+
+if TYPE_CHECKING:
+    from atoll.server.backup import Manifest
+
+DEFAULT_DATA = Path("atoll-data")
+
+
+@click.command()
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ATOLL_DATA",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="The server's data directory, on this machine; the server may be running.",
+)
+@click.option("--copy", is_flag=True, help="Copy models even where they could be hard-linked.")
+@json_option
+def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> None:
+    """Write a back-up of the data directory to DESTINATION, a folder that does not exist yet.
+
+    It holds the authority's private key: keep it where only the server's account can read.
+    """
+    from atoll.server.backup import back_up  # noqa: PLC0415  # SQLAlchemy: half a second that others save
+
+    try:
+        manifest = back_up(data, destination, now=time.time(), copy=copy)
+    except InvalidRequestError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
+    except ServerError as error:
+        raise CommandError(str(error), error.detail.remedy) from error
+    _show(manifest, json_output=json_output)
+    if not json_output:
+        click.echo(f"{size(manifest.stored_bytes)} in {destination}; it holds the authority's key: keep it private")
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    envvar="ATOLL_DATA",
+    help="The data directory to make: it must not exist, or be empty.",
+)
+@json_option
+def restore(*, source: Path, data: Path, json_output: bool) -> None:
+    """Make a data directory of the back-up SOURCE; everything is verified before anything is written."""
+    from atoll.server.backup import restore as make  # noqa: PLC0415  # as above
+
+    try:
+        restored = make(source, data, now=time.time())
+    except InvalidRequestError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
+    except ServerError as error:
+        raise CommandError(str(error), error.detail.remedy) from error
+    _show(restored.manifest, json_output=json_output)
+    if not json_output:
+        click.echo(
+            f"{data} stands as of {when(restored.manifest.made_at)}; rounds that were open then are tried again. "
+            "Shut out again whoever was revoked since."
+        )
+
+
+def _show(manifest: Manifest, *, json_output: bool) -> None:
+    if json_output:
+        print_json(manifest.model_dump(mode="json"))
+        return
+    print_table(
+        ("run", "name", "status", "rounds released>"),
+        ((run.run, run.name, styled(run.status), run.rounds_released) for run in manifest.runs),
+        "no runs",
+    )

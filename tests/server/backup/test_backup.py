@@ -1,0 +1,207 @@
+"""A back-up holds what a server needs to go on; a restoration believes nothing that it has not verified."""
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from atoll.server.backup import back_up, last_restoration, read_manifest, restore
+from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageFullError
+from atoll.server.identity import Authority
+from atoll.server.stores import BlobDamagedError, BlobMissingError, Model, Store, StoreDamagedError, models, runs
+from tests.server.ingest.uploads import flip
+from tests.server.rpc.world import job
+from tests.server.stores.samples import NOW, RUN
+
+MADE_AT = 1_800_000_000.0
+
+
+def put(store: Store, content: bytes) -> str:
+    with store.blobs.create(chunk_bytes=4096) as writer:
+        writer.write(content)
+        return writer.commit().name
+
+
+def fill(data: Path) -> list[str]:
+    """A server's data: a run with three models, the newest with a state; a spare blob; an upload. The blobs' names."""
+    store = Store.open(data)
+    names = [put(store, bytes([number]) * 10_000) for number in range(5)]
+    row = runs.Run(RUN, "digits", job().decode(), "d", b"", names[0], names[2], 5, "running", "admin", NOW)
+
+    def work(connection: Connection) -> None:
+        runs.add(connection, row)
+        for version in range(3):
+            states = (("momentum", names[3]),) if version == 2 else ()
+            models.add(connection, Model(RUN, version, version or None, names[version], 10_000, NOW, states))
+
+    store.writer.submit(work).result()
+    store.close()
+    Authority.open(data / "ca", now=time.time()).server_key_pair(["localhost"], now=time.time())
+    (data / "operator.json").write_text("{}")
+    (data / "operator.json").chmod(0o600)
+    (data / "spool" / RUN).mkdir(parents=True)
+    (data / "spool" / RUN / "x.data").write_bytes(b"somebody's update")
+    return names
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    fill(tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_what_is_named_comes_back_and_nothing_of_peoples_data(tmp_path: Path, copy: bool) -> None:
+    names = fill(tmp_path / "data")
+    manifest = back_up(tmp_path / "data", tmp_path / "kept", now=MADE_AT, copy=copy)
+    assert set(manifest.blobs) == set(names[:4])
+    assert [(run.run, run.status) for run in manifest.runs] == [(RUN, "running")]
+    assert read_manifest(tmp_path / "kept") == manifest
+    assert not list((tmp_path / "kept").rglob("*.data"))
+
+    restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT + 5)
+    store = Store.open(tmp_path / "again")
+    assert store.reader.submit(models.latest, RUN).result() == Model(
+        RUN, 2, 2, names[2], 10_000, NOW, (("momentum", names[3]),)
+    )
+    for name in manifest.blobs:
+        store.blobs.verify(name)
+    store.close()
+    assert last_restoration(tmp_path / "again") == MADE_AT + 5
+    assert last_restoration(tmp_path / "data") == 0.0
+    before, after = (folder / "ca" / "authority.key" for folder in (tmp_path / "data", tmp_path / "again"))
+    assert before.read_bytes() == after.read_bytes()
+
+
+def test_keys_are_private_in_both_places(data: Path, tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        back_up(data, tmp_path / "kept", now=MADE_AT)
+        restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
+    finally:
+        os.umask(old)
+    for place in (tmp_path / "kept", tmp_path / "again"):
+        assert stat.S_IMODE(place.stat().st_mode) == 0o700
+        for private in ("ca/authority.key", "ca/server.pem", "operator.json", "atoll.sqlite3"):
+            assert stat.S_IMODE((place / private).stat().st_mode) == 0o600, private
+
+
+def test_a_linked_model_survives_that_the_server_removes_it(data: Path, tmp_path: Path) -> None:
+    manifest = back_up(data, tmp_path / "kept", now=MADE_AT)
+    store = Store.open(data)
+    for name in manifest.blobs:
+        store.blobs.set_aside(name)
+    store.blobs.sweep()
+    store.close()
+    restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
+
+
+def test_a_model_that_was_pruned_is_not_missed_but_the_newest_is(tmp_path: Path) -> None:
+    names = fill(tmp_path / "data")
+    store = Store.open(tmp_path / "data")
+    store.blobs.set_aside(names[1])
+    assert names[1] not in back_up(tmp_path / "data", tmp_path / "kept", now=MADE_AT).blobs
+    store.blobs.set_aside(names[3])
+    with pytest.raises(BlobMissingError):
+        back_up(tmp_path / "data", tmp_path / "other", now=MADE_AT)
+    store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "kept"]
+
+
+class TestRefusals:
+    def test_a_place_that_is_taken(self, data: Path, tmp_path: Path) -> None:
+        (tmp_path / "kept").mkdir()
+        with pytest.raises(InvalidRequestError, match="exists already"):
+            back_up(data, tmp_path / "kept", now=MADE_AT)
+        back_up(data, tmp_path / "good", now=MADE_AT)
+        with pytest.raises(InvalidRequestError, match="is not empty"):
+            restore(tmp_path / "good", data, now=MADE_AT)
+
+    def test_what_is_no_server_and_no_back_up(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidRequestError, match="no server's data"):
+            back_up(tmp_path, tmp_path / "kept", now=MADE_AT)
+        with pytest.raises(InvalidRequestError, match="is no back-up"):
+            restore(tmp_path, tmp_path / "again", now=MADE_AT)
+
+    def test_a_disk_without_room(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        back_up(data, tmp_path / "kept", now=MADE_AT)
+        monkeypatch.setattr("atoll.server.disk.free_bytes", lambda _: 1000)
+        with pytest.raises(StorageFullError, match="no room for the data directory"):
+            restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
+        with pytest.raises(StorageFullError, match="no room for the database"):
+            back_up(data, tmp_path / "other", now=MADE_AT)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "kept"]
+
+    def test_a_damaged_source_is_not_backed_up(self, tmp_path: Path) -> None:
+        data = tmp_path / "data"
+        newest = fill(data)[2]
+        blob = data / "blobs" / newest[:2] / newest
+        flip(blob, 100)
+        with pytest.raises(BlobDamagedError):
+            back_up(data, tmp_path / "kept", now=MADE_AT)
+        flip(blob, 100)
+        page = (data / "atoll.sqlite3").read_bytes()[:4096]
+        with (data / "atoll.sqlite3").open("r+b") as file:
+            file.seek(4096)
+            file.write(page[::-1] * 3)
+        with pytest.raises(StoreDamagedError):
+            back_up(data, tmp_path / "kept", now=MADE_AT)
+        assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip_middle(path: Path) -> None:
+    flip(path, path.stat().st_size // 2)
+
+
+DAMAGES: list[Callable[[Path], None]] = [truncate, flip_middle, Path.unlink]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("what", ["atoll.sqlite3", "blob", "ca/authority.key", "manifest.json"])
+def test_nothing_is_touched_for_a_back_up_that_is_not_whole(
+    data: Path, tmp_path: Path, what: str, damage: Callable[[Path], None]
+) -> None:
+    back_up(data, tmp_path / "kept", now=MADE_AT, copy=True)
+    folder = tmp_path / "kept"
+    damage(next(folder.glob("blobs/??/*")) if what == "blob" else folder / what)
+    with pytest.raises((CorruptDataError, BlobMissingError, InvalidRequestError)):
+        restore(folder, tmp_path / "again", now=MADE_AT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "kept"]
+
+
+def test_a_newer_schema_is_refused(data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "kept", now=MADE_AT)
+    manifest = tmp_path / "kept" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema_revision": "0001"', '"schema_revision": "9999"'))
+    with pytest.raises(InvalidRequestError, match="9999, which this program does not know"):
+        restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
+
+
+def test_the_copy_is_of_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
+    """Pairs of rows are written together without a pause: a copy has both of a pair or none."""
+    store = Store.open(data)
+
+    def pair(connection: Connection, number: int) -> None:
+        for half in ("a", "b"):
+            name = f"r{number}{half}"
+            row = runs.Run(name, "x", "", "d", b"", "0", "0", 1, "finished", "a", NOW, finished_at=1.0)
+            runs.add(connection, row)
+
+    writes = [store.writer.submit(pair, number) for number in range(3000)]
+    back_up(data, tmp_path / "kept", now=MADE_AT)
+    for write in writes:
+        write.result()
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "kept" / "atoll.sqlite3")) as copy:
+        found = {row[0] for row in copy.execute("SELECT id FROM runs WHERE id <> ?", (RUN,))}
+    assert {name[:-1] + "ab"[name[-1] == "a"] for name in found} == found
