@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import stat
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from atoll.client import Access, NotPermittedError, RefusedError, UnreachableError, UsageError, serve
 from atoll.client import identity as identities
 from atoll.client.channel import Endpoint
-from atoll.client.events import Connected, Renewed
+from atoll.client.events import Connected, Disconnected, Renewed
 from atoll.client.session.renewal import due_in_s
 from atoll.wire.errors import JoinTokenError
 from atoll.wire.join_token import JoinToken
@@ -150,6 +151,22 @@ async def test_an_expired_certificate_says_what_to_do(server: SecureFederation, 
     run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
     with pytest.raises(NotPermittedError, match=r"expired on .* enrol with a new join token"):
         await run.finished()
+
+
+async def test_a_clock_that_is_an_hour_fast_does_not_make_a_certificate_expire(
+    server: SecureFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes of life are left by the server's word; by this machine's clock it ended fifty minutes ago."""
+    identity = await enrol(server.token(), tmp_path)
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+    await run.saw(Connected)
+    monkeypatch.setattr(identities, "wall_s", lambda: time.time() + 3600.0)
+    assert identity.expired()
+    await server.kill()
+    await run.saw(Disconnected, times=3)
+    await server.start()
+    await run.saw(Connected, times=2)
+    await run.stop()
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])

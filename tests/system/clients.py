@@ -24,6 +24,7 @@ class Client:
         behaviour: a class of ``participants.py``, with its arguments.
         access: how it comes to the server, as options of ``atoll client start``.
         eager: whether it comes back sooner than a client should (``eager_client``).
+        skew_s: how far ahead its clock is (``skewed``).
     """
 
     nursery: Nursery
@@ -33,6 +34,7 @@ class Client:
     arguments: Mapping[str, object] = field(default_factory=dict)
     options: Sequence[str] = ()
     eager: bool = False
+    skew_s: float = 0.0
     _process: Process | None = None
 
     @property
@@ -58,9 +60,12 @@ class Client:
     def start(self) -> Client:
         """Start it, or start it again in the same state directory."""
         given = [f"--arg={name}={json.dumps(value)}" for name, value in self.arguments.items()]
-        atoll = (sys.executable, str(HERE / "eager_client.py")) if self.eager else ATOLL
+        script = "eager_client.py" if self.eager else "skewed.py" if self.skew_s else ""
+        atoll = (sys.executable, str(HERE / script)) if script else ATOLL
         command = (*atoll, "client", "start", f"participants:{self.behaviour}", "--json", "--state", str(self.state))
-        self._process = self.nursery.start((*command, *self.access, *given, *self.options), self.name)
+        self._process = self.nursery.start(
+            (*command, *self.access, *given, *self.options), self.name, env={"ATOLL_SKEW_S": str(self.skew_s)}
+        )
         return self
 
     def wait(self, name: str, *, count: int = 1, timeout_s: float = WAIT_S, **fields: object) -> Event:

@@ -56,13 +56,23 @@ class Server:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def start(self, *, dies: str = "") -> Server:
-        """Start it, or start it again, and wait until it serves; ``dies``: see ``dying_server``, perhaps before."""
+    def start(self, *, dies: str = "", skew_s: float = 0.0) -> Server:
+        """Start it, or start it again, and wait until it serves.
+
+        Args:
+            dies: see ``dying_server``; perhaps before it serves.
+            skew_s: how far ahead its clock is, see ``skewed``.
+        """
         ready, written = os.pipe()
-        command = (sys.executable, str(HERE / "dying_server.py")) if dies else ATOLL
+        script = "dying_server.py" if dies else "skewed.py" if skew_s else ""
+        command = (sys.executable, str(HERE / script)) if script else ATOLL
+        faults = {"ATOLL_DIES": dies, "ATOLL_SKEW_S": str(skew_s)}
         arguments = (*command, "server", "start", *self.arguments(), "--ready-fd", str(written))
         self._process = self.nursery.start(
-            arguments, self.name + "-server", keep_open=(written,), env={"ATOLL_DIES": dies}
+            arguments,
+            self.name + "-server",
+            keep_open=(written,),
+            env=faults,
         )
         os.close(written)
         with os.fdopen(ready) as pipe:

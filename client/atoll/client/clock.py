@@ -11,6 +11,11 @@ import time
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
+def wall_s() -> float:
+    """Epoch seconds by this machine's clock, which may be wrong: for certificates alone, and only without better."""
+    return time.time()
+
+
 def now_s() -> float:
     """Seconds; only differences mean anything."""
     if _BOOTTIME is None:

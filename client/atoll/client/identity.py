@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 
-from atoll.client.clock import now_s
+from atoll.client.clock import now_s, wall_s
 from atoll.client.errors import NotPermittedError, RefusedError, UnreachableError, UsageError
 from atoll.client.files import read_private, replace_file
 from atoll.client.limits import Limits
@@ -73,7 +73,7 @@ class Identity:
 
     def expired(self) -> bool:
         """Whether the certificate is over by this machine's clock."""
-        return datetime.now(UTC) >= self.validity[1]
+        return wall_s() >= self.validity[1].timestamp()
 
 
 def load(state: Path) -> Identity | None:

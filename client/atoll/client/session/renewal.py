@@ -13,6 +13,7 @@ import grpc
 from atoll.client import identity as identities
 from atoll.client.backoff import Backoff
 from atoll.client.channel import Endpoint
+from atoll.client.clock import now_s
 from atoll.client.events import Observer, Renewed
 from atoll.client.session.thread import in_thread
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
@@ -45,6 +46,13 @@ class Renewal:
         self._state = state
         self._limits = limits
         self._observer = observer
+        self._ends_s: float | None = None
+
+    def expired(self) -> bool:
+        """Whether the certificate is over: by the server's word if it gave it, else by this machine's clock."""
+        if self._ends_s is not None:
+            return now_s() >= self._ends_s
+        return self.endpoint.identity is not None and self.endpoint.identity.expired()
 
     async def run(self, channel: grpc.aio.Channel, remaining_s: float) -> None:
         """Wait until renewal is due, renew, store; returns once ``endpoint`` has the new certificate.
@@ -59,10 +67,11 @@ class Renewal:
             await asyncio.Event().wait()
             return
         lifetime_s = identity.lifetime_s
+        self._ends_s = now_s() + remaining_s if remaining_s >= 0 else None
         await asyncio.sleep(due_in_s(lifetime_s, remaining_s, random.random()))  # noqa: S311  # spreads load, hides nothing
         fresh = await self._renew(channel, identity)
         await in_thread(lambda: identities.store(self._state, fresh), "atoll-store")
-        self.endpoint = Endpoint(self.endpoint.address, fresh)
+        self.endpoint, self._ends_s = Endpoint(self.endpoint.address, fresh), None
         self._observer(Renewed(fresh.lifetime_s))
 
     async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> Identity:

@@ -159,7 +159,7 @@ class Session:
         if refusal is not None:
             raise refusal
         code, text, _ = error_of(error)
-        if identity is not None and code is grpc.StatusCode.UNAVAILABLE and identity.expired():
+        if identity is not None and code is grpc.StatusCode.UNAVAILABLE and renewal.expired():
             until = identity.validity[1]
             raise NotPermittedError(
                 f"the certificate expired on {until:%Y-%m-%d %H:%M} UTC; enrol with a new join token"

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from atoll.server.aggregation import warm
 from atoll.server.backup import last_restoration
 from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.daemon.clock import SteadyClock
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.evaluators import load_evaluators
@@ -87,7 +88,8 @@ class Daemon:
         self._config = config
         self._clock = time.time
         self._started_at = time.time()
-        self._sessions = Sessions()
+        self._steady = SteadyClock()
+        self._sessions = Sessions(self._steady)
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="atoll")
         self._closing = contextlib.AsyncExitStack()
         self._coordinator: Coordinator | None = None
@@ -151,7 +153,7 @@ class Daemon:
             nodes=NodePool(),
             executor=self._executor,
             evaluators=evaluators,
-            clock=self._clock,
+            clock=self._steady,
             silence_s=config.silence_s,
             keep_models=config.keep_models,
             room=room,

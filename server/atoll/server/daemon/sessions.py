@@ -84,9 +84,14 @@ Listener = Callable[[Session], None]
 
 
 class Sessions:
-    """All sessions of this process. Single-threaded: only the event loop touches it."""
+    """All sessions of this process. Single-threaded: only the event loop touches it.
 
-    def __init__(self) -> None:
+    Args:
+        clock: epoch seconds, from which time online is counted.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._changed = asyncio.Event()
         self._connected: list[Listener] = []
@@ -100,7 +105,7 @@ class Sessions:
     def connect(self, participant: str, introduction: Introduction, cut: Callable[[], None]) -> Session:
         """Open a session, which ``cut`` can end at once; an older one of the same participant is closed."""
         queue: asyncio.Queue[participation_pb2.CheckInResponse | None] = asyncio.Queue(OUTBOX_MESSAGES)
-        session = Session(participant, introduction, queue, time.time(), cut)
+        session = Session(participant, introduction, queue, self._clock(), cut)
         older = self._sessions.get(participant)
         if older is not None:
             older.close(come_back(TAKEN_OVER_S, "another connection of this participant took over"))

@@ -1,0 +1,59 @@
+"""Clocks that are wrong by an hour, on both sides, and one that is set while a round is open."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.system.conftest import Hire
+from tests.system.operators import job_toml, seconds_since
+from tests.system.processes import Nursery
+from tests.system.reference import JOB, MODEL, ROUNDS, assert_undisturbed
+from tests.system.servers import Server
+
+pytestmark = pytest.mark.system
+
+HOUR_S = 3600.0
+WINDOW_S = 4.0
+
+
+@pytest.mark.timeout(180)
+def test_clocks_an_hour_off_and_one_that_is_set_change_nothing(
+    processes: Nursery, hire: Hire, reference_model: bytes
+) -> None:
+    """The server is an hour ahead of TLS, then an hour behind it; two participants are as far off the other way."""
+    server = Server(processes, "ahead")
+    server.start(skew_s=HOUR_S)
+    crew = hire(server)
+    held = crew.add("Held", index=0, rounds=[1])
+    others = [crew.add("Steady", index=1), crew.add("Steady", index=2)]
+    clients = [held, *others]
+    for client, skew_s in zip(clients, (-HOUR_S, 2 * HOUR_S, 0.0), strict=True):
+        client.skew_s = skew_s
+        client.start()
+    run = server.operator.submit(JOB, MODEL)
+    held.wait("held")
+    server.process.send(signal.SIGUSR1)
+    held.go()
+    server.operator.finished(run)
+    assert server.operator.model(run) == reference_model
+    assert_undisturbed(server.operator, run, clients, ROUNDS)
+    newcomer = crew.start("Steady", index=3)  # its certificate was made an hour ago, by the clock that was set back
+    newcomer.wait("connected")
+
+    # A round's deadline is neither sooner nor later for it, and what was taken down of it is right.
+    toml = job_toml(
+        job={"name": "window", "rounds": 1}, cohort={"size": 5, "quorum": 1}, straggler={"report_window_s": WINDOW_S}
+    )
+    late = crew.start("Held", index=4, obey=False)
+    window = server.operator.submit(toml, MODEL)
+    late.wait("held")
+    since = time.monotonic()
+    server.process.send(signal.SIGUSR1)
+    server.operator.finished(window)
+    assert seconds_since(since) < WINDOW_S + 5.0
+    (seen,) = server.operator.rounds(window)
+    assert WINDOW_S <= seen.closed_at - seen.opened_at < WINDOW_S + 5.0
+    server.close()
