@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from atoll.server.errors import StorageError, StorageFullError
 
 FREE_SOME_SPACE = "free some space on the server's disk; what waits goes on then"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RETRY_AFTER_S = 5.0
+_SYNC_FILE_RANGE_WRITE = 2
+"""Linux: begin to write the dirty pages of a range; wait for none (sync_file_range(2))."""
 
 
 def is_full(error: OSError) -> bool:
@@ -108,3 +113,33 @@ class Room:
 
 def _mib(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB"
+
+
+def write_at(descriptor: int, payload: memoryview, position: int) -> None:
+    """Write all of ``payload`` at a byte offset.
+
+    Raises:
+        OSError: if the disk refuses; part of it may be written then.
+    """
+    while payload.nbytes:
+        written = os.pwrite(descriptor, payload, position)
+        payload, position = payload[written:], position + written
+
+
+def begin_writing_out(descriptor: int, start: int, length: int) -> None:
+    """Let the disk begin with what was written to a range, so that a later fsync has little left to wait for.
+
+    Promises nothing, and fails silently: the fsync tells. Does nothing where the system has no such call.
+    """
+    call = _sync_file_range()
+    if call is not None and length > 0:
+        call(descriptor, start, length, _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Any:
+    """The C library's function, called without the GIL; None where there is none."""
+    found = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return found

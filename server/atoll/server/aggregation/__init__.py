@@ -18,11 +18,12 @@ from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm
 from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
 from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
 from atoll.server.aggregation.partial_file import PartialFile
-from atoll.server.aggregation.release import NewModel, OldModel, Released, release_model
+from atoll.server.aggregation.release import STATE_BYTES, NewModel, OldModel, Released, release_model
 
 __all__ = [
     "DEFAULT_MAX_ABS",
     "OPTIMISER_NAMES",
+    "STATE_BYTES",
     "Accumulator",
     "AggregationError",
     "Applied",

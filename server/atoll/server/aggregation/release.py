@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 RELEASE_BLOCK = 1 << 17
 """Elements per block: its float64 arrays are 1 MiB each, and mostly stay in a core's cache."""
 
-_STATE_BYTES = 4
+STATE_BYTES = 4
+"""Of one element of an optimiser's state tensor."""
 _MODEL = "model"  # cannot be the name of a state tensor
 _AVERAGE = FedAvg()
 
@@ -154,7 +155,7 @@ def _next(
 def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State:
     if not old.state:
         return optimiser.init(block.size)
-    offset = block.start * _STATE_BYTES
+    offset = block.start * STATE_BYTES
     return {
         name: np.frombuffer(memoryview(old.state[name]), "<f4", block.size, offset) for name in optimiser.state_names
     }
@@ -176,7 +177,7 @@ def _check_inputs(
     sizes = {"the sum's elements": (partial.size, layout.size)}
     sizes["the old model's bytes"] = (memoryview(old.model).nbytes, layout.size_bytes)
     for name, buffer in old.state.items():
-        sizes[f"the bytes of state {name!r}"] = (memoryview(buffer).nbytes, layout.size * _STATE_BYTES)
+        sizes[f"the bytes of state {name!r}"] = (memoryview(buffer).nbytes, layout.size * STATE_BYTES)
     for what, (found, expected) in sizes.items():
         if found != expected:
             raise ReleaseError(f"{what}: {found}, expected {expected} for this layout")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from blake3 import blake3
 from sqlalchemy import Connection
 
-from atoll.server.aggregation import Grid, MergedSum, NewModel, OldModel, grid_for, release_model
+from atoll.server.aggregation import STATE_BYTES, Grid, MergedSum, NewModel, OldModel, grid_for, release_model
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.evaluators import Judgement, judge
 from atoll.server.daemon.records import metrics_of, round_record
@@ -220,8 +220,11 @@ class Releaser:
         with contextlib.ExitStack() as stack:
             old = {name: stack.enter_context(blobs.open(blob)) for name, blob in states.items()}
             model = stack.enter_context(blobs.open(self._driver.state.model))
-            sinks = {name: stack.enter_context(blobs.create()) for name in self._optimiser.state_names}
-            sink = stack.enter_context(blobs.create())
+            sinks = {
+                name: stack.enter_context(blobs.create(expected_bytes=STATE_BYTES * self._layout.size))
+                for name in self._optimiser.state_names
+            }
+            sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
             released = release_model(
                 self._layout,
                 total,

@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import Executor, Future
 
 from atoll.server.aggregation import inspect
+from atoll.server.disk import is_full
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError
 from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
@@ -122,9 +123,13 @@ class Receiver:
         self._check_values(chunk, finite=seen.finite, max_abs=seen.max_abs)
         try:
             if self._segment is None:
-                self._segment = self._spool.open_segment(self._upload)
+                self._segment = self._spool.open_segment(
+                    self._upload, chunk.header.encoding.itemsize * self._grant.elements
+                )
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
+            if is_full(error):
+                self._spool.make_room()
             raise refused_by_disk(error, "the chunk could not be stored") from error
         self._uncounted_bytes += chunk.header.payload_bytes
         if self._uncounted_bytes >= RECOUNT_BYTES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,37 @@ def read_index(path: Path) -> list[Record]:
         except CorruptDataError as error:
             log.warning("record %d is left out: %s", at // RECORD_BYTES, error)
     return records
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much a segment holds: bytes of payloads, and how many."""
+
+    payload_bytes: int = 0
+    chunks: int = 0
+
+
+def read_extent(path: Path) -> Extent:
+    """What a segment's index tells of its size: payloads lie one after another, so its last whole record knows.
+
+    The data file itself may be longer. An index that has gone holds nothing; a last record that is damaged leaves the
+    bytes untold, and its upload is refused when it is committed.
+
+    Raises:
+        OSError: if the index cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            chunks = os.fstat(file.fileno()).st_size // RECORD_BYTES
+            if not chunks:
+                return Extent()
+            raw = os.pread(file.fileno(), RECORD_BYTES, (chunks - 1) * RECORD_BYTES)
+        last = unpack_record(raw, path, path.stem)
+    except FileNotFoundError:
+        return Extent()
+    except CorruptDataError:
+        return Extent(0, chunks)
+    return Extent(last.position + last.header.payload_bytes, chunks)
 
 
 def unpack_record(raw: bytes, path: Path, segment: str) -> Record:

@@ -5,27 +5,45 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from atoll.server.disk import begin_writing_out, write_at
 from atoll.server.ingest.records import RECORD_BYTES, Record
+from atoll.server.recycling import FreeFiles, hold
 from atoll.wire.chunks import ChunkHeader
 
 DATA = ".data"
 INDEX = ".index"
+WRITE_OUT_BYTES = 8 << 20
+"""After so many bytes the disk is told to begin: the fsync of the commit then finds little left to do."""
 
 
 class Segment:
-    """A segment being written. Not thread-safe: one stream, one writer."""
+    """A segment being written. Not thread-safe: one stream, one writer, who holds the data file's lock until ``close``.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    The data file may be one of ``free``, written over from its beginning: it then ends in old bytes, which no record
+    names.
+
+    Args:
+        folder: where both files lie.
+        name: their common stem.
+        free: files to write over, if any.
+        expected_bytes: about how much will be appended.
+
+    Raises:
+        FileExistsError: if there is such a segment.
+        OSError: if the disk refuses.
+    """
+
+    def __init__(self, folder: Path, name: str, free: FreeFiles | None = None, expected_bytes: int = 0) -> None:
         self.name = name
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        self._data = os.open(folder / f"{name}{DATA}", flags, 0o600)
+        self._index = os.open(folder / f"{name}{INDEX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            self._index = os.open(folder / f"{name}{INDEX}", flags, 0o600)
+            self._data = _data_file(folder / f"{name}{DATA}", free, expected_bytes)
         except OSError:
-            os.close(self._data)
+            os.close(self._index)
             raise
         self._data_bytes = 0
         self._index_bytes = 0
+        self._written_out = 0
 
     def append(self, header: ChunkHeader, payload: memoryview, max_abs: float, sum_squares: float) -> None:
         """Write a payload and then its record, so that a record always has its payload.
@@ -35,10 +53,14 @@ class Segment:
                 what was left half-way.
         """
         record = Record(header, self.name, self._data_bytes, max_abs, sum_squares)
-        _write_at(self._data, payload, self._data_bytes)
-        _write_at(self._index, memoryview(record.pack()), self._index_bytes)
+        write_at(self._data, payload, self._data_bytes)
+        write_at(self._index, memoryview(record.pack()), self._index_bytes)
         self._data_bytes += payload.nbytes
         self._index_bytes += RECORD_BYTES
+        waiting = self._data_bytes - self._written_out
+        if waiting >= WRITE_OUT_BYTES:
+            begin_writing_out(self._data, self._written_out, waiting)
+            self._written_out = self._data_bytes
 
     def close(self) -> None:
         """Close both files."""
@@ -46,7 +68,10 @@ class Segment:
         os.close(self._index)
 
 
-def _write_at(descriptor: int, payload: memoryview, position: int) -> None:
-    while payload.nbytes:
-        written = os.pwrite(descriptor, payload, position)
-        payload, position = payload[written:], position + written
+def _data_file(path: Path, free: FreeFiles | None, expected_bytes: int) -> int:
+    taken = None if free is None else free.take(expected_bytes, path)
+    if taken is not None:
+        return taken
+    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    hold(made)
+    return made

@@ -24,12 +24,14 @@ from atoll.server.ingest.committed import (
     pack_committed,
     payload_in,
 )
-from atoll.server.ingest.records import RECORD_BYTES, Record, read_index
+from atoll.server.ingest.records import Record, read_extent, read_index
 from atoll.server.ingest.segment import DATA, INDEX, Segment
+from atoll.server.recycling import FreeFiles
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
 
 log = logging.getLogger(__name__)
 
+_FREE = ".free"
 _UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -114,20 +116,26 @@ class Spool:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
+        self._free = FreeFiles(root / _FREE, scrub=True)
 
     def folder(self, upload: UploadRef) -> Path:
         """Where the segments of an upload lie."""
         return self._participant_folder(upload.run, upload.round, upload.attempt, upload.participant) / upload.upload_id
 
-    def open_segment(self, upload: UploadRef) -> Segment:
-        """A new segment of an upload.
+    def open_segment(self, upload: UploadRef, expected_bytes: int = 0) -> Segment:
+        """A new segment of an upload, for about ``expected_bytes``.
 
         Raises:
             OSError: if the disk refuses.
         """
         folder = self.folder(upload)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return Segment(folder, self._prefix + secrets.token_hex(SEGMENT_NAME_CHARS // 4))
+        name = self._prefix + secrets.token_hex(SEGMENT_NAME_CHARS // 4)
+        return Segment(folder, name, self._free, expected_bytes)
+
+    def make_room(self) -> None:
+        """Give the disk back what is kept for later uploads: it is full."""
+        self._free.clear()
 
     def require_room(self) -> None:
         """Refuse further uploads while the disk is nearly full.
@@ -140,14 +148,15 @@ class Spool:
 
     def usage(self, upload: UploadRef) -> Usage:
         """What the participant's uploads for that attempt take, whatever their ids."""
-        payload_bytes = index_bytes = segments = 0
+        payload_bytes = chunks = segments = 0
         begun: set[str] = set()
-        for path in self.folder(upload).parent.glob(f"*/*{DATA}"):
+        for path in self.folder(upload).parent.glob(f"*/*{INDEX}"):
             begun.add(path.parent.name)
             segments += 1
-            payload_bytes += _size_of(path)
-            index_bytes += _size_of(path.with_suffix(INDEX))
-        return Usage(payload_bytes, index_bytes // RECORD_BYTES, segments, len(begun - {upload.upload_id}))
+            stored = read_extent(path)
+            payload_bytes += stored.payload_bytes
+            chunks += stored.chunks
+        return Usage(payload_bytes, chunks, segments, len(begun - {upload.upload_id}))
 
     def received(self, upload: UploadRef) -> list[Record]:
         """What has arrived of an upload, one record per chunk, ordered by range.
@@ -226,15 +235,15 @@ class Spool:
                 continue
             kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == (int(number), int(attempt))}
             if kept:
-                _remove_folders(path for path in folder.iterdir() if path.name not in kept)
+                self._remove(path for path in folder.iterdir() if path.name not in kept)
             else:
-                _remove_folders([folder])
+                self._remove([folder])
                 gone.append((int(number), int(attempt)))
         return gone
 
     def drop_run(self, run: str) -> None:
         """Remove every upload of a run; nothing happens if there is none."""
-        _remove_folders([self._run_folder(run)])
+        self._remove([self._run_folder(run)])
 
     def held(self, run: str) -> HeldFiles:
         """What the uploads of a run take on disk."""
@@ -243,7 +252,23 @@ class Spool:
 
     def runs(self) -> list[str]:
         """The runs that have uploads here, for sweeping after a restart."""
-        return sorted(folder.name for folder in self.root.iterdir() if folder.is_dir())
+        return sorted(folder.name for folder in self.root.iterdir() if _NAME.fullmatch(folder.name) and folder.is_dir())
+
+    def _remove(self, folders: Iterable[Path]) -> None:
+        """Remove folders whole; large files of theirs are kept for later uploads.
+
+        What cannot be removed, or is written meanwhile, is logged and goes with the next sweep.
+        """
+        for folder in folders:
+            for path in folder.rglob(f"*{DATA}"):
+                with contextlib.suppress(OSError):  # what stays is told below
+                    self._free.give(path)
+            if folder.is_dir():
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                _remove_files(folder)
+            if folder.exists():
+                log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
     def _reliable(self, index: Path) -> list[Record]:
         """The records of a segment whose payloads are there."""
@@ -290,17 +315,6 @@ def _remove_files(*paths: Path) -> None:
     for path in paths:
         with contextlib.suppress(OSError):  # the disk is failing already; what stays goes with the round
             path.unlink(missing_ok=True)
-
-
-def _remove_folders(folders: Iterable[Path]) -> None:
-    """Remove folders whole. What cannot be removed, or is written meanwhile, is logged and goes with the next sweep."""
-    for folder in folders:
-        if folder.is_dir():
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            _remove_files(folder)
-        if folder.exists():
-            log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
 
 def _size_of(path: Path) -> int:

@@ -87,8 +87,8 @@ class Blob(Protocol):
 class BlobStore(Protocol):
     """A place that keeps blobs. Thread-safe; several processes may use the same place. Calls block: use threads."""
 
-    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobWriter:
-        """Begin a new blob.
+    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> BlobWriter:
+        """Begin a new blob, of about ``expected_bytes`` if that is known: a place may have room ready for it.
 
         Raises:
             StoreUnavailableError: if the place cannot be written.

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from atoll.server.disk import fsync_directory, is_full
+from atoll.server.disk import begin_writing_out, fsync_directory, is_full, write_at
+from atoll.server.recycling import FreeFiles, hold
 from atoll.server.stores.blob_footer import pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
 from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _LOCK = "kept.lock"
+_FREE = "free"
+_WRITE_OUT_BYTES = 8 << 20
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 
@@ -51,10 +54,11 @@ class DirectoryBlobStore:
         with _disk(root):
             root.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
             (root / _INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
+        self._free = FreeFiles(root / _FREE, scrub=False)
 
-    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> DirectoryBlobWriter:
+    def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> DirectoryBlobWriter:
         """Begin a new blob: see ``BlobStore``."""
-        return DirectoryBlobWriter(self.root, chunk_bytes)
+        return DirectoryBlobWriter(self.root, chunk_bytes, self._free, expected_bytes)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[MappedBlob]:
@@ -77,7 +81,7 @@ class DirectoryBlobStore:
         """Make a blob invisible: see ``BlobStore``."""
         path = self.path_of(name)
         with _disk(path), self._kept_lock() as lock:
-            if not _try_lock(lock):
+            if not hold(lock):
                 return False
             with contextlib.suppress(FileNotFoundError):
                 path.replace(self.root / _INCOMING / secrets.token_hex(16))
@@ -126,9 +130,11 @@ class DirectoryBlobStore:
         """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
         removed = 0
         for path in (self.root / _INCOMING).iterdir():
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                if _try_lock(file.fileno()):
-                    path.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                with path.open("rb") as file:
+                    unused = hold(file.fileno())
+                if unused:
+                    self._free.give(path)
                     removed += 1
         return removed
 
@@ -141,6 +147,9 @@ class DirectoryBlobStore:
             except FileNotFoundError:
                 raise BlobMissingError(name) from None
             try:
+                # The lock is the open file's: a map keeps it until it goes, and nobody writes over the file meanwhile.
+                if not (hold(descriptor, shared=True) and _is_at(descriptor, path)):
+                    raise BlobMissingError(name)
                 manifest = read_footer(descriptor, path)
                 if manifest.name != name:
                     raise BlobDamagedError("the manifest of a blob does not match its name", where=path)
@@ -162,17 +171,19 @@ class DirectoryBlobStore:
 class DirectoryBlobWriter:
     """A ``BlobWriter``; holds less than one chunk in memory. Not thread-safe."""
 
-    def __init__(self, root: Path, chunk_bytes: int) -> None:
+    def __init__(self, root: Path, chunk_bytes: int, free: FreeFiles, expected_bytes: int) -> None:
         self._root = root
         self._builder = ManifestBuilder(chunk_bytes)
         with _disk(root):
-            self._path, self._descriptor = _create_locked(root / _INCOMING)
+            self._path, self._descriptor = _create_locked(root / _INCOMING, free, expected_bytes)
         self._open = True
+        self._written = 0
+        self._written_out = 0
 
     def write(self, piece: Buffer) -> None:
         """Append bytes: see ``BlobWriter``."""
         with _disk(self._path):
-            _write_all(self._descriptor, memoryview(piece).cast("B"))
+            self._append(memoryview(piece).cast("B"))
         self._builder.update(piece)
 
     def commit(self) -> BlobManifest:
@@ -180,11 +191,13 @@ class DirectoryBlobWriter:
         manifest = self._builder.finish()
         folder = self._root / manifest.name[:2]
         with _disk(self._path):
-            _write_all(self._descriptor, memoryview(pack_footer(manifest)))
+            self._append(memoryview(pack_footer(manifest)))
+            os.ftruncate(self._descriptor, self._written)
             os.fsync(self._descriptor)
             if not folder.exists():
                 folder.mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
                 fsync_directory(self._root)
+            hold(self._descriptor, shared=True)
             self._path.replace(folder / manifest.name)
             fsync_directory(folder)
         self._close()
@@ -201,6 +214,13 @@ class DirectoryBlobWriter:
         if self._open:
             self._path.unlink(missing_ok=True)
             self._close()
+
+    def _append(self, piece: memoryview) -> None:
+        write_at(self._descriptor, piece, self._written)
+        self._written += piece.nbytes
+        if self._written - self._written_out >= _WRITE_OUT_BYTES:
+            begin_writing_out(self._descriptor, self._written_out, self._written - self._written_out)
+            self._written_out = self._written
 
     def _close(self) -> None:
         self._open = False
@@ -254,25 +274,23 @@ def _disk(path: Path) -> Iterator[None]:
         raise StoreUnavailableError(message, remedy, where=path) from error
 
 
-def _create_locked(incoming: Path) -> tuple[Path, int]:
-    """A new file, locked by this process as long as it is open."""
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _create_locked(incoming: Path, free: FreeFiles, expected_bytes: int) -> tuple[Path, int]:
+    """A new file, or a free one, locked by this process as long as it is open."""
     while True:
         path = incoming / secrets.token_hex(16)
+        taken = free.take(expected_bytes, path)
+        if taken is not None:
+            return path, taken
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
         # A sweep that comes between the two lines above and below has the lock, and takes the file for abandoned.
-        if _try_lock(descriptor) and os.fstat(descriptor).st_nlink:
+        if hold(descriptor) and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _write_all(descriptor: int, payload: memoryview) -> None:
-    while payload.nbytes:
-        payload = payload[os.write(descriptor, payload) :]

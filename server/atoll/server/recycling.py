@@ -1,0 +1,207 @@
+"""Files that are not needed any more and are written over by the next that need one.
+
+Writing to pages that are in memory already is several times faster than to fresh ones, which the kernel must find, and
+on a virtual machine the host too: so large files of one round go to the next instead of to the kernel.
+
+What makes that safe:
+
+- A file changes hands only under an exclusive ``flock``. Who writes one holds it, and so does every reader's map of a
+  blob (shared): a file that anybody still uses is unlinked instead, as ever, and its bytes stay theirs.
+- Nothing is read from a recycled file but what its new owner has written: chunks lie where a record written after them
+  says, and every one is compared with its digest.
+- With ``scrub`` the old bytes are written over with zeros within seconds, on a thread of low priority. They would stay
+  on the disk longer had the file only been unlinked.
+
+The files are bounded in bytes, never kept while the disk runs short, and removed when none was wanted for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from atoll.server.disk import free_bytes, write_at
+
+log = logging.getLogger(__name__)
+
+SMALLEST_BYTES = 1 << 20
+"""Smaller files are not worth it."""
+MOST_BYTES = 16 << 30
+"""What lies free in one place, at most."""
+RESERVE_BYTES = 4 << 30
+"""Free space on the disk below which nothing is kept for later."""
+SCRUB_AFTER_S = 1.0
+"""A file that nobody takes for so long is written over with zeros: most go straight to the next round."""
+KEEP_S = 600.0
+"""A file that nobody takes for so long is removed."""
+_CLEAN = ".clean"
+_WASTE = 2
+"""A file is taken for something no smaller than this part of it."""
+_LOW_PRIORITY = 10
+_PIECE = bytes(1 << 20)
+
+
+class FreeFiles:
+    """A folder of free files, shared by any number of threads and processes.
+
+    Args:
+        folder: made when the first file is given.
+        scrub: write zeros over what lies there.
+    """
+
+    def __init__(self, folder: Path, *, scrub: bool) -> None:
+        self._folder = folder
+        self._scrub = scrub
+        self._wake = threading.Condition()
+        self._keeper: threading.Thread | None = None
+        if self._sizes():
+            self._watch()
+
+    def give(self, path: Path) -> None:
+        """Take over a file that its owner does not need any more; it is unlinked if it cannot be kept.
+
+        Raises:
+            OSError: if it can be neither kept nor removed.
+        """
+        if not self._keep(path):
+            path.unlink(missing_ok=True)
+
+    def take(self, wanted_bytes: int, to: Path) -> int | None:
+        """Make a free file of about that size ``to``: its descriptor, locked, open for reading and writing.
+
+        It holds old bytes and may be longer than wanted. None if there is none that fits; nothing is at ``to`` then.
+        """
+        if wanted_bytes < SMALLEST_BYTES:
+            return None
+        for size, path in sorted(self._sizes(), reverse=True):
+            if size > _WASTE * wanted_bytes:
+                continue
+            descriptor = _locked(path)
+            if descriptor is not None:
+                path.rename(to)
+                return descriptor
+        return None
+
+    def clear(self) -> None:
+        """Give the space back to the disk."""
+        for _, path in self._sizes():
+            path.unlink(missing_ok=True)
+
+    def _keep(self, path: Path) -> bool:
+        try:
+            found = path.stat()
+            if found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
+                return False
+            if found.st_size + sum(size for size, _ in self._sizes()) > MOST_BYTES:
+                return False
+            if free_bytes(path) < RESERVE_BYTES:
+                self.clear()
+                return False
+            descriptor = _locked(path)
+        except OSError:
+            return False
+        if descriptor is None:
+            return False
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            path.rename(self._folder / secrets.token_hex(8))
+        finally:
+            os.close(descriptor)
+        self._watch()
+        return True
+
+    def _sizes(self) -> list[tuple[int, Path]]:
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._folder.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # taken meanwhile
+                    found.append((path.stat().st_size, path))
+        return found
+
+    def _watch(self) -> None:
+        with self._wake:
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._tend, name="free-files", daemon=True)
+                self._keeper.start()
+            self._wake.notify()
+
+    def _tend(self) -> None:
+        """Scrub and remove what is due, until nothing is left."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+        while True:
+            with self._wake:
+                waits = list(self._waits())
+                if not waits:
+                    self._keeper = None
+                    return
+                self._wake.wait(min(waits))
+            try:
+                self._tidy()
+            except OSError as error:
+                log.warning("free files cannot be tended, they are removed: %s", error)
+                self.clear()
+
+    def _waits(self) -> Iterator[float]:
+        """Seconds until something is due, for each file."""
+        for path, age_s in self._ages():
+            dirty = self._scrub and path.suffix != _CLEAN
+            yield max(0.0, (SCRUB_AFTER_S if dirty else KEEP_S) - age_s) + 0.01
+
+    def _tidy(self) -> None:
+        for path, age_s in self._ages():
+            if age_s >= KEEP_S:
+                path.unlink(missing_ok=True)
+            elif self._scrub and path.suffix != _CLEAN and age_s >= SCRUB_AFTER_S:
+                _scrub(path)
+
+    def _ages(self) -> Iterator[tuple[Path, float]]:
+        """Seconds since each file came: being renamed changes its ``ctime``, whoever did it."""
+        now = time.time()
+        for _, path in self._sizes():
+            with contextlib.suppress(FileNotFoundError):
+                yield path, max(0.0, now - path.stat().st_ctime)
+
+
+def hold(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file, so that it is not written over, without waiting; whether that is granted."""
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor of the file at ``path`` with its lock; None if someone else has it, or it is not there any more."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        # Whoever had it between the two lines above and below has renamed it by now.
+        if hold(descriptor) and os.path.samestat(path.stat(), os.fstat(descriptor)):
+            return descriptor
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _scrub(path: Path) -> None:
+    descriptor = _locked(path)
+    if descriptor is None:
+        return
+    try:
+        size = os.fstat(descriptor).st_size
+        for start in range(0, size, len(_PIECE)):
+            write_at(descriptor, memoryview(_PIECE)[: min(len(_PIECE), size - start)], start)
+        path.rename(path.with_suffix(_CLEAN))
+    finally:
+        os.close(descriptor)
