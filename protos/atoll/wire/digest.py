@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 DIGEST_BYTES = 32
-DEFAULT_CHUNK_BYTES = 1 << 20
+DEFAULT_CHUNK_BYTES = 2 << 20
 MIN_CHUNK_BYTES = 1 << 10
 MAX_CHUNK_BYTES = 4 << 20
 _BLOB_DOMAIN = b"atoll blob 1\n"

@@ -28,6 +28,7 @@ from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
 from atoll.server.disk import Room
+from atoll.server.heap import keep_chunks
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -105,6 +106,7 @@ class Daemon:
         Raises:
             ServerError: if state, ports or evaluators cannot be used; nothing is left running.
         """
+        keep_chunks()
         try:
             return await self._start()
         except BaseException:

@@ -20,6 +20,7 @@ from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
 from atoll.server.disk import Room
+from atoll.server.heap import keep_chunks
 from atoll.server.identity import Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -52,6 +53,7 @@ class WorkerOrder(BaseModel):
 
 async def serve(order: WorkerOrder) -> None:
     """Serve until told to stop (SIGTERM, or the end of standard input)."""
+    keep_chunks()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopping.set)
