@@ -7,29 +7,35 @@ import numpy.typing as npt
 
 from atoll.client import Evaluation, Model, Participant, Task, Update
 
-_VALUE = np.float32(1e-3)
+Array = npt.NDArray[np.float32]
 
 
 class Idle(Participant):
-    """Hands in the same local weights each round; the platform computes local - global from them.
+    """Hands in local weights that differ from round to round, so that every round's model is new to everybody.
+
+    The platform computes local - global from them.
 
     Args:
-        weights: ``array`` holds them, as a trainer does (one model's worth of memory); ``constant`` is one number seen
-            as an array, for machines that run many participants.
+        weights: ``array`` holds them, as a trainer does (one model's worth of memory), and changes one element;
+            ``constant`` is one number seen as an array, for machines that run many participants.
     """
 
     examples = 1
 
     def __init__(self, weights: str = "array") -> None:
         self._constant = weights == "constant"
-        self._weights: dict[str, npt.NDArray[np.float32]] = {}
+        self._weights: dict[str, Array] = {}
 
     def fit(self, model: Model, task: Task) -> Update:
         """No training."""
-        del task
-        if not self._weights:
-            made = np.broadcast_to if self._constant else _filled
-            self._weights = {name: made(_VALUE, view.shape) for name, view in model.items()}
+        step = np.float32(1e-3 * (task.key.round % 100 + 1))
+        if self._constant:
+            self._weights = {name: np.broadcast_to(step, view.shape) for name, view in model.items()}
+        elif not self._weights:
+            self._weights = {name: np.full(view.shape, 1e-3, np.float32) for name, view in model.items()}
+        else:
+            for array in self._weights.values():
+                array.reshape(-1)[0] = step
         return Update(weights=self._weights, weight=1)
 
 
@@ -53,7 +59,3 @@ class Paced(Idle):
         """Something to report."""
         del task
         return Evaluation(metrics={"tensors": float(len(model))}, weight=1)
-
-
-def _filled(value: np.float32, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    return np.full(shape, value, np.float32)

@@ -9,8 +9,8 @@ What makes that safe:
   blob (shared): a file that anybody still uses is unlinked instead, as ever, and its bytes stay theirs.
 - Nothing is read from a recycled file but what its new owner has written: chunks lie where a record written after them
   says, and every one is compared with its digest.
-- With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They would stay
-  on the disk longer had the file only been unlinked.
+- With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They
+  would stay on the disk longer had the file only been unlinked.
 
 The files are bounded in bytes, never kept while the disk runs short, and removed when none was wanted for a while.
 """
@@ -38,7 +38,7 @@ MOST_BYTES = 16 << 30
 RESERVE_BYTES = 4 << 30
 """Free space on the disk below which nothing is kept for later."""
 SCRUB_AFTER_S = 15.0
-"""A file that nobody takes for so long is written over with zeros; rounds that follow at once write their own over it."""
+"""A file that nobody takes for so long is written over with zeros; a round that follows at once writes its own."""
 KEEP_S = 600.0
 """A file that nobody takes for so long is removed."""
 _CLEAN = ".clean"

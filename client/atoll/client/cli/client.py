@@ -14,6 +14,7 @@ from atoll.client.errors import UsageError
 from atoll.client.locate import make_participant
 from atoll.client.policy_file import read_policy
 from atoll.client.run import Access, default_state, run
+from atoll.wire.heap import keep_chunks
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -78,6 +79,7 @@ def start(
     The first start spends the join token on an identity that stays in --state.
     """
     logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    keep_chunks()
     access = Access(_token(join), state, options["server"], options["insecure"], options["participant"])
     run(
         make_participant(trainer, dict(arguments)),

@@ -130,6 +130,44 @@ def mean(sums: npt.NDArray[np.int64], divisor: float, means: npt.NDArray[np.floa
         means[at] = np.float64(sums[at]) / divisor
 
 
+def average(
+    sums: npt.NDArray[np.int64], old: Vector, settings: tuple[float, float], mask: int, new: Vector, bits: Vector
+) -> tuple[int, float]:
+    """The mean, its norm, the new weights and whether they are finite, in one pass; settings are (divisor, lr).
+
+    The same operations in the same order as ``mean``, ``inspect``, ``old + lr * mean`` in float64 and a rounding to the
+    type of ``new`` one after another. ``bits`` is the memory of ``new`` as integers. Returns the bits of the largest
+    new magnitude and the sum of squares of the means.
+    """
+    divisor, lr = settings
+    squares = np.zeros(LANES, np.float64)
+    largest = np.zeros(LANES, bits.dtype)
+    whole = sums.size // LANES * LANES
+    for start in range(0, whole, LANES):
+        part = sums[start : start + LANES]
+        part_old = old[start : start + LANES]
+        part_new = new[start : start + LANES]
+        part_bits = bits[start : start + LANES]
+        for lane in range(LANES):
+            value = np.float64(part[lane]) / divisor
+            squares[lane] += value * value
+            part_new[lane] = value * lr + part_old[lane]
+        for lane in range(LANES):
+            largest[lane] = max(largest[lane], part_bits[lane] & mask)
+    for at in range(whole, sums.size):
+        value = np.float64(sums[at]) / divisor
+        squares[at - whole] += value * value
+        new[at] = value * lr + old[at]
+        largest[at - whole] = max(largest[at - whole], bits[at] & mask)
+    width = LANES // 2
+    while width:
+        for lane in range(width):
+            squares[lane] += squares[lane + width]
+            largest[lane] = max(largest[lane], largest[lane + width])
+        width //= 2
+    return int(largest[0]), float(squares[0])
+
+
 def adaptive_with(second_moment: SecondMoment) -> Adaptive:
     """The loop of Reddi et al. 2021, Algorithm 2, with the given rule for v (from v, the squared mean update, beta2).
 

@@ -7,8 +7,8 @@ inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures
 Compiling takes about three seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
 does it before the first round. The cache lies in ``__pycache__`` beside this file or, where that is read-only, in the
 user's cache directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. With none
-writable every start compiles, and a warning says so. There are nine signatures: two loops for four encodings, and the
-division.
+writable every start compiles, and a warning says so. There are ten signatures: two loops for four
+encodings, the division, and the plain average.
 """
 
 from __future__ import annotations
@@ -130,6 +130,23 @@ def mean(sums: npt.NDArray[np.int64], divisor: float, means: npt.NDArray[np.floa
     _mean_loop()(sums, divisor, means)
 
 
+def average(
+    sums: npt.NDArray[np.int64], divisor: float, lr: float, old: Buffer, new: npt.NDArray[np.float32]
+) -> Inspection:
+    """Write ``old + lr * sums / divisor`` to ``new``, of the same shape (n,), float32 both.
+
+    Bit for bit what ``mean``, a float64 product and sum, and one rounding give.
+
+    Returns:
+        ``finite`` and ``max_abs`` of the new values; ``sum_squares`` of the mean.
+    """
+    stored = as_stored(old, Encoding.FLOAT32)
+    mask = np.iinfo(np.int32).max
+    bits, sum_squares = _average_loop()(sums, stored, (divisor, lr), mask, new, new.view(np.int32))
+    max_abs = _magnitude(bits, Encoding.FLOAT32)
+    return Inspection(math.isfinite(max_abs), max_abs, float(sum_squares))
+
+
 def warm() -> float:
     """Compile every loop now, so that no round pays for it; returns the seconds it took (0 the next time).
 
@@ -137,6 +154,7 @@ def warm() -> float:
     """
     started = time.perf_counter()
     _mean_loop()
+    _average_loop()
     for encoding in Encoding:
         _fold_loop(encoding)
         _inspect_loop(encoding)
@@ -161,6 +179,19 @@ def _fold_loop(encoding: Encoding) -> _loops.Fold:
 def _mean_loop() -> Callable[[npt.NDArray[np.int64], float, npt.NDArray[np.float64]], None]:
     sums, means = array_type(np.int64), array_type(np.float64, writable=True)
     return compiled(_loops.mean, (sums, scalar_type(np.float64), means))
+
+
+@cache
+def _average_loop() -> Callable[..., tuple[int, float]]:
+    signature = (
+        array_type(np.int64),
+        array_type(np.float32),
+        tuple_type(np.float64, 2),
+        scalar_type(np.int32),
+        array_type(np.float32, writable=True),
+        array_type(np.int32, writable=True),
+    )
+    return compiled(_loops.average, signature)
 
 
 @cache

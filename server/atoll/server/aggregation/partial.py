@@ -89,13 +89,22 @@ def mean_block(
     Raises:
         AggregationError: if nothing was folded, or for a block outside the model.
     """
-    if not partial.total_weight:
-        raise AggregationError("the sum holds no update, so it has no mean", "abandon the round instead")
+    check_not_empty(partial)
     if not 0 <= start <= stop <= partial.size:
         raise AggregationError(f"block [{start}, {stop}) is outside the model's [0, {partial.size})")
     means = np.empty(stop - start) if out is None else out
     kernel.mean(partial.sum_block(start, stop), partial.total_weight * partial.grid.scale, means)
     return means
+
+
+def check_not_empty(partial: PartialSum) -> None:
+    """Check that there is a mean.
+
+    Raises:
+        AggregationError: if nothing was folded.
+    """
+    if not partial.total_weight:
+        raise AggregationError("the sum holds no update, so it has no mean", "abandon the round instead")
 
 
 def check_mergeable(one: PartialSum, other: PartialSum) -> None:

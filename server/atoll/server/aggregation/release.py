@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from atoll.server.aggregation import kernel
 from atoll.server.aggregation.background import MAX_PENDING, BackgroundWriter, Sink
 from atoll.server.aggregation.errors import ReleaseError
 from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
-from atoll.server.aggregation.partial import PartialSum, mean_block
+from atoll.server.aggregation.partial import PartialSum, check_not_empty, mean_block
 from atoll.server.aggregation.workspace import Workspace, decode_into
 from atoll.wire.encoding import Encoding, decode
 from atoll.wire.layout import Layout
@@ -38,6 +38,20 @@ _MODEL = "model"  # cannot be the name of a state tensor
 _AVERAGE = FedAvg()
 
 
+@runtime_checkable
+class Readable(Protocol):
+    """Bytes that are checked as they are read; ``atoll.server.stores.Blob`` is one."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many."""
+        ...
+
+    def read(self, start: int, stop: int, /) -> memoryview:
+        """The bytes [start, stop)."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class OldModel:
     """What the round started from.
@@ -47,7 +61,7 @@ class OldModel:
         state: the optimiser's tensors by name, float32 of N elements each; empty before the first release.
     """
 
-    model: Buffer
+    model: Buffer | Readable
     state: Mapping[str, Buffer] = field(default_factory=dict)
 
 
@@ -115,15 +129,21 @@ def release_model(
         Exception: what a sink raised.
     """
     _check_inputs(layout, partial, optimiser, old, new)
+    check_not_empty(partial)
     _check_averaged(layout, averaged)
     squares = []
     work = Workspace(min(RELEASE_BLOCK, layout.size), MAX_PENDING + 1, optimiser.state_names)
     with BackgroundWriter({_MODEL: new.model, **new.state}) as writer:
         for block in _blocks(layout, averaged):
-            mean = mean_block(partial, block.start, block.stop, out=work.mean[: block.size])
-            squares.append(kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares)
-            pieces = _next(block, optimiser, old, work)
-            _check_finite(layout, block, pieces)
+            rule = _AVERAGE if block.averaged else optimiser
+            if isinstance(rule, FedAvg) and block.encoding is Encoding.FLOAT32 and not optimiser.state_names:
+                pieces, sum_squares = _next_average(layout, block, partial, rule.lr, old, work)
+            else:
+                mean = mean_block(partial, block.start, block.stop, out=work.mean[: block.size])
+                sum_squares = kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares
+                pieces = _next(block, optimiser, old, work)
+                _check_finite(layout, block, pieces)
+            squares.append(sum_squares)
             writer.append(pieces)
         writer.finish()
     return Released(
@@ -133,14 +153,26 @@ def release_model(
     )
 
 
+def _next_average(
+    layout: Layout, block: _Block, partial: PartialSum, lr: float, old: OldModel, work: Workspace
+) -> tuple[dict[str, npt.NDArray[np.generic]], float]:
+    """The commonest release in one pass: the block's new float32 weights, and the sum of squares of its mean."""
+    new = work.next_set().values(block.size, Encoding.FLOAT32)
+    divisor = partial.total_weight * partial.grid.scale
+    found = kernel.average(partial.sum_block(block.start, block.stop), divisor, lr, _old_bytes(old, block), new)
+    pieces: dict[str, npt.NDArray[np.generic]] = {_MODEL: new}
+    if not found.finite:
+        _check_finite(layout, block, pieces)
+    return pieces, found.sum_squares
+
+
 def _next(
     block: _Block, optimiser: ServerOptimiser, old: OldModel, work: Workspace
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The block's pieces of the new model and state, in the workspace's next set of results."""
     size, result = block.size, work.next_set()
     weights, mean = work.weights[:size], work.mean[:size]
-    old_bytes = memoryview(old.model).cast("B")[block.byte_start : block.byte_start + size * block.encoding.itemsize]
-    decode_into(weights, old_bytes, block.encoding)
+    decode_into(weights, _old_bytes(old, block), block.encoding)
     state, out = _state_of(block, optimiser, old), Applied(work.new_weights[:size], result.state(size))
     with np.errstate(over="ignore", invalid="ignore"):
         if block.averaged:
@@ -150,6 +182,17 @@ def _next(
         else:
             optimiser.apply(state, weights, mean, out)
     return {_MODEL: result.encode(out.weights, block.encoding), **out.state}
+
+
+def _old_bytes(old: OldModel, block: _Block) -> memoryview:
+    start, stop = block.byte_start, block.byte_start + block.size * block.encoding.itemsize
+    if isinstance(old.model, Readable):
+        return old.model.read(start, stop)
+    return memoryview(old.model).cast("B")[start:stop]
+
+
+def _size_bytes(source: Buffer | Readable) -> int:
+    return source.size_bytes if isinstance(source, Readable) else memoryview(source).nbytes
 
 
 def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State:
@@ -175,7 +218,7 @@ def _check_inputs(
     layout: Layout, partial: PartialSum, optimiser: ServerOptimiser, old: OldModel, new: NewModel
 ) -> None:
     sizes = {"the sum's elements": (partial.size, layout.size)}
-    sizes["the old model's bytes"] = (memoryview(old.model).nbytes, layout.size_bytes)
+    sizes["the old model's bytes"] = (_size_bytes(old.model), layout.size_bytes)
     for name, buffer in old.state.items():
         sizes[f"the bytes of state {name!r}"] = (memoryview(buffer).nbytes, layout.size * STATE_BYTES)
     for what, (found, expected) in sizes.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,9 +53,13 @@ class ResultSet:
         """The state's room for a block of ``size`` elements."""
         return {name: room[:size] for name, room in self._state.items()}
 
+    def values(self, size: int, encoding: Encoding) -> npt.NDArray[Any]:
+        """The weights' room for a block of ``size`` elements, in the encoding's storage dtype."""
+        return self._encoded[: size * encoding.itemsize].view(encoding.storage)
+
     def encode(self, values: npt.NDArray[np.float64], encoding: Encoding) -> npt.NDArray[np.generic]:
         """The values in the encoding's storage dtype, rounded to nearest, ties to even; too large becomes infinite."""
-        stored = self._encoded[: values.size * encoding.itemsize].view(encoding.storage)
+        stored = self.values(values.size, encoding)
         with np.errstate(over="ignore"):
             if encoding is Encoding.BFLOAT16:
                 for cut in _pieces(values.size):

@@ -229,7 +229,7 @@ class Releaser:
                 self._layout,
                 total,
                 self._optimiser,
-                OldModel(_whole(model), {name: _whole(blob) for name, blob in old.items()}),
+                OldModel(model, {name: _whole(blob) for name, blob in old.items()}),
                 NewModel(sink, sinks),
             )
             manifest = sink.commit()

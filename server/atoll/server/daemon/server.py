@@ -28,7 +28,6 @@ from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
 from atoll.server.disk import Room
-from atoll.server.heap import keep_chunks
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -46,6 +45,7 @@ from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.telling import Telling
 from atoll.wire.loopback import is_loopback
+from atoll.wire.heap import keep_chunks
 from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
 from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,

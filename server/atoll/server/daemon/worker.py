@@ -20,7 +20,6 @@ from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
 from atoll.server.disk import Room
-from atoll.server.heap import keep_chunks
 from atoll.server.identity import Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -32,6 +31,8 @@ from atoll.server.rpc.worker import WorkerService
 from atoll.server.stores import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
+from atoll.server.stores.store import BLOBS_FOLDER
+from atoll.wire.heap import keep_chunks
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 
 THREADS = 4

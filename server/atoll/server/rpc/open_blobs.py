@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from atoll.server.stores import Blob, BlobStore
+from atoll.wire.chunks import frame_download
+
+KEPT_FRAMES = 4
+"""Serialised chunks of a blob that are kept for those who read it side by side."""
+
+
+class SharedBlob:
+    """An open blob whose chunks are verified once and serialised once for all who read them at about the same time."""
+
+    def __init__(self, blob: Blob) -> None:
+        self.manifest = blob.manifest
+        self._blob = blob
+        self._frames: OrderedDict[int, bytes] = OrderedDict()
+
+    def frame(self, index: int) -> bytes:
+        """Chunk ``index`` as a ``DownloadResponse``. Thread-safe: a race only makes the same frame twice.
+
+        Raises:
+            BlobDamagedError: if it does not match its digest.
+        """
+        found = self._frames.get(index)
+        if found is None:
+            found = self._frames[index] = frame_download(index, self._blob.chunk(index))
+            while len(self._frames) > KEPT_FRAMES:
+                with contextlib.suppress(KeyError):  # another thread took the last one
+                    self._frames.popitem(last=False)
+        return found
 
 
 @dataclass(eq=False)
@@ -16,7 +44,7 @@ class _Entry:
     readers: int = 0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    blob: Blob | None = None
+    blob: SharedBlob | None = None
 
 
 class OpenBlobs:
@@ -28,7 +56,7 @@ class OpenBlobs:
         self._entries: dict[str, _Entry] = {}
 
     @contextlib.asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[Blob]:
+    async def open(self, name: str) -> AsyncIterator[SharedBlob]:
         """The blob of that name.
 
         Raises:
@@ -45,11 +73,11 @@ class OpenBlobs:
                 del self._entries[name]
                 entry.stack.close()
 
-    async def _opened(self, entry: _Entry, name: str) -> Blob:
+    async def _opened(self, entry: _Entry, name: str) -> SharedBlob:
         async with entry.lock:
             if entry.blob is not None:
                 return entry.blob
             opening, loop = self._blobs.open(name), asyncio.get_running_loop()
             blob: Blob = await loop.run_in_executor(self._executor, entry.stack.enter_context, opening)
-            entry.blob = blob
-            return blob
+            entry.blob = SharedBlob(blob)
+            return entry.blob

@@ -24,8 +24,8 @@ from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
-from atoll.server.stores import Blob, BlobStore
-from atoll.wire.chunks import Chunk, UploadKey, frame_download, header_to_proto, key_from_proto, parse_upload
+from atoll.server.stores import BlobStore
+from atoll.wire.chunks import Chunk, UploadKey, header_to_proto, key_from_proto, parse_upload
 from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -114,8 +114,8 @@ class TransferService:
                 chunks = _chunks_asked(request, blob.manifest.chunk_count)
                 coming = None
                 for index in chunks:
-                    message = await (coming or self._call(_framed, blob, index))
-                    coming = self._call(_framed, blob, index + 1) if index + 1 in chunks else None
+                    message = await (coming or self._call(blob.frame, index))
+                    coming = self._call(blob.frame, index + 1) if index + 1 in chunks else None
                     await watch.check()
                     self._meter.downloaded_chunks += 1
                     self._meter.downloaded_bytes += len(message)
@@ -229,10 +229,6 @@ def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> range:
             "ask for chunks within the manifest",
         )
     return range(request.first_chunk, min(total, request.first_chunk + (request.chunk_count or total)))
-
-
-def _framed(blob: Blob, index: int) -> bytes:
-    return frame_download(index, blob.chunk(index))
 
 
 def _check_same(receipt: ReportReceipt, request: transfer_pb2.ReportRequest) -> None:

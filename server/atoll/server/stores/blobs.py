@@ -65,6 +65,11 @@ class Blob(Protocol):
         """Size, cut and chunk digests."""
         ...
 
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it has."""
+        ...
+
     def chunk(self, index: int) -> memoryview:
         """The bytes of one chunk, verified.
 

@@ -235,6 +235,7 @@ class MappedBlob:
         self._view = view
         self._verified = bytearray(manifest.chunk_count)  # one flag a chunk; a race only verifies one twice
         self.manifest = manifest
+        self.size_bytes = manifest.size_bytes
 
     def chunk(self, index: int) -> memoryview:
         """The bytes of one chunk, verified: see ``Blob``."""
