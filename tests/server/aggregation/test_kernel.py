@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import atoll.server.aggregation as package
-from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, inspect, warm
+from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, inspect, kernel, warm
 from atoll.server.aggregation._jit import array_type, compiled
 from atoll.server.aggregation.kernel import fold, mean
 from atoll.wire.chunks import ElementRange
@@ -219,3 +219,25 @@ def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path
     assert done.stdout.strip() == "1.0", done.stderr
     assert "NUMBA_CACHE_DIR" in done.stderr
     assert logging.getLevelName(logging.WARNING) in done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 1000, 4096])
+def test_the_plain_average_is_bit_for_bit_its_steps_one_after_another(size: int) -> None:
+    rng = np.random.default_rng(size)
+    sums = rng.integers(-(2**60), 2**60, size)
+    old = rng.standard_normal(size).astype(np.float32)
+    divisor, lr = 3.0 * 2.0**40, 0.7
+    new, means = np.empty(size, np.float32), np.empty(size)
+    found = kernel.average(sums, divisor, lr, old.tobytes(), new)
+    kernel.mean(sums, divisor, means)
+    expected = (means * lr + old).astype(np.float32)
+    assert new.tobytes() == expected.tobytes()
+    assert found.sum_squares == inspect(means.data, Encoding.FLOAT64).sum_squares
+    assert (found.finite, found.max_abs) == (True, float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("at", [0, 130, 255])
+def test_the_plain_average_tells_of_what_is_not_finite(at: int) -> None:
+    old = np.zeros(256, np.float32)
+    old[at] = np.inf
+    assert not kernel.average(np.zeros(256, np.int64), 1.0, 1.0, old.data, np.empty(256, np.float32)).finite

@@ -249,3 +249,64 @@ class TestDropping:
         assert spool.runs() == [RUN, "rbbbbbbbbbbbb"]
         spool.drop_run(RUN)
         assert spool.runs() == ["rbbbbbbbbbbbb"]
+
+
+LARGE = 1 << 18
+"""Elements whose payload is worth keeping the file for."""
+
+
+class TestRecycling:
+    """Files of a dropped round go to later uploads; whose bytes come out is decided by records and digests alone."""
+
+    def test_a_later_upload_is_written_over_an_earlier_one(self, spool: Spool) -> None:
+        before = write(spool, ref(), chunks_of(values_of(1, LARGE), LARGE))
+        inode = before.stat().st_ino
+        spool.drop_through(RUN, (0, 0), ())
+        values = values_of(2, LARGE)
+        segment = spool.open_segment(ref(BOB, at=(1, 0)), expected_bytes=4 * LARGE)
+        for chunk in chunks_of(values, LARGE // 4)[:3]:
+            segment.append(chunk.header, chunk.payload, 1.0, 2.0)
+        segment.close()
+        data = spool.folder(ref(BOB, at=(1, 0))) / f"{segment.name}.data"
+        assert data.stat().st_ino == inode
+        assert data.read_bytes()[3 * LARGE :] == values_of(1, LARGE).tobytes()[3 * LARGE :]
+        usage = spool.usage(ref(BOB, at=(1, 0)))
+        assert (usage.payload_bytes, usage.chunks, usage.segments) == (3 * LARGE, 3, 1)
+        for seen in (spool, Spool(spool.root)):
+            assert received(seen, ref(BOB, at=(1, 0))) == ranges(chunks_of(values, LARGE // 4)[:3])
+
+    def test_old_bytes_are_never_taken_for_new_ones(self, spool: Spool) -> None:
+        """A power failure loses the new payload but not its record: the file still holds the old one, whole."""
+        old, new = chunks_of(values_of(1, LARGE), LARGE), chunks_of(values_of(2, LARGE), LARGE)
+        write(spool, ref(), old)
+        spool.drop_through(RUN, (0, 0), ())
+        segment = spool.open_segment(ref(BOB, at=(1, 0)), expected_bytes=4 * LARGE)
+        segment.append(new[0].header, new[0].payload, 1.0, 2.0)
+        segment.close()
+        data = spool.folder(ref(BOB, at=(1, 0))) / f"{segment.name}.data"
+        data.write_bytes(bytes(old[0].payload))
+        assert Spool(spool.root).received(ref(BOB, at=(1, 0))) == []
+
+    def test_a_stream_that_still_writes_keeps_its_file(self, spool: Spool) -> None:
+        """Its round is over; what it still sends must not end up in somebody else's upload."""
+        late = spool.open_segment(ref(), expected_bytes=4 * LARGE)
+        chunk = chunks_of(values_of(1, LARGE), LARGE)[0]
+        late.append(chunk.header, chunk.payload, 1.0, 2.0)
+        spool.drop_through(RUN, (0, 0), ())
+        values = values_of(2, LARGE)
+        other = spool.open_segment(ref(BOB, at=(1, 0)), expected_bytes=4 * LARGE)
+        kept = chunks_of(values, LARGE)[0]
+        other.append(kept.header, kept.payload, 1.0, 2.0)
+        late.append(chunk.header, chunk.payload, 1.0, 2.0)
+        late.close()
+        other.close()
+        data = spool.folder(ref(BOB, at=(1, 0))) / f"{other.name}.data"
+        assert data.read_bytes() == values.tobytes()
+
+    def test_free_files_are_no_run(self, spool: Spool) -> None:
+        write(spool, ref(), chunks_of(values_of(1, LARGE), LARGE))
+        spool.drop_run(RUN)
+        assert len(list((spool.root / ".free").iterdir())) == 1
+        assert spool.runs() == []
+        spool.make_room()
+        assert list((spool.root / ".free").iterdir()) == []

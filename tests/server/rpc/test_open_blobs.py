@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from atoll.server.rpc.open_blobs import OpenBlobs
+from atoll.server.rpc.open_blobs import KEPT_FRAMES, OpenBlobs
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore
+from atoll.wire.chunks import frame_download
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def test_readers_at_the_same_time_share_a_blob(store: DirectoryBlobStore, 
     name = blob_of(store, b"model")
     async with shared.open(name) as one, shared.open(name) as other:
         assert one is other
-        assert bytes(one.chunk(0)) == b"model"
+        assert one.frame(0) == frame_download(0, b"model")
     async with shared.open(name) as later:
         assert later is not one
     assert shared._entries == {}
@@ -47,13 +48,25 @@ async def test_readers_that_come_together_open_it_once(store: DirectoryBlobStore
     assert len(set(await asyncio.gather(*(read() for _ in range(8))))) == 1
 
 
+async def test_a_chunk_is_serialised_once_for_those_side_by_side(store: DirectoryBlobStore, shared: OpenBlobs) -> None:
+    with store.create(chunk_bytes=1024) as writer:
+        writer.write(bytes(1024 * (KEPT_FRAMES + 2)))
+        name = writer.commit().name
+    async with shared.open(name) as one, shared.open(name) as other:
+        frames = [one.frame(index) for index in range(KEPT_FRAMES + 2)]
+        assert other.frame(KEPT_FRAMES + 1) is frames[-1]
+        assert other.frame(0) == frames[0]
+        assert other.frame(0) is not frames[0], "only the last few are kept"
+
+
 async def test_the_last_reader_keeps_it_open(store: DirectoryBlobStore, shared: OpenBlobs) -> None:
     name = blob_of(store, b"model")
     async with shared.open(name):
         async with shared.open(name) as blob:
             pass
         store.set_aside(name)
-        assert bytes(blob.chunk(0)) == b"model"
+        store.sweep()
+        assert blob.frame(0) == frame_download(0, b"model")
 
 
 async def test_a_blob_that_is_missing_is_not_remembered(store: DirectoryBlobStore, shared: OpenBlobs) -> None:

@@ -287,3 +287,40 @@ def test_a_place_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
 def test_the_directory_store_is_a_blob_store(blobs: DirectoryBlobStore) -> None:
     as_interface: BlobStore = blobs
     assert as_interface is blobs
+
+
+LARGE = 1 << 20
+
+
+def test_a_new_blob_is_written_over_a_deleted_one(blobs: DirectoryBlobStore) -> None:
+    old = _put(blobs, _content(LARGE + 5))
+    inode = _path(blobs, old.name).stat().st_ino
+    blobs.delete(old.name)
+    content = _content(LARGE)
+    with blobs.create(chunk_bytes=CHUNK, expected_bytes=LARGE) as writer:
+        writer.write(content)
+        made = writer.commit()
+    assert _path(blobs, made.name).stat().st_ino == inode
+    assert _get(blobs, made.name) == content
+    assert list(blobs.names()) == [made.name]
+    blobs.verify(made.name)
+
+
+def test_a_deleted_blob_that_is_read_stays_what_it_was(blobs: DirectoryBlobStore) -> None:
+    content = _content(LARGE)
+    old = _put(blobs, content)
+    with blobs.open(old.name) as blob:
+        view = blob.read(0, LARGE)
+    blobs.delete(old.name)
+    with blobs.create(expected_bytes=LARGE) as writer:
+        writer.write(bytes(LARGE))
+        writer.commit()
+    assert bytes(view) == content
+
+
+def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobStore) -> None:
+    blobs.delete(_put(blobs, _content(LARGE)).name)
+    with blobs.create(expected_bytes=LARGE) as writer:
+        writer.write(b"begun")
+    assert list(blobs.names()) == []
+    assert list((blobs.root / "incoming").iterdir()) == []

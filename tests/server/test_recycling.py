@@ -1,0 +1,174 @@
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atoll.server import recycling
+from atoll.server.recycling import SMALLEST_BYTES, FreeFiles
+
+SIZE = SMALLEST_BYTES
+OLD = b"\xaa" * SIZE
+
+
+@pytest.fixture
+def free(tmp_path: Path) -> FreeFiles:
+    return FreeFiles(tmp_path / "free", scrub=False)
+
+
+@pytest.fixture
+def spent(tmp_path: Path) -> Path:
+    return made(tmp_path / "spent")
+
+
+def made(path: Path, content: bytes = OLD) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def lying(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "free").glob("*"))
+
+
+def taken(free: FreeFiles, wanted_bytes: int, to: Path) -> Iterator[int]:
+    descriptor = free.take(wanted_bytes, to)
+    if descriptor is not None:
+        os.close(descriptor)
+        yield descriptor
+
+
+def test_a_file_goes_to_the_next_that_needs_one(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
+    inode = spent.stat().st_ino
+    free.give(spent)
+    assert not spent.exists()
+    descriptor = free.take(SIZE, tmp_path / "next")
+    assert descriptor is not None
+    assert (tmp_path / "next").stat().st_ino == inode == os.fstat(descriptor).st_ino
+    assert lying(tmp_path) == []
+    os.close(descriptor)
+
+
+def test_who_takes_a_file_holds_its_lock(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
+    free.give(spent)
+    descriptor = free.take(SIZE, tmp_path / "next")
+    assert descriptor is not None
+    with (tmp_path / "next").open("rb") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
+def test_a_file_that_anybody_uses_is_unlinked_and_stays_theirs(
+    free: FreeFiles, spent: Path, tmp_path: Path, kind: int
+) -> None:
+    """A late writer must not write into what belongs to someone else by now, nor a reader find other bytes."""
+    with spent.open("rb") as user:
+        fcntl.flock(user, kind)
+        free.give(spent)
+        assert not spent.exists()
+        assert lying(tmp_path) == []
+        assert user.read() == OLD
+
+
+def test_a_file_with_a_second_name_is_not_written_over(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
+    """Back-ups may link files instead of copying them."""
+    (tmp_path / "backup").hardlink_to(spent)
+    free.give(spent)
+    assert lying(tmp_path) == []
+    assert (tmp_path / "backup").read_bytes() == OLD
+
+
+def test_small_files_are_not_worth_it(free: FreeFiles, tmp_path: Path) -> None:
+    free.give(made(tmp_path / "small", OLD[:-1]))
+    assert lying(tmp_path) == []
+    assert list(taken(free, SIZE - 1, tmp_path / "next")) == []
+
+
+def test_a_file_is_not_wasted_on_something_much_smaller(free: FreeFiles, tmp_path: Path) -> None:
+    free.give(made(tmp_path / "large", OLD * 3))
+    assert free.take(SIZE, tmp_path / "next") is None
+    assert not (tmp_path / "next").exists()
+    assert len(list(taken(free, 2 * SIZE, tmp_path / "next"))) == 1
+
+
+def test_what_is_kept_is_bounded(free: FreeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycling, "MOST_BYTES", 2 * SIZE)
+    for number in range(3):
+        free.give(made(tmp_path / str(number)))
+    assert len(lying(tmp_path)) == 2
+
+
+def test_a_disk_that_runs_short_gets_everything_back(
+    free: FreeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free.give(made(tmp_path / "one"))
+    monkeypatch.setattr(recycling, "free_bytes", lambda _: recycling.RESERVE_BYTES - 1)
+    free.give(made(tmp_path / "other"))
+    assert lying(tmp_path) == []
+    assert not (tmp_path / "other").exists()
+
+
+def ended(free: FreeFiles) -> None:
+    """Wait until the thread that tends the files has nothing left to do."""
+    keeper = free._keeper
+    if keeper is not None:
+        keeper.join(30)
+        assert not keeper.is_alive()
+
+
+def test_old_bytes_are_written_over_soon(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
+    scrubbed = threading.Event()
+    rename = Path.rename
+
+    def told(self: Path, target: Path) -> Path:
+        renamed = rename(self, target)
+        if Path(target).suffix == ".clean":
+            scrubbed.set()
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", told)
+    free = FreeFiles(tmp_path / "free", scrub=True)
+    free.give(spent)
+    assert scrubbed.wait(30)
+    (found,) = lying(tmp_path)
+    assert found.read_bytes() == bytes(SIZE)
+
+
+def test_what_a_killed_process_left_is_scrubbed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "free").mkdir()
+    made(tmp_path / "free" / "left")
+    monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
+    monkeypatch.setattr(recycling, "KEEP_S", 0.5)
+    ended(FreeFiles(tmp_path / "free", scrub=True))
+    assert lying(tmp_path) == []
+
+
+def test_what_nobody_wants_is_removed(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recycling, "KEEP_S", 0.0)
+    free = FreeFiles(tmp_path / "free", scrub=False)
+    free.give(spent)
+    ended(free)
+    assert lying(tmp_path) == []
+
+
+def test_two_never_get_the_same_file(free: FreeFiles, tmp_path: Path) -> None:
+    for number in range(20):
+        free.give(made(tmp_path / str(number)))
+    got: list[int] = []
+
+    def take(who: int) -> None:
+        for number in range(20):
+            descriptor = free.take(SIZE, tmp_path / f"{who}-{number}")
+            if descriptor is not None:
+                got.append(os.fstat(descriptor).st_ino)
+                os.close(descriptor)
+
+    threads = [threading.Thread(target=take, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == len(set(got)) == 20
