@@ -295,7 +295,8 @@ LARGE = 1 << 20
 def test_a_new_blob_is_written_over_a_deleted_one(blobs: DirectoryBlobStore) -> None:
     old = _put(blobs, _content(LARGE + 5))
     inode = _path(blobs, old.name).stat().st_ino
-    blobs.delete(old.name)
+    blobs.set_aside(old.name)
+    blobs.sweep()
     content = _content(LARGE)
     with blobs.create(chunk_bytes=CHUNK, expected_bytes=LARGE) as writer:
         writer.write(content)
@@ -311,7 +312,8 @@ def test_a_deleted_blob_that_is_read_stays_what_it_was(blobs: DirectoryBlobStore
     old = _put(blobs, content)
     with blobs.open(old.name) as blob:
         view = blob.read(0, LARGE)
-    blobs.delete(old.name)
+    blobs.set_aside(old.name)
+    blobs.sweep()
     with blobs.create(expected_bytes=LARGE) as writer:
         writer.write(bytes(LARGE))
         writer.commit()
@@ -319,7 +321,8 @@ def test_a_deleted_blob_that_is_read_stays_what_it_was(blobs: DirectoryBlobStore
 
 
 def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobStore) -> None:
-    blobs.delete(_put(blobs, _content(LARGE)).name)
+    blobs.set_aside(_put(blobs, _content(LARGE)).name)
+    blobs.sweep()
     with blobs.create(expected_bytes=LARGE) as writer:
         writer.write(b"begun")
     assert list(blobs.names()) == []

@@ -44,8 +44,8 @@ from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.telling import Telling
-from atoll.wire.loopback import is_loopback
 from atoll.wire.heap import keep_chunks
+from atoll.wire.loopback import is_loopback
 from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
 from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,

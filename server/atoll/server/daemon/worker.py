@@ -31,7 +31,6 @@ from atoll.server.rpc.worker import WorkerService
 from atoll.server.stores import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
-from atoll.server.stores.store import BLOBS_FOLDER
 from atoll.wire.heap import keep_chunks
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 

@@ -94,6 +94,7 @@ def read_extent(path: Path) -> Extent:
     Raises:
         OSError: if the index cannot be read.
     """
+    chunks = 0
     try:
         with path.open("rb") as file:
             chunks = os.fstat(file.fileno()).st_size // RECORD_BYTES
