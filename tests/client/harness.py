@@ -176,6 +176,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.reported: dict[str, str] = {}
         self.download_starts: list[int] = []
         self.upload_streams: list[int] = []
+        self.manifests = 0
         self.metadata: list[tuple[str, str]] = []
         self.return_spread_s = 0.0
         self.port = 0
@@ -269,6 +270,12 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         message.MergeFrom(part.Participate(**fields))
         return message
 
+    def inline(self, **changes: Any) -> tensors_pb2.TensorSet:
+        """What makes the current model come along with an invitation, as its ``inputs``."""
+        fields: dict[str, Any] = {"name": "model", "layout": layout_to_proto(self.layout), "blob": self.manifest.name}
+        fields |= {"content": self.blob, "chunk_bytes": self.manifest.chunk_bytes}
+        return tensors_pb2.TensorSet(**(fields | changes))
+
     def invite(self, *args: Any, **kwargs: Any) -> None:
         self.push(part.CheckInResponse(participate=self.participate(*args, **kwargs)))
 
@@ -323,6 +330,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
     async def GetManifest(  # noqa: N802
         self, request: transfer_pb2.GetManifestRequest, context: Context
     ) -> transfer_pb2.GetManifestResponse:
+        self.manifests += 1
         if request.blob != self.manifest.name:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no blob {request.blob}")
         return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(self.manifest))
@@ -383,6 +391,10 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, faults.bar_report)
         if faults.refuse_report is not None:
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, faults.refuse_report)
+        if request.update:
+            chunk = transfer_pb2.UploadRequest.FromString(request.update)
+            upload = self.uploads.setdefault(chunk.key.upload_id, Upload())
+            upload.headers[0], upload.payloads[0] = header_from_proto(chunk.chunk), chunk.payload
         if request.upload_id:
             await self._commit(request, context)
         if faults.lose_report_ack:

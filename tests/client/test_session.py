@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import random
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
-from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated
+from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated, running
 
 ACCEPTED, DECLINED, FAILED = (
     part.TaskReply.VERDICT_ACCEPTED,
@@ -261,6 +262,42 @@ async def test_stop_ends_training_and_nothing_is_sent(server: Federation, start:
     assert trainer.tasks[0].stop_reason == "over-selected"
     assert (await server.report()).round.round == 1
     assert server.reports.empty()
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[Federation]:
+    """A federation whose model and updates are small enough to come along with other messages."""
+    async with Federation({"weight": np.arange(12, dtype=np.float32).reshape(3, 4)}) as federation:
+        yield federation
+
+
+async def small_round(small: Federation, tmp_path: Path, **changes: Any) -> Trained:
+    """One round of it; the invitation holds the model as ``changes`` say."""
+    invitation = small.participate(0)
+    del invitation.inputs[:]
+    invitation.inputs.append(small.inline(**changes))
+    trainer = AddOne()
+    run = running(small, trainer, tmp_path)
+    small.push(part.CheckInResponse(participate=invitation))
+    await accepted(small)
+    report = await small.report()
+    np.testing.assert_array_equal(small.update_of(report), 1.0)
+    (trained,) = await run.saw(Trained)
+    await run.stop()
+    return trained
+
+
+async def test_a_small_model_and_update_take_no_calls_of_their_own(small: Federation, tmp_path: Path) -> None:
+    await small_round(small, tmp_path)
+    assert (small.manifests, small.upload_streams) == (0, [])
+
+
+@pytest.mark.parametrize("changes", [{"content": b"x" * 48}, {"chunk_bytes": 0}, {"chunk_bytes": 2048}])
+async def test_what_came_along_and_is_not_the_model_is_downloaded_instead(
+    small: Federation, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    await small_round(small, tmp_path, **changes)
+    assert small.manifests == 1
 
 
 async def test_stop_with_a_late_report_welcome_still_reports(server: Federation, start: Start) -> None:

@@ -23,6 +23,8 @@ DIGEST_BYTES = 32
 DEFAULT_CHUNK_BYTES = 2 << 20
 MIN_CHUNK_BYTES = 1 << 10
 MAX_CHUNK_BYTES = 4 << 20
+INLINE_BYTES = 32 << 10
+"""A model up to this size comes along with the invitation, an update's payload up to this size with the report."""
 _BLOB_DOMAIN = b"atoll blob 1\n"
 
 

@@ -1,9 +1,27 @@
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.server.daemon.histories import online, reported, seconds_by_hour, selected
-from atoll.server.stores import ParticipantHistory
+from atoll.server.daemon.histories import online, record_learned, reported, seconds_by_hour, selected
+from atoll.server.daemon.stepping import Played
+from atoll.server.identity import ParticipantKind
+from atoll.server.rounds import (
+    CohortDrawn,
+    Member,
+    MemberStatus,
+    Phase,
+    Published,
+    RecordRound,
+    Roster,
+    RoundKey,
+    RoundKind,
+    RoundState,
+    UpdateRef,
+)
+from atoll.server.stores import Participant, ParticipantHistory, Store, history, participants
 from atoll.server.stores.history import HOURS, REPORTS_KEPT
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
@@ -44,3 +62,32 @@ def test_reports_are_kept_up_to_a_bound() -> None:
 def test_draws_and_time_online_add_up() -> None:
     known = online(0.0, 10.0)(online(0.0, 10.0)(selected(7.0)(selected(6.0)(KNOWN))))
     assert (known.times_selected, known.last_selected_at, known.online_s[0], known.updated_at) == (2, 7.0, 20.0, 10.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path)
+    yield opened
+    opened.close()
+
+
+async def test_what_a_transaction_tells_of_one_participant_is_learned_together(store: Store) -> None:
+    """A round ends and the next one begins in one go: its report and the next draw are both counted."""
+    await store.writer.run(participants.add, Participant("p", "acme", ParticipantKind.EDGE, 0.0))
+    update = UpdateRef(RoundKey(0, 0), "p", "d", 5, "main")
+    member = Member("p", 5, MemberStatus.REPORTED, reported_weight=5, update=update, at=130.0)
+    silent = Member("q", 5, MemberStatus.SILENT, at=130.0)
+    roster = Roster.of((member, silent))
+    ended = RoundState(
+        RoundKey(0, 0), RoundKind.TRAIN, 0, Phase.RELEASED, 90.0, roster, opened_at=100.0, ended_at=140.0
+    )
+    drawn = CohortDrawn(RoundKey(1, 0), (("p", 5),), 2, "uniform", 1)
+    played = (
+        Played(Published(RoundKey(0, 0)), 140.0, True, (RecordRound(ended),)),
+        Played(drawn, 141.0, True, ()),
+        Played(drawn, 142.0, False, ()),
+    )
+    await store.writer.run(record_learned, played)
+    known = (await store.reader.run(history.of, ["p", "q"]))["p"]
+    assert (known.times_selected, known.last_selected_at) == (1, 141.0)
+    assert (known.times_reported, known.report_s) == (1, (30.0,))

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from atoll.server.daemon import pushing
+from atoll.server.daemon import invitations, pushing
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import MemberStatus, Phase, RunState
+from atoll.server.stores import BlobMissingError, DirectoryBlobStore
+from atoll.wire.digest import BlobManifest
 from atoll.wire.v1 import participation_pb2
-from tests.server.daemon.federation import Client, Federation, job, opened, update_values
+from tests.server.daemon.federation import LAYOUT, Client, Federation, job, opened, update_values
 
 CARRY = 'late = "carry"'
 TWO_OF_ONE = b"quorum = 1\nover_selection = 2.0\nmin_available = 2"
@@ -80,6 +82,40 @@ class TestInvitations:
         run = await federation.submit(job())
         await federation.state(run, is_open)
         assert sorted([alice.told, bob.told]) == [0, 1]
+
+
+class TestModel:
+    async def test_a_small_model_comes_along(self, federation: Federation) -> None:
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        (model,) = (await alice.next("participate")).inputs
+        assert BlobManifest.of_buffer(model.content, model.chunk_bytes).name == model.blob
+        assert model.blob == federation.active(run).driver.state.model
+
+    async def test_a_larger_one_is_left_to_be_downloaded(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(invitations, "INLINE_BYTES", LAYOUT.size_bytes - 1)
+        (alice,) = await federation.clients("alice")
+        await federation.submit(job())
+        (model,) = (await alice.next("participate")).inputs
+        assert (model.content, model.chunk_bytes) == (b"", 0)
+        assert model.blob
+
+    async def test_one_that_cannot_be_read_keeps_nobody_from_being_invited(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def gone(_: DirectoryBlobStore, name: str) -> None:
+            raise BlobMissingError(name)
+
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        await alice.next("participate")
+        monkeypatch.setattr(DirectoryBlobStore, "open", gone)
+        alice.leave()
+        await alice.check_in()
+        (model,) = (await alice.next("participate")).inputs
+        assert (model.content, model.blob) == (b"", federation.active(run).driver.state.model)
 
 
 class TestSilence:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.wire.chunks import header_from_proto, parse_download, update_digest
+from atoll.wire.chunks import frame_upload, header_from_proto, parse_download, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
@@ -137,6 +137,44 @@ class TestReport:
         assert again == first
         model = await world.operator.control.GetRunModel(control_pb2.GetRunModelRequest(run=at.run), timeout=WAIT_S)
         assert model.round == 1
+
+    async def test_a_small_update_comes_with_its_report(self, world: World, alice: Participant) -> None:
+        """And again, should the answer be lost."""
+        at = await invited(world, alice)
+        (chunk,), key = chunks_of(VALUES, VALUES.size), alice.upload_key(at)
+        update, digest = frame_upload(chunk.header, chunk.payload, key), update_digest([chunk.header])
+        first = await alice.claim(at, digest, update=update)
+        assert (first.disposition, first.digest) == (COUNTED, digest)
+        assert await alice.claim(at, digest, update=update) == first
+        assert (await world.until(at.run, "finished")).round.reported == 1
+
+    async def test_an_update_that_comes_along_is_refused_like_any_other(self, world: World, alice: Participant) -> None:
+        at = await invited(world, alice)
+        (chunk,) = chunks_of(VALUES, VALUES.size)
+        digest = update_digest([chunk.header])
+        for update, answer in (
+            (frame_upload(chunk.header, chunk.payload, alice.upload_key(at, 2)), ("INVALID_ARGUMENT", "upload.key")),
+            (frame_upload(chunk.header, chunk.payload), ("INVALID_ARGUMENT", "upload.key")),
+            (b"\xff", ("INVALID_ARGUMENT", "wire.invalid")),
+            (
+                frame_upload(chunk.header, bytes(len(chunk.payload)), alice.upload_key(at)),
+                ("INVALID_ARGUMENT", "upload.digest"),
+            ),
+        ):
+            assert await refused_code(alice.claim(at, digest, update=update)) == answer
+        assert (await members(world, at.run))[alice.name][0] == "invited"
+
+    async def test_an_update_that_comes_along_and_cannot_be_used_is_rejected(
+        self, world: World, alice: Participant
+    ) -> None:
+        at = await invited(world, alice)
+        wrong = VALUES.copy()
+        wrong[3] = math.inf
+        (chunk,) = chunks_of(wrong, wrong.size)
+        call = alice.claim(
+            at, update_digest([chunk.header]), update=frame_upload(chunk.header, chunk.payload, alice.upload_key(at))
+        )
+        assert await refused_code(call) == ("INVALID_ARGUMENT", "update.not_finite")
 
     async def test_reports_at_the_same_time_get_the_same_answer(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.client.control import TaskControl
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
+from atoll.wire.digest import BlobManifest
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import WireError
 from atoll.wire.messages import layout_from_proto, settings_from_proto
-from atoll.wire.v1 import participation_pb2
+from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 if TYPE_CHECKING:
     from atoll.wire.layout import Layout
+
+log = logging.getLogger("atoll.client")
 
 MODEL = "model"
 MAX_REASON_CHARS = 1000
@@ -26,11 +30,12 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Input:
-    """A named tensor set to download."""
+    """A named tensor set: to download, or here already if ``content`` is not empty."""
 
     name: str
     layout: Layout
     blob: str
+    content: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,10 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
     Raises:
         WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model.
     """
-    inputs = tuple(Input(item.name or MODEL, layout_from_proto(item.layout), item.blob) for item in message.inputs)
+    inputs = tuple(
+        Input(item.name or MODEL, layout_from_proto(item.layout), item.blob, _content_of(item))
+        for item in message.inputs
+    )
     if not any(item.name == MODEL for item in inputs):
         raise WireError("the invitation has no input named 'model'")
     kind = _KINDS.get(message.kind)
@@ -75,6 +83,19 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         traceparent=message.traceparent,
     )
     return Invitation(task, inputs, message.return_spread_s)
+
+
+def _content_of(item: tensors_pb2.TensorSet) -> bytes:
+    """What came along, if it is the blob; else nothing, and it is downloaded."""
+    if not item.content:
+        return b""
+    try:
+        if BlobManifest.of_buffer(item.content, item.chunk_bytes).name == item.blob:
+            return item.content
+    except (WireError, ValueError) as error:  # chunk_bytes that cannot be
+        log.warning("the model that came along cannot be read: %s", error)
+    log.warning("the model that came along is not %s...; it is downloaded", item.blob[:16])
+    return b""
 
 
 def key_of(message: participation_pb2.RoundKey) -> RoundKey:

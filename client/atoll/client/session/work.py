@@ -99,6 +99,9 @@ class Work:
         return model, dataclasses.replace(self.invitation.task, inputs=models)
 
     def _fetch(self, item: Input) -> Model:
+        if item.content:
+            self._progress("download")(len(item.content), len(item.content))
+            return Model(item.layout, memoryview(item.content))
         path = self.link.fetch(item.blob, self.cache, self._progress("download"))
         return Model(item.layout, self.cache.map(path))
 
@@ -130,6 +133,12 @@ class Work:
         if uploading is None:
             return self.link.report(request)
         progress, began = self._progress("upload"), now_s()
+        if uploading.comes_along:
+            request.update = uploading.whole()
+            request.digest = update_digest(uploading.headers)
+            answer = self.link.report(request)
+            progress(uploading.total_bytes, uploading.total_bytes)
+            return answer
         self.link.resume(uploading, progress, ask=False)
         request.upload_seconds = now_s() - began
         request.digest = update_digest(uploading.headers)

@@ -9,6 +9,7 @@ import numpy as np
 
 from atoll.client.transfer.cut import cut_ranges
 from atoll.wire.chunks import ChunkHeader, ElementRange, frame_upload, header_of
+from atoll.wire.digest import INLINE_BYTES
 
 if TYPE_CHECKING:
     from atoll.client.transfer.source import Shard
@@ -38,6 +39,18 @@ class Uploading:
     def headers(self) -> tuple[ChunkHeader, ...]:
         """The headers of all chunks, in order; complete once nothing is missing."""
         return tuple(self._headers[chunk] for chunk in self.chunks)
+
+    @property
+    def comes_along(self) -> bool:
+        """Whether it is small enough to be sent with the report."""
+        return len(self.chunks) == 1 and self.total_bytes <= INLINE_BYTES
+
+    def whole(self) -> bytes:
+        """An upload of one chunk as its ``UploadRequest``. Raises what the source raises."""
+        frames = list(self.frames(lambda: None, lambda: None))
+        if self.error is not None:
+            raise self.error
+        return frames[0]
 
     def frames(self, tick: Callable[[], None], cancel: Callable[[], object]) -> Iterator[bytes]:
         """The missing chunks as ``UploadRequest`` messages; the first names the upload.

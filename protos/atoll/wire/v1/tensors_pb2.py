@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61toll/wire/v1/tensors.proto\x12\ratoll.wire.v1\"N\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.atoll.wire.v1.Dtype\"4\n\x06Layout\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.atoll.wire.v1.TensorSpec\"N\n\x0c\x42lobManifest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\r\x12\x15\n\rchunk_digests\x18\x03 \x01(\x0c\"L\n\x0c\x45lementRange\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\x0e\n\x06stride\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\"N\n\tTensorSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.atoll.wire.v1.Layout\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t*k\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x11\n\rDTYPE_FLOAT64\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x04*}\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT64\x10\x02\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x03\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61toll/wire/v1/tensors.proto\x12\ratoll.wire.v1\"N\n\nTensorSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.atoll.wire.v1.Dtype\"4\n\x06Layout\x12*\n\x07tensors\x18\x01 \x03(\x0b\x32\x19.atoll.wire.v1.TensorSpec\"N\n\x0c\x42lobManifest\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x13\n\x0b\x63hunk_bytes\x18\x02 \x01(\r\x12\x15\n\rchunk_digests\x18\x03 \x01(\x0c\"L\n\x0c\x45lementRange\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05\x62lock\x18\x02 \x01(\x04\x12\x0e\n\x06stride\x18\x03 \x01(\x04\x12\r\n\x05\x63ount\x18\x04 \x01(\x04\"t\n\tTensorSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.atoll.wire.v1.Layout\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63hunk_bytes\x18\x05 \x01(\r*k\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x11\n\rDTYPE_FLOAT32\x10\x01\x12\x11\n\rDTYPE_FLOAT64\x10\x02\x12\x11\n\rDTYPE_FLOAT16\x10\x03\x12\x12\n\x0e\x44TYPE_BFLOAT16\x10\x04*}\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT64\x10\x02\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x03\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atoll.wire.v1.tensors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=418
-  _globals['_DTYPE']._serialized_end=525
-  _globals['_ENCODING']._serialized_start=527
-  _globals['_ENCODING']._serialized_end=652
+  _globals['_DTYPE']._serialized_start=456
+  _globals['_DTYPE']._serialized_end=563
+  _globals['_ENCODING']._serialized_start=565
+  _globals['_ENCODING']._serialized_end=690
   _globals['_TENSORSPEC']._serialized_start=46
   _globals['_TENSORSPEC']._serialized_end=124
   _globals['_LAYOUT']._serialized_start=126
@@ -44,5 +44,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ELEMENTRANGE']._serialized_start=260
   _globals['_ELEMENTRANGE']._serialized_end=336
   _globals['_TENSORSET']._serialized_start=338
-  _globals['_TENSORSET']._serialized_end=416
+  _globals['_TENSORSET']._serialized_end=454
 # @@protoc_insertion_point(module_scope)

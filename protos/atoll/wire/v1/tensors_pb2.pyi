@@ -171,11 +171,18 @@ class TensorSet(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     LAYOUT_FIELD_NUMBER: builtins.int
     BLOB_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    CHUNK_BYTES_FIELD_NUMBER: builtins.int
     name: builtins.str
     blob: builtins.str
     """Hex name of the blob that holds the tensors' bytes in layout order; its
     manifest comes from TransferService.
     """
+    content: builtins.bytes
+    """A small blob comes along and need not be downloaded: its bytes, and how it
+    is cut, which its name depends on; else both are empty.
+    """
+    chunk_bytes: builtins.int
     @property
     def layout(self) -> Global___Layout: ...
     def __init__(
@@ -184,8 +191,10 @@ class TensorSet(google.protobuf.message.Message):
         name: builtins.str = ...,
         layout: Global___Layout | None = ...,
         blob: builtins.str = ...,
+        content: builtins.bytes = ...,
+        chunk_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["layout", b"layout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["blob", b"blob", "layout", b"layout", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "chunk_bytes", b"chunk_bytes", "content", b"content", "layout", b"layout", "name", b"name"]) -> None: ...
 
 Global___TensorSet: typing_extensions.TypeAlias = TensorSet

@@ -274,6 +274,7 @@ class ReportRequest(google.protobuf.message.Message):
     DOWNLOAD_SECONDS_FIELD_NUMBER: builtins.int
     EVALUATE_SECONDS_FIELD_NUMBER: builtins.int
     UPLOAD_SECONDS_FIELD_NUMBER: builtins.int
+    UPDATE_FIELD_NUMBER: builtins.int
     upload_id: builtins.str
     """Empty for a report without tensors (an evaluation)."""
     digest: builtins.str
@@ -288,6 +289,10 @@ class ReportRequest(google.protobuf.message.Message):
     download_seconds: builtins.float
     evaluate_seconds: builtins.float
     upload_seconds: builtins.float
+    update: builtins.bytes
+    """A small update comes along in place of an upload: one UploadRequest, as
+    Upload would take it, whose chunk is the whole update.
+    """
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
     @property
@@ -311,9 +316,10 @@ class ReportRequest(google.protobuf.message.Message):
         download_seconds: builtins.float = ...,
         evaluate_seconds: builtins.float = ...,
         upload_seconds: builtins.float = ...,
+        update: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "download_seconds", b"download_seconds", "evaluate_seconds", b"evaluate_seconds", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "train_seconds", b"train_seconds", "upload_id", b"upload_id", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "download_seconds", b"download_seconds", "evaluate_seconds", b"evaluate_seconds", "evaluation", b"evaluation", "evaluation_weight", b"evaluation_weight", "metrics", b"metrics", "partial", b"partial", "round", b"round", "train_seconds", b"train_seconds", "update", b"update", "upload_id", b"upload_id", "upload_seconds", b"upload_seconds", "weight", b"weight"]) -> None: ...
 
 Global___ReportRequest: typing_extensions.TypeAlias = ReportRequest
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from atoll.server.rounds import CohortDrawn, MemberStatus, RoundState
+from atoll.server.daemon.stepping import Played
+from atoll.server.rounds import CohortDrawn, MemberStatus, RecordRound
 from atoll.server.stores import ParticipantHistory, history
 from atoll.server.stores.history import HOURS, REPORTS_KEPT
 
@@ -76,16 +78,20 @@ def record_online(connection: Connection, spells: Mapping[str, tuple[float, floa
         record(connection, {who: [online(start, stop)] for who, (start, stop) in spells.items()}, latest)
 
 
-def record_drawn(connection: Connection, event: CohortDrawn, at: float) -> None:
-    """Everyone of the cohort was drawn."""
-    record(connection, {participant: [selected(at)] for participant, _ in event.members}, at)
-
-
-def record_ended(connection: Connection, ended: RoundState, at: float) -> None:
-    """Those who reported took so long."""
-    changes = {
-        member.participant: [reported(member.at - ended.opened_at, at)]
-        for member in ended.roster
-        if member.status is MemberStatus.REPORTED
-    }
-    record(connection, changes, at)
+def record_learned(connection: Connection, played: Iterable[Played]) -> None:
+    """What these events tell of participants: who was drawn, and of the rounds that ended who reported, how fast."""
+    changes: defaultdict[str, list[Change]] = defaultdict(list)
+    at = 0.0
+    for one in played:
+        at = one.at
+        if isinstance(one.event, CohortDrawn) and one.changed:
+            for participant, _ in one.event.members:
+                changes[participant].append(selected(at))
+        for effect in one.effects:
+            if isinstance(effect, RecordRound):
+                for member in effect.round.roster:
+                    if member.status is MemberStatus.REPORTED:
+                        seconds = member.at - effect.round.opened_at
+                        changes[member.participant].append(reported(seconds, effect.round.ended_at))
+    if changes:
+        record(connection, changes, at)

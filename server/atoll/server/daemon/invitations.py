@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from atoll.server.daemon.sessions import return_spread_s
+from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec
 from atoll.server.rounds import RoundKey, RoundKind, RoundState, RunState, Weighting
+from atoll.server.stores import BlobStore
+from atoll.wire.digest import INLINE_BYTES
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_to_proto, settings_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
+
+log = logging.getLogger(__name__)
 
 ANY_WEIGHT = 2**40
 
@@ -21,11 +27,12 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Invitations:
-    """Makes the instructions of one run."""
+    """Makes the instructions of one run. A small model comes along: it is read from ``blobs`` where it is asked for."""
 
     run: str
     spec: JobSpec
     layout: Layout
+    blobs: BlobStore
 
     def participate(self, state: RunState, live: RoundState, remaining_s: float) -> participation_pb2.Participate:
         """The task of an open round, but for the member's own ``max_weight``."""
@@ -35,7 +42,7 @@ class Invitations:
             run_name=spec.job.name,
             kind=_KINDS[live.kind],
             rounds_total=spec.job.rounds,
-            inputs=[tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=state.model)],
+            inputs=[self._model(state.model)],
             settings=settings_to_proto(spec.training),
             remaining_s=max(0.0, remaining_s),
             cohort_size=len(live.roster),
@@ -44,6 +51,18 @@ class Invitations:
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
             return_spread_s=return_spread_s(len(live.roster)),
         )
+
+    def _model(self, blob: str) -> tensors_pb2.TensorSet:
+        found = tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=blob)
+        if self.layout.size_bytes > INLINE_BYTES:
+            return found
+        try:
+            with self.blobs.open(blob) as model:
+                found.content = bytes(model.read(0, model.manifest.size_bytes))
+                found.chunk_bytes = model.manifest.chunk_bytes
+        except ServerError as error:  # it is told to those who then ask for it
+            log.warning("run %s: the model does not come along with invitations: %s", self.run, error)
+        return found
 
     def for_member(
         self, task: participation_pb2.Participate, state: RunState, declared_weight: int

@@ -11,13 +11,12 @@ from pydantic import Field, TypeAdapter
 from sqlalchemy import Connection
 
 from atoll.server.daemon.evaluators import Judgement
-from atoll.server.daemon.histories import record_drawn, record_ended
+from atoll.server.daemon.histories import record_learned
 from atoll.server.daemon.records import member_record, metrics_of, round_record
 from atoll.server.daemon.stepping import Also, Entry, Played
 from atoll.server.errors import CorruptDataError
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import (
-    CohortDrawn,
     Effect,
     Event,
     Finish,
@@ -128,6 +127,7 @@ class SqlJournal:
             _record_status(connection, entry.before, entry.after)
             for played in entry.played:
                 _record(connection, entry.after, played)
+            record_learned(connection, entry.played)
             if due:
                 self._put_snapshot(connection, entry)
 
@@ -230,8 +230,6 @@ def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
 
 def _record(connection: Connection, after: RunState, played: Played) -> None:
     match played.event:
-        case CohortDrawn() if played.changed:
-            record_drawn(connection, played.event, played.at)
         case Rejected(key=key, participant=participant) if played.changed:
             # The acknowledged update turned out to be damaged or gone: its row must not go on saying that it counts.
             dropped = Disposition.DROPPED.value
@@ -249,7 +247,6 @@ def _record_effect(connection: Connection, after: RunState, effect: Effect, at: 
     match effect:
         case RecordRound():
             _record_round(connection, run, effect.round, after.policy.max_weight)
-            record_ended(connection, effect.round, effect.round.ended_at)
         case RecordMember():
             key, member = effect.key, effect.member
             rounds.amend_member(

@@ -87,7 +87,9 @@ class RunPerformer:
         self._troubles: dict[str, str] = {}
         self._tasks = Tasks(driver.run, self._crashed)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.members = Pusher(driver, Invitations(driver.run, spec, layout), services, self._tasks, self._tell)
+        self.members = Pusher(
+            driver, Invitations(driver.run, spec, layout, services.blobs), services, self._tasks, self._tell
+        )
         # Receipts are answered by the poster, records are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
             DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),

@@ -67,6 +67,13 @@ class Receiver:
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
+    def take(self, chunk: Chunk) -> None:
+        """As ``add``, for a caller in a worker thread: returns when the chunk is written. Raises as ``add``."""
+        self._check_room(chunk.header)
+        self._write(chunk)
+        self.chunks += 1
+        self.payload_bytes += chunk.header.payload_bytes
+
     async def finish(self) -> None:
         """Wait for the last write. Raises as ``add``."""
         await self._settle()

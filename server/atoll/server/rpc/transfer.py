@@ -15,11 +15,12 @@ import grpc.aio
 
 from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.arrivals import Arrivals
-from atoll.server.ingest.commit import commit_upload
+from atoll.server.ingest.commit import DurableUpload, commit_upload
 from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
 from atoll.server.ingest.meter import Meter
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.ingest.whole import commit_whole
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
@@ -209,12 +210,38 @@ class TransferService:
 
     async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
         at = request.round
-        upload = UploadRef.of(UploadKey(at.run, at.round, at.attempt, request.upload_id), participant)
+        key = UploadKey(at.run, at.round, at.attempt, request.upload_id)
+        upload = UploadRef.of(key, participant)
         began = time.monotonic()
-        done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
+        if request.update:
+            done = await self._take_whole(participant, request, grant, key)
+        else:
+            done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
         self._meter.committed(time.monotonic() - began)
         upload_at = self._arrivals.first_byte_at(upload)
         return Commit(participant, request, self._node, done.payload_bytes, done.norm, upload_at=upload_at)
+
+    async def _take_whole(
+        self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant, key: UploadKey
+    ) -> DurableUpload:
+        """The update that came along with its report; nothing but the spool keeps it from here on."""
+        with self._authenticator.admission.upload(participant) as allowance, self._meter.upload():
+            allowance.count(len(request.update))
+            chunk, upload = parse_upload(request.update), UploadRef.of(key, participant)
+            request.ClearField("update")
+            if _key_of(chunk) != key:
+                raise InvalidRequestError(
+                    "upload.key", "the update names another upload than its report", "give both the same upload_id"
+                )
+            self._arrivals.began(upload)
+            try:
+                done = await self._call(commit_whole, self._spool, upload, grant, request.digest, chunk, self._executor)
+            except RejectedUpdateError as error:
+                await self._tell_rejected(participant, key, str(error))
+                raise
+            self._meter.uploaded_chunks += 1
+            self._meter.uploaded_bytes += done.payload_bytes
+            return done
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import (
@@ -91,17 +92,12 @@ def upsert(connection: Connection, table: Table, rows: Rows) -> None:
     """Insert rows (each with the same columns, the primary key among them); rows that exist take the new values."""
     if not rows:
         return
-    keys = [column.name for column in table.primary_key]
-    statement = _insert(connection, table)
-    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), [dict(row) for row in rows])
+    connection.execute(_upsert(connection.dialect.name, table, tuple(rows[0])), [dict(row) for row in rows])
 
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
     """Insert a row unless its primary key exists; whether it was inserted. Safe against other writers."""
-    keys = list(table.primary_key)
-    statement = _insert(connection, table).values(dict(row)).on_conflict_do_nothing(index_elements=keys)
-    return connection.execute(statement.returning(*keys)).first() is not None
+    return connection.execute(_insert_new(connection.dialect.name, table), dict(row)).first() is not None
 
 
 def lock_schema(connection: Connection) -> None:
@@ -149,8 +145,23 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
     )
 
 
-def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+@cache
+def _upsert(dialect: str, table: Table, columns: tuple[str, ...]) -> Executable:
+    """Making a statement costs more than running it."""
+    keys = [column.name for column in table.primary_key]
+    statement = _insert(dialect, table)
+    changed = {name: statement.excluded[name] for name in columns if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+@cache
+def _insert_new(dialect: str, table: Table) -> Executable:
+    keys = list(table.primary_key)
+    return _insert(dialect, table).on_conflict_do_nothing(index_elements=keys).returning(*keys)
+
+
+def _insert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
 
 
 def _place(url: URL) -> str:

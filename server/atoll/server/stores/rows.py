@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Select, Table, select
@@ -15,11 +16,17 @@ R = TypeVar("R", bound="DataclassInstance")
 
 def to_row(record: DataclassInstance) -> dict[str, Any]:
     """Column values of a record."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in _names(type(record))}
 
 
+@cache
+def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+@cache
 def select_all(kind: type[R], table: Table) -> Select[Any]:
-    """A query for the columns that make a ``kind``."""
+    """A query for the columns that make a ``kind``, made once."""
     return select(*(table.c[field.name] for field in fields(kind)))
 
 
