@@ -13,13 +13,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from benchmarks import bulk, fold, growth, memory, rounds, soak, workers
+from benchmarks import bulk, connected, fold, growth, memory, rounds, soak, workers
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import Case, Options, progress
 
 CASES: dict[str, Case] = {
     "fold": fold.run,
     "rounds": rounds.run,
+    "connected": connected.run,
     "bulk": bulk.run,
     "memory": memory.run,
     "workers": workers.run,

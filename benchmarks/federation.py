@@ -121,9 +121,11 @@ class Federation:
             arguments += ["--state", str(self.place / name)]
             self.participants.append(self._nursery.start([*ATOLL, *arguments], self.environment, name))
 
-    def start_process(self, arguments: Sequence[str], name: str) -> subprocess.Popen[bytes]:
+    def start_process(
+        self, arguments: Sequence[str], name: str, keep_open: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
         """Start another process of participants; it counts as one of them and is ended with the others."""
-        process = self._nursery.start(arguments, self.environment, name)
+        process = self._nursery.start(arguments, self.environment, name, keep_open)
         self.participants.append(process)
         return process
 
@@ -200,7 +202,8 @@ def federation(
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder, Nursery(Path(folder)) as nursery:
         made = Federation(Path(folder), nursery, tls=tls)
         made.start_server("--workers", str(workers), *options)
-        made.start_clients(clients, weights=weights)
+        if clients:
+            made.start_clients(clients, weights=weights)
         yield made
 
 
