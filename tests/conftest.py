@@ -9,6 +9,7 @@ SEEDS = 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-fault", action="store_true", help="play each fault of a disk, not one of each kind")
     parser.addoption(
         "--seeds",
         type=int,
@@ -16,6 +17,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help=f"play tests of random faults with seeds 0 to N - 1 (default: {SEEDS})",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Faults of a kind that is played anyway are left out unless all are asked for."""
+    if config.getoption("every_fault"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("every_fault")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -29,6 +29,10 @@ class Server:
         name: of folder and logs.
         options: further arguments of ``atoll server start``.
         insecure: without TLS.
+
+    Attributes:
+        prefix: words before its command, for what it needs around it.
+        env: more of its environment.
     """
 
     def __init__(self, nursery: Nursery, name: str, *options: str, insecure: bool = False) -> None:
@@ -38,6 +42,8 @@ class Server:
         self.insecure = insecure
         self.port = free_ports()
         self.options = (*options, "--insecure") if insecure else options
+        self.prefix: tuple[str, ...] = ()
+        self.env: dict[str, str] = {}
         self._process: Process | None = None
         self._operator: Operator | None = None
 
@@ -66,8 +72,8 @@ class Server:
         ready, written = os.pipe()
         script = "dying_server.py" if dies else "skewed.py" if skew_s else ""
         command = (sys.executable, str(HERE / script)) if script else ATOLL
-        faults = {"ATOLL_DIES": dies, "ATOLL_SKEW_S": str(skew_s)}
-        arguments = (*command, "server", "start", *self.arguments(), "--ready-fd", str(written))
+        faults = {"ATOLL_DIES": dies, "ATOLL_SKEW_S": str(skew_s), **self.env}
+        arguments = (*self.prefix, *command, "server", "start", *self.arguments(), "--ready-fd", str(written))
         self._process = self.nursery.start(
             arguments,
             self.name + "-server",

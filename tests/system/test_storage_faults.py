@@ -1,0 +1,248 @@
+"""A disk that fills up, that does not write, that forgets or lies: a clear error or a clean resume, never a wrong sum.
+
+Each run here ends with the very bits of an undisturbed one, or fails and says why; nobody sees a traceback, and no
+participant a path of the server's. The first of each kind of fault is always played, ``--every-fault`` plays all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.system.clients import Client
+from tests.system.conftest import Hire
+from tests.system.disks import MIB, Faults, SmallDisk, compiler, namespaces
+from tests.system.operators import Sight
+from tests.system.processes import ATOLL, WAIT_S, Nursery
+from tests.system.reference import JOB, MODEL, SIZE
+from tests.system.servers import Server
+
+pytestmark = pytest.mark.system
+
+needs_compiler = pytest.mark.skipif(not compiler(), reason="no C compiler: a disk's calls cannot be made to fail")
+needs_mounts = pytest.mark.skipif(not namespaces(), reason="this machine lets nobody mount in a namespace of its own")
+HELD_ROUND = 1
+
+
+def some_of(names: Iterable[str], *always: str) -> list[ParameterSet]:
+    """Parameters of which only these are always played."""
+    return [pytest.param(name, marks=() if name in always else pytest.mark.every_fault) for name in names]
+
+
+@pytest.fixture
+def server(processes: Nursery) -> Iterator[Server]:
+    """A server that is not started yet; its storage settings are small."""
+    processes.folder.mkdir(parents=True, exist_ok=True)
+    settings = processes.folder / "server.toml"
+    settings.write_text("[storage]\nreserve_mib = 8\n")
+    made = Server(processes, "faulty", "--config", str(settings), "--silence-s", "30", insecure=True)
+    made.prefix = ("sh", "-c", 'exec "$@" 2>&1', "sh")  # so that the log can be waited for, line by line
+    yield made
+    made.close()
+
+
+def until_logged(server: Server, part: str) -> None:
+    """Wait until the server's log has this."""
+    server.process.wait_for(lambda lines: any(part in line for line in lines) or None, f"line with {part!r}")
+
+
+def says(part: str) -> Callable[[Sight], bool]:
+    """Whether the run tells its operator this."""
+    return lambda seen: part in seen.summary.reason
+
+
+def held_in_a_round(server: Server, hire: Hire) -> tuple[str, list[Client]]:
+    """A run whose members all have their update ready and wait to send it; its id, and they."""
+    crew = hire(server)
+    clients = [
+        crew.start("Held", "--log-level", "warning", index=index, rounds=[HELD_ROUND], obey=False)
+        for index in range(SIZE)
+    ]
+    run = server.operator.submit(JOB, MODEL)
+    for client in clients:
+        client.wait("held", round=HELD_ROUND)
+    return run, clients
+
+
+def assert_nobody_saw_the_inside(server: Server, clients: list[Client]) -> None:
+    """No traceback for the operator, no path for the participants."""
+    assert not any("Traceback" in line for line in server.process.lines)
+    for client in clients:
+        assert str(server.data.parent) not in client.process.log
+        assert "Traceback" not in client.process.log
+
+
+@needs_mounts
+class TestFull:
+    def test_a_full_disk_is_waited_for_and_seen(self, server: Server, hire: Hire, reference_model: bytes) -> None:
+        """First only the reserve is left: uploads are refused. Then nothing: the database cannot write. Then room."""
+        disk = SmallDisk(server, 40)
+        server.start()
+        run, clients = held_in_a_round(server, hire)
+        disk.fill(leave_bytes=4 * MIB)
+        clients[0].go()
+        until_logged(server, "no room for updates")
+        server.operator.until(run, says("uploads are refused: the server's disk has"), "refusing uploads")
+        disk.fill(leave_bytes=0)
+        for client in clients[1:]:
+            client.go()
+        disk.free()
+        server.operator.finished(run)
+        assert server.operator.model(run) == reference_model
+        assert "no room for updates: the server's disk has" in clients[0].process.log
+        assert_nobody_saw_the_inside(server, clients)
+
+    def test_rounds_that_cannot_begin_or_be_stored_wait(
+        self, server: Server, hire: Hire, reference_model: bytes
+    ) -> None:
+        """The disk fills up, to the last byte, while the run has nothing in work but its next step."""
+        disk = SmallDisk(server, 40)
+        server.start()
+        crew = hire(server)
+        run = server.operator.submit(JOB, MODEL)
+        disk.fill(leave_bytes=0)
+        clients = [crew.start("Steady", "--log-level", "warning", index=index) for index in range(SIZE)]
+        server.operator.until(run, says("the server's disk has 0.0 MiB free"), "waiting")
+        disk.free()
+        server.operator.finished(run)
+        assert server.operator.model(run) == reference_model
+        assert_nobody_saw_the_inside(server, clients)
+
+    def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(self, server: Server) -> None:
+        disk = SmallDisk(server, 40)
+        server.start()
+        disk.fill(leave_bytes=4 * MIB)
+        with pytest.raises(Exception, match=r"no room for this model: it needs 0.0 MiB, the server's disk has .* free"):
+            server.operator.submit(JOB, MODEL)
+
+    def test_a_new_server_needs_its_reserve(self, server: Server) -> None:
+        SmallDisk(server, 4)
+        assert_says(server, r"no room for a new server: the server's disk has .* and keeps 8.0 MiB in reserve")
+
+    def test_a_read_only_disk_is_named(self, server: Server) -> None:
+        SmallDisk(server, 40, read_only=True)
+        assert_says(server, "Read-only file system")
+
+
+def assert_says(server: Server, told: str) -> None:
+    """It does not start, says why on a line or two, and shows no traceback."""
+    done = subprocess.run(
+        [*server.prefix, *ATOLL, "server", "start", *server.arguments()],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(told, said), said
+    assert "Traceback" not in said
+
+
+Fault = tuple[str, int, str]
+FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
+    "an update cannot be synced": ("the update could not be made durable", ("sync", errno.EIO, "/spool/")),
+    "an update cannot be written": ("the chunk could not be stored", ("write", errno.EIO, "/spool/")),
+    "the database cannot be synced": ("disk I/O error", ("sync", errno.EIO, "atoll.sqlite3")),
+    "the database cannot be written": ("disk I/O error", ("write", errno.EIO, "atoll.sqlite3")),
+    "a model cannot be synced": ("a blob cannot be read or written", ("sync", errno.EIO, "/blobs/")),
+    "everything is read-only": (
+        "Read-only file system",
+        ("write", errno.EROFS, "/faulty/"),
+        ("open", errno.EROFS, "/faulty/"),
+    ),
+}
+"""What fails → what the server's log says of it, and the calls that fail."""
+
+
+@needs_compiler
+@pytest.mark.parametrize("fault", some_of(FAILING, "an update cannot be synced", "the database cannot be synced"))
+def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
+    server: Server, hire: Hire, tmp_path: Path, reference_model: bytes, fault: str
+) -> None:
+    faults = Faults(server, tmp_path)
+    server.start()
+    run, clients = held_in_a_round(server, hire)
+    faults.begin(*FAILING[fault][1:])
+    for client in clients:
+        client.go()
+    until_logged(server, FAILING[fault][0])
+    faults.end()
+    server.operator.finished(run)
+    assert server.operator.model(run) == reference_model
+    assert_nobody_saw_the_inside(server, clients)
+
+
+def flip_bits(path: Path, seed: int) -> None:
+    """Change 64 bytes, wherever the seed says."""
+    content, rng = bytearray(path.read_bytes()), random.Random(seed)
+    for _ in range(64):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+def cut(path: Path, seed: int) -> None:
+    """Leave a part of it."""
+    os.truncate(path, random.Random(seed).randrange(path.stat().st_size))
+
+
+Damage = Callable[[Path, int], None]
+DAMAGES: dict[str, Damage] = {"flipped": flip_bits, "cut short": cut, "gone": lambda path, _seed: path.unlink()}
+
+
+class TestDamage:
+    """What lies on the disk of a server that is down is not what it wrote."""
+
+    @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
+    def test_a_damaged_update_is_left_out_and_its_round_tried_again(
+        self, server: Server, hire: Hire, reference_model: bytes, kind: str
+    ) -> None:
+        server.start()
+        run, clients = held_in_a_round(server, hire)
+        for client in clients[:-1]:
+            client.go()
+            client.wait("reported", round=HELD_ROUND)
+        server.kill()
+        for seed, path in enumerate(sorted((server.data / "spool").rglob("*.*"))):
+            if path.is_file():
+                DAMAGES[kind](path, seed)
+        server.start()
+        clients[-1].go()  # it still works at the attempt that is over
+        for client in clients:
+            client.wait("held", round=HELD_ROUND, attempt=1)
+            client.go()
+        server.operator.finished(run)
+        assert server.operator.model(run) == reference_model
+        assert_nobody_saw_the_inside(server, clients)
+
+    @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
+    def test_a_damaged_model_fails_the_run_and_says_so(self, server: Server, hire: Hire, kind: str) -> None:
+        server.start()
+        run, clients = held_in_a_round(server, hire)
+        server.kill()
+        for seed, path in enumerate(sorted((server.data / "blobs").glob("??/*"))):
+            DAMAGES[kind](path, seed)
+        server.start()
+        for client in clients:
+            client.go()
+        ended = server.operator.ended(run)
+        assert "failed" in str(ended.reason) or "blob" in ended.reason, ended
+        assert ended.rounds_released == HELD_ROUND
+        assert_nobody_saw_the_inside(server, clients)
+
+    @pytest.mark.parametrize("kind", some_of(["flipped", "cut short"], "flipped"))
+    def test_a_damaged_database_is_not_served(self, server: Server, hire: Hire, kind: str) -> None:
+        """Whatever page it is: the server does not start, or what it says is true."""
+        server.start()
+        held_in_a_round(server, hire)
+        assert server.stop() == 0
+        DAMAGES[kind](server.data / "atoll.sqlite3", 5)
+        assert_says(server, "the database is damaged")
