@@ -4,20 +4,26 @@
     python -m benchmarks.baseline_peer client ADDRESS BYTES [CA]
 
 The client says ``ready``, and then does one transfer for each line (``down`` or ``up``) on its standard input,
-answering ``done``. Messages are bare bytes, as large as a chunk of the platform; nothing is written or checked.
+answering ``done``. Messages are bare bytes, as large as a chunk of the platform, and differ from one another as those
+of a model do: they come from memory, not from a processor's cache. Nothing is written or checked.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-MESSAGE_BYTES = 1 << 20
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+
+MESSAGE_BYTES = DEFAULT_CHUNK_BYTES
+_DISTINCT = 64
 _OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.max_send_message_length", 8 << 20)]
 _CONNECT_S = 60
 
@@ -28,6 +34,7 @@ def serve(threads: int, certificate: str = "", key: str = "") -> None:
         "Down": grpc.unary_stream_rpc_method_handler(lambda request, _: _messages(int(request))),
         "Up": grpc.stream_unary_rpc_method_handler(lambda requests, _: str(sum(map(len, requests))).encode()),
     }
+    _made()
     server = grpc.server(ThreadPoolExecutor(threads), options=_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("T", handlers),))
     if certificate:
@@ -42,6 +49,7 @@ def serve(threads: int, certificate: str = "", key: str = "") -> None:
 
 def client(address: str, size: int, ca: str = "") -> None:
     """Do what standard input says."""
+    _made()
     channel = _channel(address, ca)
     grpc.channel_ready_future(channel).result(_CONNECT_S)
     down: Any = channel.unary_stream("/T/Down")
@@ -63,11 +71,16 @@ def _channel(address: str, ca: str) -> grpc.Channel:
 
 
 def _messages(size: int) -> Iterator[bytes]:
-    whole = bytes(MESSAGE_BYTES)
-    for _ in range(size // MESSAGE_BYTES):
-        yield whole
+    made = _made()
+    for number in range(size // MESSAGE_BYTES):
+        yield made[number % _DISTINCT]
     if size % MESSAGE_BYTES:
-        yield whole[: size % MESSAGE_BYTES]
+        yield made[0][: size % MESSAGE_BYTES]
+
+
+@cache
+def _made() -> list[bytes]:
+    return [os.urandom(MESSAGE_BYTES) for _ in range(_DISTINCT)]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,8 @@ class Streams:
         return self.down_s + self.up_s
 
 
-def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 2) -> Streams:
-    """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the faster of repeats."""
+def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Streams:
+    """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the median turn."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         certificate, ca = _certificates(Path(folder)) if tls else ([], [])
         server = stack.enter_context(_peer(["serve", str(2 * clients), *certificate]))
@@ -47,11 +48,11 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 2) -> 
         for peer in peers:
             _line(peer)
         turns = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
-    return Streams(min(down for down, _ in turns), min(up for _, up in turns))
+    return Streams(statistics.median(down for down, _ in turns), statistics.median(up for _, up in turns))
 
 
-def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 2) -> float:
-    """Seconds to write ``files`` new files of ``size`` bytes in turn, each fsynced; the fastest of ``repeats``."""
+def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> float:
+    """Seconds to write ``files`` new files of ``size`` bytes in turn, each fsynced; the median turn."""
     seconds = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -59,7 +60,7 @@ def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: 
             for number in range(files):
                 _write(Path(place) / str(number), size)
             seconds.append(time.perf_counter() - started)
-    return min(seconds)
+    return statistics.median(seconds)
 
 
 def loopback(size: int) -> float:
