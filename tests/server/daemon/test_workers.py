@@ -14,6 +14,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from atoll.server.daemon import workers
 from atoll.server.daemon.nodes import Node, NodePool
 from atoll.server.errors import SetupError
 from atoll.wire.messages import manifest_from_proto
@@ -187,6 +188,28 @@ async def test_workers_answer_as_the_server_does(crowd: World) -> None:
     assert sum(figures["atoll_upload_bytes_total"][node] for node in ("worker-0", "worker-1")) > 0
     assert figures["atoll_upload_bytes_total"]["main"] == 0
     assert set(figures["process_resident_memory_bytes"]) == {"main", "worker-0", "worker-1"}
+
+
+@pytest.mark.timeout(180)
+async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
+    crowd: World, reference: str, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ANSWER_S", 1.0)
+    run, people, at = await begin(crowd)
+    await report(crowd, people[0], at, 0)
+    await report(crowd, people[1], at, 1)
+    while not arrivals.names.empty():
+        arrivals.names.get_nowait()
+    frozen = processes()
+    for process in frozen:
+        process.suspend()
+    async with asyncio.timeout(STARTED_S):
+        again = {await arrivals.names.get(), await arrivals.names.get()}
+    assert again == {"worker-0", "worker-1"}
+    assert not any(process.is_running() for process in frozen)
+    await report(crowd, people[2], at, 2)
+    await report(crowd, people[3], at, 3)
+    assert await model_of(crowd, run) == reference
 
 
 @pytest.mark.timeout(180)

@@ -81,6 +81,7 @@ async def serve(order: WorkerOrder) -> None:
         await add_health_and_reflection(public, [SERVICE])
         node = IngestNode(order.name, spool, figures.meter.folded)
         add_WorkerServiceServicer_to_server(WorkerService(node, executor, figures.exposition), private)
+        await add_health_and_reflection(private, [])
         private.add_insecure_port(order.socket)
         bind(public, config.host, order.port, _credentials(config))
         await public.start()

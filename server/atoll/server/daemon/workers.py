@@ -11,17 +11,18 @@ import logging
 import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 
 import grpc.aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.daemon.logs import logging_settings
 from atoll.server.daemon.nodes import FileNode, NodePool
+from atoll.server.daemon.sockets import SocketFolder
 from atoll.server.errors import SetupError
 from atoll.server.ingest.desk import Desk
 from atoll.server.rpc.desk import DeskService
@@ -35,6 +36,10 @@ READY_S = 60.0
 # A worker's socket is not there before it has started: look again soon.
 _CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 _RESTART_S = 1.0
+CHECK_S = 2.0
+"""How often each worker is asked whether it is there."""
+ANSWER_S = 15.0
+"""A worker that does not answer for so long is stuck, or stopped: it is killed, and others do its work."""
 
 
 class WorkerPool:
@@ -45,8 +50,7 @@ class WorkerPool:
         self._nodes = nodes
         self._desk = desk
         self._executor = executor
-        # Short and private: a Unix socket's path has at most 107 bytes, a data directory may be deeper.
-        self._sockets = Path(tempfile.mkdtemp(prefix="atoll-"))
+        self._sockets = SocketFolder(config.data)
         self._partials = config.data / PARTIALS_FOLDER
         self._server = make_server(Port.INSIDE)
         self._reserved: socket.socket | None = None
@@ -76,7 +80,7 @@ class WorkerPool:
         shutil.rmtree(self._partials, ignore_errors=True)
         self._partials.mkdir(mode=0o700)
         add_DeskServiceServicer_to_server(DeskService(self._desk), self._server)
-        self._server.add_insecure_port(self._socket("desk"))
+        self._server.add_insecure_port(self._sockets.address("desk"))
         await self._server.start()
         ready = [asyncio.get_running_loop().create_future() for _ in range(self._config.workers)]
         self._keepers = [
@@ -93,7 +97,7 @@ class WorkerPool:
         await self._server.stop(None)
         if self._reserved is not None:
             self._reserved.close()
-        shutil.rmtree(self._sockets, ignore_errors=True)
+        self._sockets.remove()
         shutil.rmtree(self._partials, ignore_errors=True)
 
     async def _keep(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
@@ -112,16 +116,16 @@ class WorkerPool:
         """One process from its start to its end."""
         process = await self._spawn(name, port)
         try:
-            async with grpc.aio.insecure_channel(self._socket(name), options=_CHANNEL_OPTIONS) as channel:
+            async with grpc.aio.insecure_channel(self._sockets.address(name), options=_CHANNEL_OPTIONS) as channel:
                 await _until_ready(name, channel, process)
                 calls = self._running[name] = WorkerCalls(name, channel)
                 self._nodes.add(FileNode(name, calls, self._partials, self._executor))
                 if not ready.done():
                     ready.set_result(None)
                 log.info("ingest %s started, process %s", name, process.pid)
-                status = await process.wait()
+                reason = await _end_of(process, channel)
                 self.restarts += 1
-                log.error("%s ended with status %s; starting it again", name, status)
+                log.error("%s %s; starting it again", name, reason)
         finally:
             self._running.pop(name, None)
             self._nodes.remove(name)
@@ -135,8 +139,8 @@ class WorkerPool:
             name=name,
             config=self._config,
             port=port,
-            desk=self._socket("desk"),
-            socket=self._socket(name),
+            desk=self._sockets.address("desk"),
+            socket=self._sockets.address(name),
             log_level=level,
             json_log=as_json,
         )
@@ -156,8 +160,20 @@ class WorkerPool:
             process.kill()
             await process.wait()
 
-    def _socket(self, name: str) -> str:
-        return f"unix:{self._sockets / name}.sock"
+
+async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel) -> str:
+    """Wait until the process ends, or has been killed because it no longer answers; what happened, in words."""
+    health = HealthStub(channel)
+    ended = asyncio.create_task(process.wait())
+    while not (await asyncio.wait({ended}, timeout=CHECK_S))[0]:
+        try:
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                process.kill()
+                await ended
+                return f"did not answer for {ANSWER_S:g} s and was killed"
+    return f"ended with status {await ended}"
 
 
 async def _until_ready(name: str, channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
