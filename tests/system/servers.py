@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.system.operators import Operator
 from tests.system.processes import ATOLL, HERE, Nursery, Process
 
-_PORTS_EACH = 3
+_PORTS_EACH = 4
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections, so that none takes the place of a server while it is down."""
 

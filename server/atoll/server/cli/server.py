@@ -68,7 +68,7 @@ server.add_command(prune)
 @click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that those are served on.")
-@click.option("--metrics-port", type=int, help="Port that those are served on.  [default: main port + 9]")
+@click.option("--metrics-port", type=int, help="Port that those are served on.  [default: main port + 3]")
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )

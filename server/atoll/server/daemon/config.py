@@ -56,7 +56,7 @@ class ServerConfig(BaseModel):
         description="Address of that port; whoever can reach it can read it.",
     )
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 9."
+        default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 3."
     )
     share_models: bool = Field(
         default=False,

@@ -198,7 +198,7 @@ class Daemon:
             serving=lambda: self._serving,
         )
         main_port = int(addresses.main.rpartition(":")[2])
-        endpoint = observatory.open(config.metrics_host, config.port_after(main_port, 9, config.metrics_port))
+        endpoint = observatory.open(config.metrics_host, config.port_after(main_port, 3, config.metrics_port))
         self._closing.callback(endpoint.close)
         self._figures.start()
         self._closing.callback(self._figures.stop)
