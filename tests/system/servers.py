@@ -133,7 +133,7 @@ def serving(nursery: Nursery, name: str, *options: str, insecure: bool = False) 
 
 
 def free_ports() -> int:
-    """The first of three successive ports that are free now: main, enrolment and transfer."""
+    """The first of four successive ports that are free now: main, enrolment, transfer and metrics."""
     for first in random.sample(range(_FIRST_PORT, _LAST_PORT, _PORTS_EACH), 100):
         if all(_free(port) for port in range(first, first + _PORTS_EACH)):
             return first

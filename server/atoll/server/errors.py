@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from atoll.server.told import Told
 from atoll.wire.status import ErrorDetail, Fault
 
 
@@ -49,9 +50,9 @@ class ServerError(Exception):
         self.detail = ErrorDetail(code, self.fault, message, remedy, retry_after_s)
 
     @property
-    def logged(self) -> str:
+    def logged(self) -> Told:
         """Place, message and remedy: for logs, and for operators on this machine."""
-        return f"{self.where}: {self.detail}" if self.where else str(self.detail)
+        return Told(f"{self.where}: {self.detail}" if self.where else str(self.detail), self.detail.code)
 
 
 class CallerError(ServerError):

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import logging
 import subprocess
@@ -6,8 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from atoll.server.daemon.logs import JsonFormatter, TextFormatter
+from atoll.server.daemon.logs import FIELDS, ContextFilter, JsonFormatter, TextFormatter
+from atoll.server.errors import StorageError
 from atoll.server.rounds import RoundKey
+from atoll.server.telemetry.context import about, remember
 
 SCRIPT = """
 import logging
@@ -70,3 +73,42 @@ def test_a_process_logs_as_told() -> None:
     first, second = done.stderr.strip().split("\n")
     assert json.loads(first)["message"] == "shown 7"
     assert second.endswith("INFO    x: plain [round=3]")
+
+
+def passed(message: str, *args: object, **extra: object) -> dict[str, object]:
+    """The fields of a record as it comes through the filter and JSON."""
+    made = record(message, args=args, **extra)
+    assert ContextFilter().filter(made)
+    found: dict[str, object] = json.loads(JsonFormatter().format(made))
+    return {name: found[name] for name in FIELDS if name in found}
+
+
+async def test_lines_know_what_they_are_about_for_as_long_as_a_block_or_task_lasts() -> None:
+    async def another_task() -> dict[str, object]:
+        remember(participant="p2")
+        return passed("x")
+
+    with about(run="r1", round=RoundKey(3, 1)):
+        assert passed("x") == {"run": "r1", "round": "3.1"}
+        assert await asyncio.create_task(another_task()) == {"run": "r1", "round": "3.1", "participant": "p2"}
+        assert passed("x", run="r2") == {"run": "r2", "round": "3.1"}
+        with about(round=None, operator="admin"):
+            assert passed("x") == {"run": "r1", "round": "3.1", "operator": "admin"}
+    assert passed("x") == {}
+
+
+def test_error_lines_carry_the_code() -> None:
+    error = StorageError("store.commit", "not stored", "free some space", where="/a/path")
+    assert passed("failed: %s", error) == {"code": "store.commit"}
+    assert passed("failed: %s", error.detail) == {"code": "store.commit"}
+    assert passed("failed: %s", error.logged) == {"code": "store.commit"}
+    assert passed("failed", exc_info=(type(error), error, None)) == {"code": "store.commit"}
+    assert passed("failed: %s", OSError("no code")) == {}
+    assert str(error.logged) == "/a/path: not stored (free some space)"
+
+
+def test_names_that_callers_chose_are_cut_and_on_one_line() -> None:
+    with about(run="r" * 5000 + "\nforged"):
+        assert passed("x") == {"run": "r" * 100}
+    line = TextFormatter().format(record("x", run="r\n2026 ERROR forged"))
+    assert "\n" not in line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import click
 from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.errors import UsageError
 from atoll.client.locate import make_participant
+from atoll.client.logs import configure_logging
 from atoll.client.policy_file import read_policy
 from atoll.client.run import Access, default_state, run
 from atoll.wire.heap import keep_chunks
@@ -65,6 +65,7 @@ def client() -> None:
 @click.option(
     "--log-level", type=click.Choice(_LEVELS), default="warning", show_default=True, help="Log lines on stderr."
 )
+@click.option("--json-log", is_flag=True, help="Log one JSON object per line.")
 def start(
     trainer: str,
     join: str,
@@ -78,7 +79,7 @@ def start(
 
     The first start spends the join token on an identity that stays in --state.
     """
-    logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(options["log_level"], as_json=options["json_log"])
     keep_chunks()
     access = Access(_token(join), state, options["server"], options["insecure"], options["participant"])
     run(

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 
 from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
+from atoll.client.logs import about
 from atoll.client.session.invitation import Invitation, invitation_of, key_of, reply_to
 from atoll.client.session.thread import in_thread
 from atoll.client.session.work import Work
+from atoll.client.tracing import Tracing
 from atoll.client.transfer import Abandoned, BlobCache, TransferCalls, TransferLink
 from atoll.client.usage import UsageLog
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
@@ -74,7 +76,13 @@ class Desk:
     """See the module. ``on_finished`` is called after each task that counts in ``tally``."""
 
     def __init__(
-        self, participant: Participant, state: Path, policy: Policy, limits: Limits, observer: Observer
+        self,
+        participant: Participant,
+        state: Path,
+        policy: Policy,
+        limits: Limits,
+        observer: Observer,
+        tracing: Tracing | None = None,
     ) -> None:
         self.participant = participant
         self.tally = Tally()
@@ -84,6 +92,7 @@ class Desk:
         self._policy = policy
         self._limits = limits
         self._observer = observer
+        self._tracing = tracing or Tracing()
         self._usage = UsageLog(state)
         self._cache = BlobCache(state / "blobs", limits.cached_models)
         self._calls: TransferCalls | None = None
@@ -187,7 +196,8 @@ class Desk:
 
     async def _run(self, job: Job) -> None:
         try:
-            await self._attempt(job)
+            with about(job.key):
+                await self._attempt(job)
         finally:
             self._job = None
             job.done.set()
@@ -230,7 +240,7 @@ class Desk:
             raise ClientError("the server sent an invitation before its welcome")
         task = invitation.task
         link = TransferLink(self._calls, self._limits, task.control, self._chunk_bytes, task.traceparent)
-        return Work(self.participant, invitation, link, self._cache, self._usage, self._observer)
+        return Work(self.participant, invitation, link, self._cache, self._usage, self._observer, self._tracing)
 
     def _fail(self, key: RoundKey, error: Exception) -> None:
         if isinstance(error, ClientError | WireError | OSError):

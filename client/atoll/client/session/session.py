@@ -25,6 +25,8 @@ from atoll.client.policy import Policy
 from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, StreamEnded
 from atoll.client.session.desk import Desk, Tally
 from atoll.client.session.renewal import Renewal
+from atoll.client.session.thread import in_thread
+from atoll.client.tracing import Tracing, tracing_of
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class Session:
     observer: Observer = log_event
     labels: Mapping[str, str] = field(default_factory=dict)
     max_rounds: int = 0
+    tracing: Tracing = field(default_factory=tracing_of)
 
     def __post_init__(self) -> None:
         self._stop_reason = ""
@@ -84,7 +87,7 @@ class Session:
         if self._stop_reason:
             self._ending.set()
         announce = Announcer(self.observer)
-        desk = Desk(self.participant, self.state, self.policy, self.limits, announce)
+        desk = Desk(self.participant, self.state, self.policy, self.limits, announce, self.tracing)
         desk.on_finished = lambda: self._count(desk.tally)
         renewal = Renewal(self.endpoint, self.state, self.limits, announce)
         try:
@@ -92,6 +95,7 @@ class Session:
         finally:
             desk.give_up(self._stop_reason or "the session broke off")
             await desk.close()
+            await in_thread(self.tracing.close, "atoll-traces")
         tally = desk.tally
         announce(Finished(self._stop_reason, tally.reported))
         return Summary(tally.reported, tally.declined, tally.failed, self._stop_reason)

@@ -6,15 +6,17 @@ import dataclasses
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.client.clock import now_s
 from atoll.client.errors import RefusedError, TrainerError
 from atoll.client.events import Observer, Reported, Trained, Transferred
+from atoll.client.logs import about
 from atoll.client.model import Model
 from atoll.client.session.invitation import MODEL, Input, Invitation, key_to
 from atoll.client.task import TaskKind
+from atoll.client.tracing import Tracing
 from atoll.client.transfer import Abandoned, BlobCache, DeltaSource, Shard, TransferLink, Uploading
 from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
 from atoll.wire.chunks import UploadKey, update_digest
@@ -66,17 +68,21 @@ class Work:
     cache: BlobCache
     usage: UsageLog
     observer: Observer
+    tracing: Tracing = field(default_factory=Tracing)
 
     def perform(self) -> Receipt:
         """Download, evaluate, train, upload, report."""
+        task = self.invitation.task
         try:
-            return self._perform()
+            with about(task.key), self.tracing.task(task):
+                return self._perform()
         finally:
-            self.invitation.task.control.disarm()
+            task.control.disarm()
 
     def _perform(self) -> Receipt:
         started = now_s()
-        model, task = self._inputs()
+        with self.tracing.step("download"):
+            model, task = self._inputs()
         request = transfer_pb2.ReportRequest(round=key_to(task.key), download_seconds=now_s() - started)
         task.control.arm(upload_reserve_s(task, request.download_seconds))
         evaluation = self._evaluate(model, task, request)
@@ -110,7 +116,8 @@ class Work:
         if not wanted:
             return None
         self.raise_if_abandoned()
-        evaluation, seconds = timed(lambda: self.participant.evaluate(model, task), "evaluate")
+        with self.tracing.step("evaluate"):
+            evaluation, seconds = timed(lambda: self.participant.evaluate(model, task), "evaluate")
         request.evaluate_seconds = seconds
         check_evaluation(evaluation)
         self._tell_trained(task.key, evaluation.weight, seconds, evaluation)
@@ -118,7 +125,8 @@ class Work:
 
     def _train(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Uploading:
         self.raise_if_abandoned()
-        update, seconds = timed(lambda: self.participant.fit(model, task), "fit")
+        with self.tracing.step("fit"):
+            update, seconds = timed(lambda: self.participant.fit(model, task), "fit")
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
         self._tell_trained(task.key, update.weight, seconds, update)
@@ -131,26 +139,32 @@ class Work:
 
     def _deliver(self, uploading: Uploading | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         if uploading is None:
-            return self.link.report(request)
+            return self._report(request)
         progress, began = self._progress("upload"), now_s()
         if uploading.comes_along:
             request.update = uploading.whole()
             request.digest = update_digest(uploading.headers)
-            answer = self.link.report(request)
+            answer = self._report(request)
             progress(uploading.total_bytes, uploading.total_bytes)
             return answer
-        self.link.resume(uploading, progress, ask=False)
+        with self.tracing.step("upload"):
+            self.link.resume(uploading, progress, ask=False)
         request.upload_seconds = now_s() - began
         request.digest = update_digest(uploading.headers)
         for _ in range(_MAX_REPAIRS):
             try:
-                return self.link.report(request, uploading.total_bytes)
+                return self._report(request, uploading.total_bytes)
             except RefusedError as refusal:
                 if refusal.detail is None or refusal.detail.code != INCOMPLETE:
                     raise
                 log.warning("the server lost part of the upload (%s); sending it again", refusal)
-            self.link.resume(uploading, progress)
-        return self.link.report(request, uploading.total_bytes)
+            with self.tracing.step("upload"):
+                self.link.resume(uploading, progress)
+        return self._report(request, uploading.total_bytes)
+
+    def _report(self, request: transfer_pb2.ReportRequest, uploaded_bytes: int = 0) -> transfer_pb2.ReportResponse:
+        with self.tracing.step("report"):
+            return self.link.report(request, uploaded_bytes)
 
     def _tell_trained(self, key: RoundKey, weight: int, seconds: float, result: Update | Evaluation) -> None:
         metrics = finite_metrics(result.metrics)

@@ -21,6 +21,7 @@ from atoll.server.cli.storage import prune, storage
 from atoll.server.daemon.config import DEFAULT_DATA, ServerConfig
 from atoll.server.daemon.config_file import load_config
 from atoll.server.daemon.logs import configure_logging
+from atoll.server.daemon.notify import READY, STOPPING, notify
 from atoll.server.daemon.server import Addresses, Daemon
 from atoll.server.errors import InvalidRequestError, ServerError
 
@@ -96,12 +97,14 @@ def _is_given(name: str) -> bool:
 async def _serve(config: ServerConfig, ready_fd: int | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     daemon = Daemon(config)
     addresses = await daemon.start()
     _announce(config, addresses, ready_fd)
+    notify(READY)
     await stopping.wait()
+    notify(STOPPING)
     logging.getLogger(__name__).info("stopping")
     await daemon.stop()
 

@@ -7,6 +7,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
+from atoll.server.errors import ServerError
+
 REFUSAL_INTERVAL_S = 10.0
 """A subject that is refused again within this time is not logged again."""
 _SUBJECTS = 4096
@@ -40,4 +42,5 @@ class RefusalLog:
         self._told.move_to_end(name)
         if len(self._told) > _SUBJECTS:
             self._told.popitem(last=False)
-        self._log.warning("refused: %s", one_line(str(error)), extra={"participant": name})
+        code = error.detail.code if isinstance(error, ServerError) else type(error).__name__
+        self._log.warning("refused: %s", one_line(str(error)), extra={"participant": name, "code": code})

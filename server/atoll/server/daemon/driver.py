@@ -8,6 +8,7 @@ and the posters told. So what was acknowledged is durable, and a restart that re
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Protocol
 from atoll.server.daemon.stepping import Also, Answer, Course, Entry, Played, unanswered
 from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
 from atoll.server.rounds import Effect, Event, IllegalTransition, RoundError, RunState, resume, step
+from atoll.server.telemetry.context import remember
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +125,8 @@ class RunDriver:
     def start(self, performer: Performer) -> None:
         """Begin to take events, and do again what a restarted run is waiting for."""
         self.performer = performer
-        self._task = asyncio.create_task(self._play(), name=f"run {self.run}")
+        # What it logs is about the run, not about whoever happened to submit it.
+        self._task = asyncio.create_task(self._play(), name=f"run {self.run}", context=contextvars.Context())
         self._begin(resume(self.state, self.clock()))
 
     async def stop(self) -> None:
@@ -162,6 +165,7 @@ class RunDriver:
 
     async def _play(self) -> None:
         """Take events until the run has ended: whatever comes after that cannot change it any more."""
+        remember(run=self.run)
         while self._inbox or not self.state.status.ended:
             await self._wake.wait()
             self._wake.clear()

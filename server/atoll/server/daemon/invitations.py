@@ -65,10 +65,11 @@ class Invitations:
         return found
 
     def for_member(
-        self, task: participation_pb2.Participate, state: RunState, declared_weight: int
+        self, task: participation_pb2.Participate, state: RunState, declared_weight: int, traceparent: str
     ) -> participation_pb2.CheckInResponse:
-        """The task with what this member may report at most."""
+        """The task with what this member may report at most, and the trace that its work belongs to."""
         message = participation_pb2.CheckInResponse(participate=task)
+        message.participate.traceparent = traceparent
         message.participate.max_weight = max_weight(state, declared_weight)
         return message
 

@@ -1,4 +1,8 @@
-"""Logging: one line per event, for people or as JSON, with run, round and participant where they are known."""
+"""Logging: one line per event, for people or as JSON, with run, round and participant where they are known.
+
+What is known comes from the line itself (``extra``) or from where it was written (``telemetry.context``). A line about
+an error of the server's own kinds carries its ``code``, whether the error is an argument or the exception logged.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,14 @@ import sys
 import time
 
 from atoll.server.daemon.audit import one_line
+from atoll.server.errors import ServerError
+from atoll.server.telemetry.context import known
+from atoll.server.told import Told
+from atoll.wire.status import ErrorDetail
 
-FIELDS = ("run", "round", "participant")
+FIELDS = ("run", "round", "participant", "operator", "code")
+MAX_VALUE_CHARS = 100
+"""Callers name runs: no more of a name than this is written."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -38,8 +48,33 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the base class's
         """See ``logging.Formatter``."""
         record.message = one_line(record.message, len(record.message))
-        known = " ".join(f"{name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))
-        return f"{super().formatMessage(record)} [{known}]" if known else super().formatMessage(record)
+        facts = " ".join(f"{name}={one_line(str(getattr(record, name)))}" for name in FIELDS if hasattr(record, name))
+        return f"{super().formatMessage(record)} [{facts}]" if facts else super().formatMessage(record)
+
+
+class ContextFilter(logging.Filter):
+    """Adds to each record what is known of ``FIELDS`` and is not in it yet."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See ``logging.Filter``; every record passes."""
+        for name, value in known().items():
+            if not hasattr(record, name):
+                setattr(record, name, one_line(value, MAX_VALUE_CHARS) if isinstance(value, str) else value)
+        code = _code_of(record)
+        if code and not hasattr(record, "code"):
+            record.code = code
+        return True
+
+
+def _code_of(record: logging.LogRecord) -> str:
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    raised = record.exc_info[1] if record.exc_info else None
+    for found in (raised, *arguments):
+        detail = found.detail if isinstance(found, ServerError) else found
+        code = getattr(detail, "code", "")
+        if isinstance(code, str) and code and isinstance(detail, ErrorDetail | Told):
+            return code
+    return ""
 
 
 _settings = ("info", False)
@@ -56,6 +91,7 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     _settings = (level, as_json)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.addFilter(ContextFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from atoll.server.daemon.stepping import Entry
     from atoll.server.daemon.tasks import Job
+    from atoll.server.rounds import RoundKey
 
 
 class Observer:
@@ -20,6 +21,11 @@ class Observer:
         """A step of a run is under way within."""
         del run, job
         return contextlib.nullcontext()
+
+    def traceparent(self, run: str, key: RoundKey, participant: str) -> str:
+        """W3C trace context for what a participant does for a round; empty without traces."""
+        del run, key, participant
+        return ""
 
     def retried(self, what: str) -> None:
         """Disk, database or a worker refused a step for now."""

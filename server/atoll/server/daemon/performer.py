@@ -58,6 +58,7 @@ from atoll.server.rounds import (
     StartRetry,
     Stop,
 )
+from atoll.server.telemetry.context import about
 from atoll.wire.layout import Layout
 
 T = TypeVar("T")
@@ -341,7 +342,7 @@ class RunPerformer:
         job = Job(kind, key, what)
 
         async def observed() -> None:
-            with self._services.observer.working(self._driver.run, job):
+            with about(run=self._driver.run, round=key), self._services.observer.working(self._driver.run, job):
                 await work()
 
         self._tasks.start(job, observed, replaces=replaces)

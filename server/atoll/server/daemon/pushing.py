@@ -141,7 +141,8 @@ class Pusher:
             session = self._services.sessions.get(member.participant)
             if session is not None and member.status in _EXPECTED:
                 task = task or self._invitations.participate(state, live, self._remaining_s(live))
-                session.send(self._invitations.for_member(task, state, member.declared_weight))
+                traceparent = self._services.observer.traceparent(self._run, live.key, member.participant)
+                session.send(self._invitations.for_member(task, state, member.declared_weight, traceparent))
 
     def _remaining_s(self, live: RoundState) -> float:
         """By the monotonic clock that the deadline runs on; before it runs, what is left by the wall clock."""

@@ -44,6 +44,7 @@ from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.telling import Telling
+from atoll.server.telemetry.tracing import tracer_of
 from atoll.wire.heap import keep_chunks
 from atoll.wire.loopback import is_loopback
 from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
@@ -135,7 +136,9 @@ class Daemon:
         store = await loop.run_in_executor(self._executor, Store.open, config.data)
         self._closing.callback(store.close)
         await loop.run_in_executor(self._executor, warm)
-        rounds = RoundFigures()
+        rounds, tracer = RoundFigures(), tracer_of()
+        if tracer is not None:
+            self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
         store.writer.watch(rounds.committed)
         authority = Authority.open(config.data / "ca", now=self._clock())
         book = CertificateBook(
@@ -159,7 +162,7 @@ class Daemon:
             silence_s=config.silence_s,
             keep_models=config.keep_models,
             room=room,
-            observer=Telling(rounds),
+            observer=Telling(rounds, tracer),
             share_models=config.share_models,
             limits=config.limits,
         )

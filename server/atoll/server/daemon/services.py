@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -65,7 +66,8 @@ class Services:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""
         loop = asyncio.get_running_loop()
-        running = loop.run_in_executor(self.executor, lambda: function(*args, **kwargs))
+        context = contextvars.copy_context()  # what is logged there knows what it is about
+        running = loop.run_in_executor(self.executor, lambda: context.run(function, *args, **kwargs))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -16,6 +16,7 @@ from atoll.server.errors import ForbiddenError, LimitExceededError, Unauthentica
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 from atoll.server.rpc.admission import Admission
+from atoll.server.telemetry.context import remember
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Authenticator:
         self._refusals = RefusalLog(log)
 
     async def caller(self, context: Context) -> Caller:
-        """The caller of this RPC.
+        """The caller of this RPC, of which the log tells from now on.
 
         Raises:
             UnauthenticatedError: without a certificate that is in force.
@@ -62,6 +63,11 @@ class Authenticator:
         Raises:
             UnauthenticatedError: without a certificate that is in force.
         """
+        found = await self._found(context)
+        remember(**{found.role.value: found.name})
+        return found
+
+    async def _found(self, context: Context) -> Caller:
         if self._insecure:
             return self._from_metadata(context)
         pems = list(context.auth_context().get("x509_pem_cert", ()))

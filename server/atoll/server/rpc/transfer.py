@@ -26,6 +26,7 @@ from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.stores import BlobStore
+from atoll.server.telemetry.context import remember
 from atoll.wire.chunks import Chunk, UploadKey, header_to_proto, key_from_proto, parse_upload
 from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_to_proto
@@ -141,6 +142,7 @@ class TransferService:
     ) -> transfer_pb2.UploadResponse:
         key = _key_of(first)
         upload = UploadRef.of(key, participant)
+        remember(run=key.run, round=f"{key.round}.{key.attempt}")
 
         def granted() -> Awaitable[UploadGrant]:
             return self._desk.grant_upload(participant, key.run, key.round, key.attempt)
@@ -196,6 +198,7 @@ class TransferService:
         """Commit an upload: durable and counted once when this answers; the same report gets the same answer."""
         participant = await self._authenticator.participant(context)
         at = request.round
+        remember(run=at.run, round=f"{at.round}.{at.attempt}")
         try:
             grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
         except TooLateError:

@@ -1,0 +1,79 @@
+"""The client's log on standard error: lines for people, or one JSON object each, with run, round and attempt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atoll.client.task import RoundKey
+
+_round: ContextVar[RoundKey | None] = ContextVar("atoll_round", default=None)
+
+
+@contextmanager
+def about(key: RoundKey) -> Iterator[None]:
+    """What is logged within, in this thread or task, is about this round."""
+    token = _round.set(key)
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+class RoundFilter(logging.Filter):
+    """Adds to each record the round that it is about, if it is about one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See ``logging.Filter``; every record passes."""
+        record.about_round = _round.get()
+        return True
+
+
+class TextLines(logging.Formatter):
+    """One line for people, with the round at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name
+        """See ``logging.Formatter``."""
+        key: RoundKey | None = getattr(record, "about_round", None)
+        line = super().formatMessage(record)
+        return line if key is None else f"{line} [run={key.run} round={key.round}.{key.attempt}]"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and run, round, attempt if known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, object] = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        key: RoundKey | None = getattr(record, "about_round", None)
+        if key is not None:
+            entry.update(run=key.run, round=key.round, attempt=key.attempt)
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(level: str, *, as_json: bool) -> None:
+    """Log to standard error from ``level`` (debug, info, warning, error) on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    handler.addFilter(RoundFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,58 @@
+"""Spans by OpenTelemetry's SDK, sent by OTLP over HTTP as its environment variables say; needs ``atoll[otel]``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from atoll.client.tracing import Tracing
+
+if TYPE_CHECKING:
+    from atoll.client.task import Task
+
+SERVICE = "atoll-client"
+CLOSE_S = 3.0
+"""How long the end of the process waits for a collector."""
+
+
+class OtelTracing(Tracing):
+    """Makes a span for each task and each of its steps."""
+
+    def __init__(self) -> None:
+        resource = Resource({SERVICE_NAME: SERVICE}).merge(Resource.create())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("atoll.client")
+
+    @contextlib.contextmanager
+    def task(self, task: Task) -> Iterator[None]:
+        """See ``Tracing``; the parent is the server's span of this participant's part."""
+        parent = TraceContextTextMapPropagator().extract({"traceparent": task.traceparent})
+        facts: dict[str, str | int] = {
+            "atoll.run": task.run,
+            "atoll.round": task.round,
+            "atoll.attempt": task.attempt,
+            "atoll.kind": task.kind.value,
+        }
+        with self._tracer.start_as_current_span("task", context=parent, attributes=facts):
+            yield
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """See ``Tracing``."""
+        with self._tracer.start_as_current_span(name):
+            yield
+
+    def close(self) -> None:
+        """See ``Tracing``."""
+        ending = Thread(target=self._provider.shutdown, name="atoll-traces", daemon=True)
+        ending.start()
+        ending.join(CLOSE_S)

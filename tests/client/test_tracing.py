@@ -1,0 +1,33 @@
+import subprocess
+import sys
+
+import pytest
+
+from atoll.client.tracing import Tracing, is_wanted, tracing_of
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
+
+
+def test_nothing_is_wanted_without_an_endpoint_or_against_a_ban() -> None:
+    assert is_wanted(ENDPOINT)
+    assert not is_wanted({})
+    assert not is_wanted(ENDPOINT | {"OTEL_SDK_DISABLED": "True"})
+    assert not is_wanted(ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"})
+
+
+def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "atoll.client.otel", None)
+    assert type(tracing_of(ENDPOINT)) is Tracing
+    assert "pip install 'atoll[otel]'" in caplog.text
+
+
+def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
+    script = (
+        "import sys\n"
+        "import atoll.client.session\n"
+        "from atoll.client.tracing import tracing_of\n"
+        "tracing_of({}).close()\n"
+        "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,102 @@
+"""What operators rely on: one trace across processes and crashes, and a server that stops in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from atoll.server.control import PHASES
+from tests.collector import Collector, Span
+from tests.system.conftest import Hire, Serve
+from tests.system.reference import JOB, MODEL, ROUNDS, SIZE
+from tests.system.servers import Server
+
+pytestmark = pytest.mark.system
+
+SERVER_STEPS = {"invite", "fold", *PHASES}
+CLIENT_STEPS = {"download", "fit", "upload", "report"}
+
+
+def round_spans(spans: list[Span], number: int) -> list[Span]:
+    """All spans of the traces of a round, whether they name it or not."""
+    traces = {one.trace for one in spans if one.attributes.get("atoll.round") == str(number)}
+    return [one for one in spans if one.trace in traces]
+
+
+def test_a_round_is_one_trace_across_processes_and_a_crash(
+    serve: Serve, hire: Hire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Collector() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        server, held_round = serve("traced"), 1
+        crew = hire(server)
+        clients = [crew.start("Steady", index=index) for index in range(SIZE - 1)]
+        held = crew.start("Held", index=SIZE - 1, rounds=[held_round])
+        run = server.operator.submit(JOB, MODEL)
+        held.wait("held", round=held_round)
+        for client in clients:
+            client.wait("reported", round=held_round)
+        collector.until(lambda found: Counter(one.name for one in round_spans(found, held_round))["report"] == SIZE - 1)
+        server.kill()
+        server.start()
+        held.wait("connected", count=2)
+        held.go()
+        server.operator.finished(run)
+        for process in (*(client.process for client in crew.clients), server.process):
+            process.terminate()
+        spans = collector.until(lambda found: sum(one.name == "round" for one in found) >= ROUNDS)
+        tasks = collector.until(lambda found: sum(one.name == "task" for one in found) >= ROUNDS * SIZE)
+    assert len(tasks) >= len(spans)
+
+    of_round = round_spans(tasks, held_round)
+    assert len({one.trace for one in of_round}) == 1
+    (root,) = [one for one in of_round if one.name == "round"]
+    assert (root.parent, root.attributes["atoll.run"], root.attributes["atoll.outcome"]) == ("", run, "released")
+    steps = [one for one in of_round if one.service == "atoll-server" and one.name in SERVER_STEPS]
+    assert {one.name for one in steps} == SERVER_STEPS
+    members = {one.id: one for one in of_round if one.name == "participant"}
+    assert {one.parent for one in (*steps, *members.values())} == {root.id}
+    assert sorted(one.attributes["atoll.participant"] for one in members.values()) == sorted(
+        client.participant for client in crew.clients
+    )
+    parts = [one for one in of_round if one.name == "task"]
+    assert sorted(one.parent for one in parts) == sorted(members)
+    for part in parts:
+        assert part.service == "atoll-client"
+        assert {one.name for one in of_round if one.parent == part.id} == CLIENT_STEPS
+
+
+def metrics_of(server: Server) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 3}/readyz", timeout=30) as answer:  # noqa: S310
+        text: str = answer.read().decode()
+        return text
+
+
+@pytest.mark.parametrize("order", [signal.SIGTERM, signal.SIGHUP])
+def test_a_server_that_is_told_to_stop_says_so_and_ends_well(
+    serve: Serve, hire: Hire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: signal.Signals
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        server = serve("service", "--json-log")
+        assert manager.recv(100) == b"READY=1"
+        assert metrics_of(server) == '{"ready": true, "problems": {}}\n'
+        client = hire(server).start("Held", index=0)
+        run = server.operator.submit(JOB.replace(f"size = {SIZE}", "size = 1").replace(f"quorum = {SIZE}", "quorum = 1"), MODEL)
+        client.wait("held", run=run)
+        os.kill(server.process.pid, order)
+        assert manager.recv(100) == b"STOPPING=1"
+        assert server.process.wait() == 0
+    assert "the server is stopping" in client.wait("disconnected")["reason"]
+    server.start()
+    client.go()
+    assert client.wait("reported", run=run)["disposition"] == "counted"
