@@ -74,7 +74,7 @@ def test_a_round_is_one_trace_across_processes_and_a_crash(
 
 
 def metrics_of(server: Server) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 3}/readyz", timeout=30) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 3}/readyz", timeout=30) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -91,7 +91,9 @@ def test_a_server_that_is_told_to_stop_says_so_and_ends_well(
         assert manager.recv(100) == b"READY=1"
         assert metrics_of(server) == '{"ready": true, "problems": {}}\n'
         client = hire(server).start("Held", index=0)
-        run = server.operator.submit(JOB.replace(f"size = {SIZE}", "size = 1").replace(f"quorum = {SIZE}", "quorum = 1"), MODEL)
+        run = server.operator.submit(
+            JOB.replace(f"size = {SIZE}", "size = 1").replace(f"quorum = {SIZE}", "quorum = 1"), MODEL
+        )
         client.wait("held", run=run)
         os.kill(server.process.pid, order)
         assert manager.recv(100) == b"STOPPING=1"
