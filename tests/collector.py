@@ -48,8 +48,8 @@ class Collector:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                pass
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's
+                del format, args
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -3,6 +3,8 @@ import logging
 import subprocess
 import sys
 
+import pytest
+
 from atoll.client.logs import JsonLines, RoundFilter, TextLines, about
 from atoll.client.task import RoundKey
 
@@ -41,10 +43,9 @@ def test_lines_name_the_round_that_they_are_about() -> None:
 
 
 def test_exceptions_are_whole() -> None:
-    try:
+    with pytest.raises(ValueError, match="deep") as raised:
         int("deep")
-    except ValueError:
-        made = record(exc_info=sys.exc_info())
+    made = record(exc_info=(raised.type, raised.value, raised.tb))
     assert "invalid literal" in json.loads(JsonLines().format(made))["exception"]
 
 

@@ -14,6 +14,7 @@ import pytest
 from atoll.server.control import PHASES
 from tests.collector import Collector, Span
 from tests.system.conftest import Hire, Serve
+from tests.system.operators import job_toml
 from tests.system.reference import JOB, MODEL, ROUNDS, SIZE
 from tests.system.servers import Server
 
@@ -91,9 +92,8 @@ def test_a_server_that_is_told_to_stop_says_so_and_ends_well(
         assert manager.recv(100) == b"READY=1"
         assert metrics_of(server) == '{"ready": true, "problems": {}}\n'
         client = hire(server).start("Held", index=0)
-        run = server.operator.submit(
-            JOB.replace(f"size = {SIZE}", "size = 1").replace(f"quorum = {SIZE}", "quorum = 1"), MODEL
-        )
+        alone = {"size": 1, "quorum": 1}
+        run = server.operator.submit(job_toml(job={"name": "stopped", "rounds": 1}, cohort=alone), MODEL)
         client.wait("held", run=run)
         os.kill(server.process.pid, order)
         assert manager.recv(100) == b"STOPPING=1"

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -27,7 +27,8 @@ class OtelTracing(Tracing):
     """Makes a span for each task and each of its steps."""
 
     def __init__(self) -> None:
-        resource = Resource({SERVICE_NAME: SERVICE}).merge(Resource.create())
+        named = SERVICE_NAME in OTELResourceDetector().detect().attributes
+        resource = Resource.create({} if named else {SERVICE_NAME: SERVICE})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("atoll.client")

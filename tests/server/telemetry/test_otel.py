@@ -69,6 +69,17 @@ async def test_an_attempt_is_one_trace(collector: Collector) -> None:
     assert tracer.traceparent(RUN, KEY, "pb") == traceparent(RUN, KEY, "pb", sampled=True)
 
 
+@pytest.mark.parametrize("name", ["", "hospital-server"])
+def test_the_service_has_its_own_name_unless_the_operator_gives_another(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+    tracer = RoundTracer()
+    tracer.stored(entry(RecordRound(ENDED)))
+    tracer.close()
+    assert {one.service for one in collector.until(bool)} == {name or "atoll-server"}
+
+
 def test_an_abandoned_attempt_failed(collector: Collector) -> None:
     tracer = RoundTracer()
     given_up = replace(ENDED, phase=Phase.ABANDONED, opened_at=0.0, reason="too few")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -69,7 +69,8 @@ class RoundTracer(Observer):
 
     def __init__(self) -> None:
         self._ids = _ChosenIds()
-        resource = Resource({SERVICE_NAME: SERVICE}).merge(Resource.create())
+        named = SERVICE_NAME in OTELResourceDetector().detect().attributes
+        resource = Resource.create({} if named else {SERVICE_NAME: SERVICE})
         self._provider = TracerProvider(resource=resource, id_generator=self._ids, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("atoll.server")
