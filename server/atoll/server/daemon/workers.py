@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health_pb2
@@ -163,7 +164,7 @@ class WorkerPool:
 
 async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel) -> str:
     """Wait until the process ends, or has been killed because it no longer answers; what happened, in words."""
-    health = HealthStub(channel)
+    health: Any = HealthStub(channel)  # its stubs lack the methods
     ended = asyncio.create_task(process.wait())
     while not (await asyncio.wait({ended}, timeout=CHECK_S))[0]:
         try:
