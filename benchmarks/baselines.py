@@ -20,6 +20,7 @@ from pathlib import Path
 
 from atoll.server.identity import Authority
 from benchmarks.baseline_peer import MESSAGE_BYTES
+from benchmarks.sampling import cpu_s_of
 
 _PEER = [sys.executable, "-m", "benchmarks.baseline_peer"]
 _ROOT = Path(__file__).parents[1]
@@ -27,10 +28,11 @@ _ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Streams:
-    """Seconds to move a model to every client at the same time, and back."""
+    """Seconds to move a model to every client at the same time, and back; and what that takes of the processors."""
 
     down_s: float
     up_s: float
+    cpu_s: float
 
     @property
     def total_s(self) -> float:
@@ -47,8 +49,12 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
         peers = [stack.enter_context(_peer(["client", address, str(size), *ca])) for _ in range(clients)]
         for peer in peers:
             _line(peer)
+        everybody = [server.pid, *(peer.pid for peer in peers)]
+        spent = cpu_s_of(everybody)
         turns = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
-    return Streams(statistics.median(down for down, _ in turns), statistics.median(up for _, up in turns))
+        cpu_s = (cpu_s_of(everybody) - spent) / repeats
+    down_s, up_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+    return Streams(down_s, up_s, cpu_s)
 
 
 def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> float:

@@ -43,27 +43,29 @@ def _measure(options: Options, *, tls: bool) -> list[Figure]:
     progress(f"{what}: {course.first_s:.2f} s the first, then {', '.join(f'{one:.2f}' for one in course.seconds)} s")
     after = _plain(size, clients, tls=tls, smoke=options.smoke)
     progress(f"{what}: plain streams {after.streamed_s:.2f} s, writes {after.written_s:.2f} s")
-    streamed, written = ((one + other) / 2 for one, other in zip(before, after, strict=True))
+    streamed, written, cpu_s = ((one + other) / 2 for one, other in zip(before, after, strict=True))
     median = statistics.median(course.seconds)
     return [
         _judged(f"round, {what}", median, command, limit=streamed + written, target=TARGET, smoke=options.smoke),
         Figure.stated("  beside the gRPC streams alone (stretch: 1.5)", median, "s", command, beside=streamed),
+        Figure.stated("  its processor time, beside that of the streams", course.cpu_s, "s", command, beside=cpu_s),
         Figure.stated("  its first round", course.first_s, "s", command, beside=streamed + written),
         *memory_figures(course, model_mb, what, command),
     ]
 
 
 class _Plain(NamedTuple):
-    """Seconds of the plain gRPC streams, and of plainly writing the uploads."""
+    """Seconds of the plain gRPC streams, and of plainly writing the uploads; processor seconds of the streams."""
 
     streamed_s: float
     written_s: float
+    cpu_s: float
 
 
 def _plain(size: int, clients: int, *, tls: bool, smoke: bool) -> _Plain:
     repeats = 1 if smoke else 3
-    streamed = baselines.streams(size, clients, tls=tls, repeats=repeats).total_s
-    return _Plain(streamed, baselines.write_and_fsync(size, clients, repeats=repeats))
+    streamed = baselines.streams(size, clients, tls=tls, repeats=repeats)
+    return _Plain(streamed.total_s, baselines.write_and_fsync(size, clients, repeats=repeats), streamed.cpu_s)
 
 
 def memory_figures(course: Course, model_mb: float, what: str, command: str) -> list[Figure]:

@@ -63,6 +63,7 @@ class Course:
         server: peak memory of all processes of the server.
         client: peak memory of the largest of the first few participants.
         disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
+        cpu_s: processor seconds of each later round, of the server and the first few participants.
     """
 
     first_s: float
@@ -71,6 +72,7 @@ class Course:
     server: Memory
     client: Memory
     disk_bytes: int
+    cpu_s: float
 
 
 class Federation:
@@ -148,6 +150,7 @@ class Federation:
         if len(released) != rounds:
             raise RuntimeError(f"{len(released)} of {rounds} rounds were released: {shown}"[:4000])
         closed = [float(entry["closed_at"]) for entry in released]
+        later = max(1, rounds - 1)
         largest = max((sampler.peak(name) for name in groups if name != "server"), key=lambda one: one.anonymous)
         return Course(
             first_s=closed[0] - float(released[0]["opened_at"]),
@@ -156,6 +159,7 @@ class Federation:
             server=sampler.peak("server"),
             client=largest,
             disk_bytes=sampler.disk_bytes,
+            cpu_s=sampler.cpu_s(closed[0], closed[-1]) / later,
         )
 
     def call(self, *arguments: str) -> Any:

@@ -1,9 +1,12 @@
-"""Memory of processes while something runs, from /proc."""
+"""Memory and processor time of processes while something runs, from /proc."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,7 @@ class Sampler:
         self._folder = folder
         self._peaks = dict.fromkeys(groups, Memory())
         self.disk_bytes = 0
+        self._spent: list[tuple[float, float]] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="memory-sampler", daemon=True)
 
@@ -45,7 +49,14 @@ class Sampler:
         """The largest sums over the group's processes at one moment, anonymous and mapped each for itself."""
         return self._peaks[group]
 
+    def cpu_s(self, start: float, stop: float) -> float:
+        """Processor seconds that all groups together spent between two moments (epoch seconds)."""
+        times = [at for at, _ in self._spent]
+        first, last = (min(bisect_left(times, at), len(times) - 1) for at in (start, stop))
+        return self._spent[last][1] - self._spent[first][1]
+
     def __enter__(self) -> Self:
+        self._spent.append(self._spent_now())
         self._thread.start()
         return self
 
@@ -54,14 +65,29 @@ class Sampler:
     ) -> None:
         self._done.set()
         self._thread.join()
+        self._spent.append(self._spent_now())
+
+    def _spent_now(self) -> tuple[float, float]:
+        return time.time(), cpu_s_of(pid for head in self._groups.values() for pid in family(head))
 
     def _sample(self) -> None:
         while not self._done.wait(INTERVAL_S):
+            self._spent.append(self._spent_now())
             for name, head in self._groups.items():
                 now, before = total(family(head)), self._peaks[name]
                 self._peaks[name] = Memory(max(now.anonymous, before.anonymous), max(now.mapped, before.mapped))
             if self._folder is not None:
                 self.disk_bytes = max(self.disk_bytes, disk_bytes(self._folder))
+
+
+def cpu_s_of(pids: Iterable[int]) -> float:
+    """Processor seconds, user and system, that these processes have spent; one that has ended counts nothing."""
+    ticks = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def total(pids: Iterable[int]) -> Memory:
