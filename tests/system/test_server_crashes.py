@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 
 import psutil
 import pytest
 
 from tests.system.conftest import Hire, Serve
-from tests.system.operators import Operator
+from tests.system.operators import Operator, seconds_since
 from tests.system.participants import examples_of
 from tests.system.reference import (
     JOB,
@@ -25,6 +26,8 @@ from tests.system.reference import (
 
 pytestmark = pytest.mark.system
 
+BACK_WITHIN_S = 10.0
+"""Participants wait for at most 5 s between two tries, and a try takes some time too."""
 MOMENTS = (
     "before cohort_drawn:1",
     "after round_prepared:1",
@@ -89,10 +92,12 @@ def test_killed_in_mid_round_it_resumes_on_the_same_port_with_what_was_acknowled
     for client in (*done, at_work):
         client.wait("disconnected")
     server.start()
+    back = time.monotonic()
 
     # The two that were told "counted" do not report again; the third goes on with the work that it had begun.
     for client in (*done, at_work):
         client.wait("connected", count=2)
+    assert seconds_since(back) < BACK_WITHIN_S
     seen = server.operator.until(run, lambda seen: seen.round.reported == 2, "two reports in")
     assert (seen.round.round, seen.round.attempt, seen.round.phase) == (held_round, 0, "open")
     at_work.go()
