@@ -22,7 +22,7 @@ from tests.system.servers import Server, serving
 
 OUTAGES_S = (1.0, 4.0, 15.0, 45.0)
 CLIENTS = 8
-LONG_ROUNDS = 5000
+LONG_ROUNDS = 2000
 LONG_S = 1500.0
 
 
