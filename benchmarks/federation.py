@@ -58,6 +58,7 @@ class Course:
 
     Attributes:
         first_s: seconds of the first round, from its opening: caches are made and memory is touched.
+        warming: seconds of the other rounds of the warm-up.
         seconds: of each later round, from the release before to its own: nothing is left out.
         rounds: the rounds as ``atoll run show --json`` tells them, released ones only.
         server: peak memory of all processes of the server.
@@ -67,6 +68,7 @@ class Course:
     """
 
     first_s: float
+    warming: list[float]
     seconds: list[float]
     rounds: list[dict[str, Any]]
     server: Memory
@@ -131,8 +133,12 @@ class Federation:
         self.participants.append(process)
         return process
 
-    def run(self, *, elements: int, rounds: int, clients: int, job: str = JOB, watch_disk: bool = False) -> Course:
+    def run(
+        self, *, elements: int, rounds: int, clients: int, job: str = JOB, watch_disk: bool = False, warm_up: int = 1
+    ) -> Course:
         """Train ``rounds`` rounds with a model of so many float32 elements and wait for the end.
+
+        The first ``warm_up`` of them are told apart.
 
         Raises:
             RuntimeError: if the run does not release that many models.
@@ -150,16 +156,17 @@ class Federation:
         if len(released) != rounds:
             raise RuntimeError(f"{len(released)} of {rounds} rounds were released: {shown}"[:4000])
         closed = [float(entry["closed_at"]) for entry in released]
-        later = max(1, rounds - 1)
+        gaps = [float(gap) for gap in np.diff(closed)]
         largest = max((sampler.peak(name) for name in groups if name != "server"), key=lambda one: one.anonymous)
         return Course(
             first_s=closed[0] - float(released[0]["opened_at"]),
-            seconds=[float(gap) for gap in np.diff(closed)],
+            warming=gaps[: warm_up - 1],
+            seconds=gaps[warm_up - 1 :],
             rounds=released,
             server=sampler.peak("server"),
             client=largest,
             disk_bytes=sampler.disk_bytes,
-            cpu_s=sampler.cpu_s(closed[0], closed[-1]) / later,
+            cpu_s=sampler.cpu_s(closed[warm_up - 1], closed[-1]) / max(1, rounds - warm_up),
         )
 
     def call(self, *arguments: str) -> Any:
