@@ -43,7 +43,7 @@ def read_policy(path: Path) -> Policy:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"cannot read the policy {path}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PolicyError(f"{path} is not TOML: {error}") from None
     return _Reader(path).policy(document)
 

@@ -137,7 +137,7 @@ def grid_for(total_declared_weight: int, max_abs: float = DEFAULT_MAX_ABS, carri
 
 def _exponent_of(max_abs: float) -> int:
     """M such that ``max_abs == 2**m``."""
-    if not (math.isfinite(max_abs) and max_abs >= MIN_MAX_ABS):
+    if not MIN_MAX_ABS <= max_abs <= 2.0**SUM_BITS:  # nor NaN
         raise GridError(f"max_abs {max_abs}: allowed are powers of two from {MIN_MAX_ABS:g}, for example 32")
     mantissa, exponent = math.frexp(max_abs)
     if mantissa != 0.5:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
+from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Desk, Disposition, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Context
@@ -71,6 +72,8 @@ class DeskService(DeskServiceServicer):
         self, request: ingest_pb2.GrantDownloadRequest, context: Context
     ) -> ingest_pb2.GrantDownloadResponse:
         """See ``Desk.grant_download``."""
+        if request.role not in set(Role):
+            raise InvalidRequestError("desk.role", f"role {request.role[:20]!r}: there are {', '.join(Role)}")
         await self._desk.grant_download(Caller(Role(request.role), request.name), request.blob)
         return ingest_pb2.GrantDownloadResponse()
 

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from atoll.server import errors
 from atoll.server.daemon.limits import Limits
 from atoll.server.ingest.meter import ignore
+from atoll.server.rpc.tensor_count import check_tensor_count
 from atoll.wire.errors import WireError
 from atoll.wire.status import ErrorDetail, Fault
 
@@ -43,14 +44,6 @@ _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
 )
 
 Behaviour = Callable[..., Any]
-_LARGE = frozenset(
-    {
-        "/atoll.wire.v1.TransferService/Upload",
-        "/atoll.wire.v1.ControlService/UploadModel",
-        "/atoll.wire.v1.ControlService/SubmitRun",
-    }
-)
-"""Methods whose requests hold chunks or layouts."""
 
 
 def status_of_kind(kind: type[errors.ServerError]) -> grpc.StatusCode:
@@ -128,11 +121,19 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return _any_size
         if len(details.invocation_metadata or ()) > limits.metadata_entries:
             return _too_much_metadata(limits.metadata_entries)
-        return _any_size if method in _LARGE else _at_most(limits.request_bytes)
+        return _LARGE.get(method) or _at_most(limits.request_bytes)
 
 
 def _any_size(_: bytes) -> None:
     """The size is bounded by gRPC alone."""
+
+
+_LARGE: dict[str, Callable[[bytes], None]] = {
+    "/atoll.wire.v1.TransferService/Upload": _any_size,
+    "/atoll.wire.v1.ControlService/UploadModel": _any_size,
+    "/atoll.wire.v1.ControlService/SubmitRun": check_tensor_count,
+}
+"""What checks requests that hold chunks or layouts."""
 
 
 def _at_most(most: int) -> Callable[[bytes], None]:

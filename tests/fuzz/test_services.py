@@ -1,0 +1,100 @@
+"""Every RPC of the contract, by everyone who may call it, with messages of every kind.
+
+Whatever comes, the caller gets a status that says whose fault it was, the server logs no bug of its own, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.wire.status import detail_from_trailers
+from atoll.wire.v1 import control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, transfer_pb2
+from tests.fuzz.conftest import Live
+from tests.fuzz.material import FUZZ, requests
+
+FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2, ingest_pb2)
+METHODS = [
+    method for file in FILES for service in file.DESCRIPTOR.services_by_name.values() for method in service.methods
+]
+INSIDE = {"DeskService", "WorkerService"}
+BUGS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
+WITHOUT_DETAIL = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
+OWN_END = "Internal error from Core"
+"""How this side's gRPC words that the server ended the stream while a message was being sent."""
+CALL_S = 20.0
+READ_S = 0.1
+"""A stream that answers at all does so within this time; one that waits for more is left."""
+
+
+async def ask(channel: grpc.aio.Channel, method: MethodDescriptor, sent: list[bytes]) -> grpc.aio.AioRpcError | None:
+    """Call with these messages; the error that comes of it, None if there is none (yet)."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    begin: Any = getattr(channel, kind)(path)
+
+    async def each() -> Any:
+        for message in sent:
+            yield message
+
+    call = begin(each() if method.client_streaming else sent[0], timeout=CALL_S)
+    try:
+        if not method.server_streaming:
+            await call
+            return None
+        async with asyncio.timeout(READ_S):
+            while await call.read() is not grpc.aio.EOF:
+                continue
+        await call.code()
+    except grpc.aio.AioRpcError as error:
+        return error
+    except TimeoutError:
+        call.cancel()
+    return None
+
+
+def check(live: Live, error: grpc.aio.AioRpcError | None) -> None:
+    assert not live.errors, live.errors.pop()
+    if error is None or error.details() == OWN_END:
+        return
+    detail = detail_from_trailers(list(error.trailing_metadata() or ()))
+    assert error.code() not in BUGS, error
+    assert detail is not None or error.code() in WITHOUT_DETAIL, error
+    if detail is not None:
+        assert detail.code != "server.internal", error
+        assert detail.message
+
+
+def sent_to(method: MethodDescriptor) -> st.SearchStrategy[list[bytes]]:
+    one = requests(GetMessageClass(method.input_type))
+    return st.lists(one, min_size=1, max_size=3 if method.client_streaming else 1)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.containing_service.name}.{method.name}")
+def test_every_rpc_tells_whose_fault_it_is(live: Live, method: MethodDescriptor) -> None:
+    service = method.containing_service.name
+
+    async def callers(sent: list[bytes]) -> list[grpc.aio.AioRpcError | None]:
+        if service in INSIDE:
+            async with grpc.aio.insecure_channel(live.inside) as channel:
+                return [await ask(channel, method, sent)]
+        if service == "EnrolmentService":
+            return [await ask(live.outsider, method, sent)]
+        channels = (live.operator.channel, live.participant.channel, live.member.channel)
+        return list(await asyncio.gather(*(ask(channel, method, sent) for channel in channels)))
+
+    @FUZZ
+    @given(sent_to(method))
+    def every(sent: list[bytes]) -> None:
+        for error in live.call(callers(sent)):
+            check(live, error)
+
+    every()
