@@ -82,3 +82,10 @@ def test_nobodys_name_becomes_a_label() -> None:
     figures = counted(RecordRound(ENDED), Receipt(KEY, "pa", Verdict.COUNTED, ""))
     labels = {value for family in figures.registry.collect() for one in family.samples for value in one.labels.values()}
     assert not {"pa", "pb", "r1"} & labels
+
+
+def test_what_alerts_watch_is_there_before_it_first_happens() -> None:
+    figures = RoundFigures()
+    assert value(figures, "atoll_runs_ended_total", status="failed") == 0
+    assert value(figures, "atoll_rounds_total", kind="train", outcome="abandoned") == 0
+    assert value(figures, "atoll_failed_commits_total") == 0

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from atoll.server.daemon.records import phase_seconds
-from atoll.server.rounds import Effect, Finish, MemberStatus, Receipt, RecordRound, RoundState
+from atoll.server.rounds import (
+    Effect,
+    Finish,
+    MemberStatus,
+    Phase,
+    Receipt,
+    RecordRound,
+    RoundKind,
+    RoundState,
+    RunStatus,
+    Verdict,
+)
+from atoll.server.rounds.roster import OUTSTANDING
 
 if TYPE_CHECKING:
     from atoll.server.daemon.stepping import Entry
@@ -77,6 +89,22 @@ class RoundFigures:
         self._failed_commits = Counter(
             "atoll_failed_commits", "Transactions that could not be made durable.", registry=registry
         )
+
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """A series that first appears with its first event does not count as having risen: alerts would miss it."""
+        for status in RunStatus:
+            if status.ended:
+                self._runs.labels(status.value)
+        for kind in RoundKind:
+            for phase in (Phase.RELEASED, Phase.ABANDONED):
+                self._rounds.labels(kind.value, phase.value)
+        for member_status in MemberStatus:
+            if member_status not in OUTSTANDING:
+                self._members.labels(member_status.value)
+        for verdict in Verdict:
+            self._reports.labels(verdict.value)
 
     def stored(self, entry: Entry) -> None:
         """A run's events are durable."""
