@@ -22,8 +22,10 @@ SAMPLES = RESULTS / "soak-samples.json"
 MINUTES = 30.0
 _SMOKE_MINUTES = 0.5
 _SAMPLE_S = 2.0
-_SAMPLES_PER_LOOK = 3
-_SAMPLES_PER_STIR = 2
+_LEAST_SAMPLES = 16
+"""A machine that is very busy soaks for longer."""
+_LOOK_S = 6.0
+_STIR_S = 4.0
 _ELEMENTS = 2560
 _SEED = 1
 _PAUSE_S = 0.25
@@ -100,13 +102,14 @@ def figures(soaked: Soaked, command: str) -> list[Figure]:
     return found
 
 
-def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED) -> Soaked:
+def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sample_s: float = _SAMPLE_S) -> Soaked:
     """Have rounds and churn for so long.
 
     Args:
         seconds: how long.
         server: a command in the place of ``atoll``, for the server only.
         seed: decides the churn.
+        sample_s: seconds between two samples.
     """
     with tempfile.TemporaryDirectory(prefix="atoll-soak-") as folder, Nursery(Path(folder)) as nursery:
         place = Federation(Path(folder), nursery, tls=True)
@@ -117,29 +120,32 @@ def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED) -> So
         crowd = Crowd(place, rng, _PAUSE_S)
         crowd.gather()
         try:
-            return Soaked(tuple(_sampled(place, crowd, Runs(place, rng, crowd.counts), seconds)), crowd.counts)
+            runs = Runs(place, rng, crowd.counts)
+            return Soaked(tuple(_sampled(place, crowd, runs, seconds, sample_s)), crowd.counts)
         finally:
             crowd.dismiss()
 
 
-def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float) -> list[Health]:
+def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float, sample_s: float) -> list[Health]:
     """Look at the server at fixed times; in between, stir."""
     assert place.server is not None
     began, tick = time.monotonic(), threading.Event()
     found: list[Health] = []
-    told_s = 0.0
-    while (now_s := time.monotonic() - began) < seconds:
+    told_s = looks_s = stirs_s = 0.0
+    while (now_s := time.monotonic() - began) < seconds or len(found) < _LEAST_SAMPLES:
         if place.server.poll() is not None:
             raise RuntimeError(f"the server ended after {now_s:.0f} s:\n{place.server_log()[-4000:]}")
-        if len(found) % _SAMPLES_PER_LOOK == 0:
+        if now_s >= looks_s:
             runs.look()
-        if len(found) % _SAMPLES_PER_STIR == 0:
+            looks_s += _LOOK_S
+        if now_s >= stirs_s:
             crowd.stir(now_s)
+            stirs_s += _STIR_S
         found.append(sample(place.server.pid, place.data, now_s, runs.released, len(crowd.running)))
         if now_s - told_s >= _PROGRESS_S:
             told_s = now_s
             progress(_line(found[-1]))
-        tick.wait(max(0.0, _SAMPLE_S * len(found) - (time.monotonic() - began)))
+        tick.wait(max(0.0, sample_s * len(found) - (time.monotonic() - began)))
     return found
 
 

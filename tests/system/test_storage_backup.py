@@ -67,8 +67,8 @@ def test_backed_up_again_and_again_while_rounds_go_on_every_copy_is_whole(
 ) -> None:
     server = serve("busy")
     hire(server).steady(SIZE)
-    run = server.operator.submit(JOB.replace(f"rounds = {ROUNDS}", "rounds = 60"), MODEL)
-    for number in range(3):
+    run = server.operator.submit(JOB.replace(f"rounds = {ROUNDS}", "rounds = 25"), MODEL)
+    for number in range(2):
         atoll("server", "backup", str(tmp_path / f"kept-{number}"), "--data", str(server.data))
         atoll("server", "restore", str(tmp_path / f"kept-{number}"), "--data", str(tmp_path / f"again-{number}"))
     server.operator.finished(run)

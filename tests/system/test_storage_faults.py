@@ -153,6 +153,7 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
     "an update cannot be written": ("the chunk could not be stored", ("write", errno.EIO, "/spool/")),
     "the database cannot be synced": ("disk I/O error", ("sync", errno.EIO, "atoll.sqlite3")),
     "the database cannot be written": ("disk I/O error", ("write", errno.EIO, "atoll.sqlite3")),
+    "nothing can be synced": ("disk I/O error", ("sync", errno.EIO, "/faulty/")),
     "a model cannot be synced": ("a blob cannot be read or written", ("sync", errno.EIO, "/blobs/")),
     "everything is read-only": (
         "Read-only file system",
@@ -164,7 +165,7 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", some_of(FAILING, "an update cannot be synced", "the database cannot be synced"))
+@pytest.mark.parametrize("fault", some_of(FAILING, "nothing can be synced"))
 def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
     server: Server, hire: Hire, tmp_path: Path, reference_model: bytes, fault: str
 ) -> None:

@@ -43,9 +43,10 @@ async def finished(federation: Federation, toml: bytes, rounds: int) -> str:
 
 def old(federation: Federation, *names: str) -> None:
     """These blobs were made two days ago."""
-    then = federation.services.clock() - 2 * 86_400
+    then, blobs = federation.services.clock() - 2 * 86_400, federation.store.blobs
+    assert isinstance(blobs, DirectoryBlobStore)
     for name in names:
-        os.utime(federation.store.blobs._path(name), (then, then))  # type: ignore[attr-defined]  # a directory's
+        os.utime(blobs.path_of(name), (then, then))
 
 
 def put(federation: Federation, content: bytes) -> str:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _NAME = re.compile(r"[0-9a-f]{64}")
-_INCOMING = "incoming"
+INCOMING = "incoming"
 _LOCK = "kept.lock"
-_FREE = "free"
+FREE = "free"
 _WRITE_OUT_BYTES = 8 << 20
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
@@ -53,8 +53,8 @@ class DirectoryBlobStore:
         self.root = root
         with _disk(root):
             root.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
-            (root / _INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
-        self._free = FreeFiles(root / _FREE, scrub=False)
+            (root / INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
+        self._free = FreeFiles(root / FREE, scrub=False)
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> DirectoryBlobWriter:
         """Begin a new blob: see ``BlobStore``."""
@@ -84,7 +84,7 @@ class DirectoryBlobStore:
             if not hold(lock):
                 return False
             with contextlib.suppress(FileNotFoundError):
-                path.replace(self.root / _INCOMING / secrets.token_hex(16))
+                path.replace(self.root / INCOMING / secrets.token_hex(16))
         return True
 
     @contextlib.contextmanager
@@ -129,7 +129,7 @@ class DirectoryBlobStore:
     def sweep(self) -> int:
         """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
         removed = 0
-        for path in (self.root / _INCOMING).iterdir():
+        for path in (self.root / INCOMING).iterdir():
             with contextlib.suppress(FileNotFoundError):
                 with path.open("rb") as file:
                     unused = hold(file.fileno())
@@ -175,7 +175,7 @@ class DirectoryBlobWriter:
         self._root = root
         self._builder = ManifestBuilder(chunk_bytes)
         with _disk(root):
-            self._path, self._descriptor = _create_locked(root / _INCOMING, free, expected_bytes)
+            self._path, self._descriptor = _create_locked(root / INCOMING, free, expected_bytes)
         self._open = True
         self._written = 0
         self._written_out = 0

@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.disk import free_bytes
 from atoll.server.stores import dialects, event_log, models, runs
-from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from atoll.server.stores.directory_blobs import FREE, INCOMING, DirectoryBlobStore
 from atoll.server.stores.errors import SchemaError
 from atoll.server.stores.schema import snapshots as snapshot_rows
 from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, PARTIALS_FOLDER, SPOOL_FOLDER
@@ -63,7 +63,9 @@ def storage_use(data: Path) -> StorageUse:
         with engine.connect() as connection, connection.begin():
             held = [
                 *_blobs(connection, DirectoryBlobStore(data / BLOBS_FOLDER)),
-                *_folders("uploads", data / SPOOL_FOLDER),
+                *_folder("unfinished blobs", data / BLOBS_FOLDER / INCOMING),
+                *_uploads(data / SPOOL_FOLDER),
+                *_folder("free files", data / BLOBS_FOLDER / FREE),
                 *_folder("partial sums", data / PARTIALS_FOLDER),
                 *_database(data),
                 *_logs(connection),
@@ -111,10 +113,11 @@ def _logs(connection: Connection) -> Iterator[Held]:
             yield Held("snapshots", run.id, row[0], int(row[1]), in_database=True)
 
 
-def _folders(kind: str, root: Path) -> Iterator[Held]:
-    """One entry for each run's folder."""
+def _uploads(root: Path) -> Iterator[Held]:
+    """One entry for each run's folder, and one for the files that later uploads write over."""
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
-        yield from _folder(kind, folder, folder.name)
+        hidden = folder.name.startswith(".")
+        yield from _folder("free files" if hidden else "uploads", folder, "" if hidden else folder.name)
 
 
 def _folder(kind: str, root: Path, run: str = "") -> Iterator[Held]:
