@@ -13,10 +13,10 @@ PROMISES = re.findall(r"^\d+\. .*$", PAGE, re.MULTILINE)
 
 
 def functions_of(path: Path) -> set[str]:
-    """The functions at the top of a module."""
+    """The functions of a module and of its classes."""
     return {
         item.name
-        for item in ast.parse(path.read_text()).body
+        for item in ast.walk(ast.parse(path.read_text()))
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 
+import psutil
 import pytest
 
 from tests.system.conftest import Hire, Serve
@@ -116,3 +117,25 @@ def test_a_server_that_moves_to_another_port_keeps_its_runs_and_participants(
     clients[0].go()
     server.operator.finished(run)
     assert server.operator.model(run) == reference_model
+
+
+@pytest.mark.timeout(180)
+def test_workers_that_stand_still_are_replaced_and_nothing_is_lost(
+    serve: Serve, hire: Hire, reference_model: bytes
+) -> None:
+    """They would answer nobody for ever; what they had summed is summed anew."""
+    server = serve("workers", "--workers", "2")
+    crew = hire(server)
+    held = crew.start("Held", index=0)
+    clients = [held, *(crew.start("Steady", index=index) for index in (1, 2))]
+    run = server.operator.submit(JOB, MODEL)
+    held.wait("held")
+    for client in clients[1:]:
+        client.wait("reported", round=0)
+    for worker in psutil.Process(server.process.pid).children():
+        worker.suspend()
+    held.go()
+    server.operator.finished(run, timeout_s=120.0)
+    assert server.operator.model(run) == reference_model
+    assert_undisturbed(server.operator, run, clients, ROUNDS)
+    assert server.process.log.count("did not answer for") >= 2
