@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
+from benchmarks.idle_peer import idle_bytes
 from benchmarks.options import Options, progress
 from benchmarks.sampling import memory_of
 
@@ -26,6 +27,8 @@ ROUND_S = 1.0
 IDLE_BYTES = 100e3
 PER_PROCESS = 500
 REST_S = 20.0
+PLAIN = 300
+"""Plain connections, for what one of them takes."""
 _CROWD = [sys.executable, "-m", "benchmarks.crowd"]
 _TOKENS_PER_CALL = 1000
 
@@ -57,12 +60,14 @@ def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: s
         idle = memory_of(place.server.pid).anonymous - before
         seconds = place.run(elements=ELEMENTS, rounds=rounds, clients=cohort).seconds
         later = memory_of(place.server.pid).anonymous - before
+    plain = idle_bytes(min(crowd, PLAIN))
     command, name = options.command("connected"), f"{crowd} connected"
     usual, slowest = float(np.median(seconds)), max(seconds)
     return [
         Figure.at_most(f"{name}, {cohort} drawn, 10 KB: a round", usual, "s", ROUND_S, command),
         Figure.stated(f"{name}, {cohort} drawn, 10 KB: slowest round", slowest, "s", command),
         Figure.at_most(f"{name}: server memory each, at rest", idle / crowd / 1e3, "KB", IDLE_BYTES / 1e3, command),
+        Figure.stated("a plain gRPC connection with mutual TLS and a stream", plain / 1e3, "KB", command),
         Figure.stated(f"{name}: server memory each, after rounds", later / crowd / 1e3, "KB", command),
         Figure.stated(f"{name}, at rest: server CPU", 100 * share, "% of a core", command),
     ]

@@ -1,16 +1,20 @@
 """Rounds of a tiny model over loopback TLS between real processes, with participants that do not train.
 
-What is timed is everything between two releases: draw, invitation, download, upload, durable commit, sum, new model.
+What is timed is everything between two releases: draw, invitation with the model, update, durable report, sum, charge,
+new model. The limit beside it is ``floor``: the same number of plain commits, fsynced files and gRPC round trips.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from benchmarks.federation import federation
 from benchmarks.figures import Figure
+from benchmarks.floor import floor
 from benchmarks.options import Options
 
 ROUNDS_PER_S = 20.0
@@ -20,13 +24,28 @@ ELEMENTS = 2560
 
 def run(options: Options) -> list[Figure]:
     """Rate and slowest rounds of a 10 KB model with two clients."""
-    clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 200, 5)
+    clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 400, 5)
     with federation(clients=clients, tls=options.tls is not False) as place:
-        gaps = place.run(elements=ELEMENTS, rounds=rounds, clients=clients).seconds
-    rate = 1.0 / statistics.mean(gaps)
-    slowest = float(np.percentile(gaps, 99))
+        course = place.run(elements=ELEMENTS, rounds=rounds, clients=clients)
+    plain = floor(4 * ELEMENTS, repeats=20 if options.smoke else 200)
+    gaps, name = course.seconds, f"10 KB, {clients} clients"
+    overhead, usual = _overheads(course.rounds), statistics.median(course.seconds)
     command = options.command("rounds")
     return [
-        Figure.at_least(f"rounds of 10 KB, {clients} clients", rate, "rounds/s", ROUNDS_PER_S, command),
-        Figure.at_most(f"round of 10 KB, {clients} clients, 99th percentile", slowest, "s", OVERHEAD_S, command),
+        Figure.at_least(f"rounds of {name}", 1.0 / statistics.mean(gaps), "rounds/s", ROUNDS_PER_S, command),
+        Figure.at_most(f"{name}: overhead of a round, p99", _percentile(overhead, 99), "s", OVERHEAD_S, command),
+        Figure.stated(f"{name}: release to release, median", usual, "s", command, beside=plain.round_s),
+        Figure.stated(f"{name}: release to release, p99", _percentile(gaps, 99), "s", command),
+        Figure.stated("plain SQLite commit (WAL, FULL)", plain.commit_s, "s", command),
+        Figure.stated("plain file of 10 KB, fsynced", plain.file_s, "s", command),
+        Figure.stated("plain gRPC call of 10 KB", plain.call_s, "s", command),
     ]
+
+
+def _overheads(rounds: Sequence[dict[str, Any]]) -> list[float]:
+    """Seconds from the opening of each round to its release: with participants that do not train, all overhead."""
+    return [float(entry["closed_at"]) - float(entry["opened_at"]) for entry in rounds[1:]]
+
+
+def _percentile(seconds: Sequence[float], percent: float) -> float:
+    return float(np.percentile(seconds, percent))

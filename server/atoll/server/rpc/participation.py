@@ -104,8 +104,11 @@ class ParticipationService(ParticipationServiceServicer):
     def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
         """A participant that has renewed its certificate in time comes back with the new one."""
         remaining_s = self._desk.certificate_remaining_s(session.participant)
-        last = come_back(0.0, "the certificate of this connection has expired")
-        timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), session.close, last)
+
+        def expire() -> None:
+            session.close(come_back(0.0, "the certificate of this connection has expired"))
+
+        timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), expire)
         if remaining_s < 0:  # unknown: without TLS
             timer.cancel()
         return timer
