@@ -72,6 +72,13 @@ def test_disk_space(free_bytes: int, status: Status) -> None:
     assert checks.disk("x", free_bytes).status is status
 
 
+def test_a_disk_below_the_servers_reserve_fails_whatever_is_free() -> None:
+    found = checks.disk("the server", 10**10, reserve_bytes=2 * 10**10)
+    assert found.status is Status.FAIL
+    assert "uploads are refused and rounds wait" in found.message
+    assert "atoll server storage" in found.remedy
+
+
 def test_the_disk_of_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     assert str(tmp_path) in checks.local_disk(tmp_path / "a" / "b").check
 

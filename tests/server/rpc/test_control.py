@@ -1,4 +1,5 @@
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import atoll.server
 from atoll.server.control import PHASES
 from atoll.server.rpc import control
 from atoll.server.rpc.views import NEVER
+from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
 from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -425,4 +427,19 @@ async def test_the_server_tells_of_itself(world: World, alice: Participant) -> N
     assert (info.connected, info.workers) == (1, 1)
     assert info.now >= info.started_at
     assert info.disk_free_bytes > 0
+    assert info.disk_reserve_bytes == 256 << 20
     assert list(info.evaluators) == []
+
+
+async def test_storage_is_pruned_on_request(tmp_path: Path) -> None:
+    async with World(tmp_path / "data") as world:
+        blobs = DirectoryBlobStore(tmp_path / "data" / "blobs")
+        with blobs.create() as writer:
+            writer.write(b"nobody's")
+            name = writer.commit().name
+        os.utime(blobs.path_of(name), (0, 0))
+        for dry_run, left in ((True, True), (False, False)):
+            request = control_pb2.PruneStorageRequest(dry_run=dry_run)
+            found = await world.operator.control.PruneStorage(request, timeout=WAIT_S)
+            assert [(one.kind, one.count) for one in found.pruned] == [("models", 1)]
+            assert blobs.exists(name) is left
