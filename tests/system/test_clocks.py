@@ -53,7 +53,7 @@ def test_clocks_an_hour_off_and_one_that_is_set_change_nothing(
     since = time.monotonic()
     server.process.send(signal.SIGUSR1)
     server.operator.finished(window)
-    assert seconds_since(since) < WINDOW_S + 5.0
+    assert seconds_since(since) < WINDOW_S + 10.0
     (seen,) = server.operator.rounds(window)
-    assert WINDOW_S <= seen.closed_at - seen.opened_at < WINDOW_S + 5.0
+    assert WINDOW_S <= seen.closed_at - seen.opened_at < WINDOW_S + 10.0
     server.close()

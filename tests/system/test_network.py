@@ -74,7 +74,7 @@ def test_a_participant_whose_network_goes_dark_is_given_up_without_a_word_from_i
         network.darken()
         since = time.monotonic()
         operator.until(run, lambda seen: seen.summary.rounds_released == 1, "through the first round")
-        assert seconds_since(since) < DARK_S + 10.0
+        assert seconds_since(since) < DARK_S + 15.0
         network.lighten()
         operator.finished(run)
     assert_close(operator.arrays(run), averaged(averaged(MODEL, shares_of([0, 1]), 0), shares_of([0, 1, 2]), 1))
@@ -118,6 +118,6 @@ def test_an_upload_that_trickles_neither_holds_its_round_nor_stays_open_after_it
         assert refusal(refused.value)[1].code in ("round.over", "run.ended")
         assert seconds_since(over) < 10.0
     (seen,) = operator.rounds(run)
-    assert 3.0 <= seen.closed_at - seen.opened_at < 8.0
+    assert 3.0 <= seen.closed_at - seen.opened_at < 13.0
     assert {member.status for member in seen.members} == {"reported", "timed_out"}
     assert_close(operator.arrays(run), averaged(MODEL, shares_of([0]), 0))
