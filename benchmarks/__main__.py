@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ BY_NAME_ONLY = {"soak"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases; 1 if a figure misses its target, but never in a smoke run, which only shows that they run."""
+    # Ended from outside, it still ends what it has started and removes its files, which may be many gigabytes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser()
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in CASES]
