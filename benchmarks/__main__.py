@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from benchmarks import bulk, connected, fold, growth, memory, rounds, soak, workers
+from benchmarks import bulk, connected, flood, fold, growth, memory, rounds, soak, workers
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import Case, Options, progress
 
@@ -26,6 +26,7 @@ CASES: dict[str, Case] = {
     "memory": memory.run,
     "workers": workers.run,
     "growth": growth.run,
+    "flood": flood.run,
     "soak": soak.run,
 }
 BY_NAME_ONLY = {"soak"}

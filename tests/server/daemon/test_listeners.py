@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ import grpc.aio
 import pytest
 
 from atoll.server.daemon import listeners
+from atoll.server.daemon.limits import Limits
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.errors import SetupError
 from atoll.server.identity import Authority, AuthorityError, ServerKeyPair
@@ -119,3 +121,23 @@ async def test_a_port_is_shared_only_by_those_who_mean_to(kind: Port, shared: bo
     finally:
         await one.stop(None)
         await other.stop(None)
+
+
+async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> None:
+    """Those that find a place are greeted; if they say nothing they are closed long before gRPC's own two minutes."""
+    server = make_server(Port.ENROLMENT, Limits(enrolment_connections=2, handshake_s=3.0))
+    port = bind(server, "127.0.0.1", 0, None)
+    await server.start()
+
+    async def heard() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        said = await reader.read()  # to the end
+        writer.close()
+        return said
+
+    try:
+        async with asyncio.timeout(60.0):
+            greetings = await asyncio.gather(*(heard() for _ in range(6)))
+    finally:
+        await server.stop(None)
+    assert sum(bool(said) for said in greetings) == 2

@@ -1,0 +1,58 @@
+"""One participant checks in without end: what it costs the rounds of the others.
+
+Three runs of the same federation: calm, flooded, calm. All processes share this machine, the flooder too: what it takes
+of the processors itself is part of the figure.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.federation import Federation, federation
+from benchmarks.figures import Figure
+from benchmarks.options import Options
+
+ELEMENTS = 2560
+TARGET = 1.5
+_END_S = 30.0
+
+
+def run(options: Options) -> list[Figure]:
+    """Mean round with the flood beside mean round without, and how often the flooder was refused."""
+    clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 100, 5)
+    with federation(clients=clients) as place:
+
+        def mean_s() -> float:
+            return statistics.mean(place.run(elements=ELEMENTS, rounds=rounds, clients=clients).seconds)
+
+        before = mean_s()
+        answers: dict[str, int] = {}
+        with _flood(place, answers):
+            flooded = mean_s()
+        calm = statistics.mean((before, mean_s()))
+    command = options.command("flood")
+    name = f"round of 10 KB, {clients} clients, while another checks in without end"
+    return [
+        Figure.within(name, flooded, "s", command, limit=calm, target=TARGET),
+        Figure.stated("check-ins refused meanwhile", answers.get("checkin.rate", 0), "calls", command),
+        Figure.stated("check-ins let in meanwhile", answers.get("welcome", 0), "calls", command),
+    ]
+
+
+@contextmanager
+def _flood(place: Federation, answers: dict[str, int]) -> Iterator[None]:
+    (token,) = place.call("token", "new")["tokens"]
+    counts = place.place / "flood.json"
+    arguments = [sys.executable, "-m", "benchmarks.flooder", token, str(place.place / "flooder"), str(counts)]
+    process = place.start_process(arguments, "flooder")
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(_END_S)
+        answers.update(json.loads(Path(counts).read_text()))
