@@ -153,7 +153,7 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
     "an update cannot be written": ("the chunk could not be stored", ("write", errno.EIO, "/spool/")),
     "the database cannot be synced": ("disk I/O error", ("sync", errno.EIO, "atoll.sqlite3")),
     "the database cannot be written": ("disk I/O error", ("write", errno.EIO, "atoll.sqlite3")),
-    "nothing can be synced": ("disk I/O error", ("sync", errno.EIO, "/faulty/")),
+    "nothing can be synced": ("the update could not be made durable", ("sync", errno.EIO, "/faulty/")),
     "a model cannot be synced": ("a blob cannot be read or written", ("sync", errno.EIO, "/blobs/")),
     "everything is read-only": (
         "Read-only file system",

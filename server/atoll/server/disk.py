@@ -26,7 +26,7 @@ def is_full(error: OSError) -> bool:
 
 def storage_error(code: str, what: str, error: OSError, *, where: object = "") -> StorageError:
     """``what`` could not be done because of ``error``; the error's own paths go to the log only."""
-    place = where or f"{error}"
+    place = where or error.filename or ""
     if is_full(error):
         message = f"{what}: the server's disk is full"
         return StorageFullError("storage.full", message, FREE_SOME_SPACE, _RETRY_AFTER_S, where=place)

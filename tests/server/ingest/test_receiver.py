@@ -160,7 +160,7 @@ async def test_a_full_disk_is_told_and_may_be_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(StorageError, match="No space left") as caught:
+        with pytest.raises(StorageError, match="disk is full") as caught:
             await send(receiver, CHUNKS[1:2])
     assert caught.value.detail.retry_after_s is not None
     await send(Receiver(spool, ref(), grant(), executor), CHUNKS[1:])

@@ -349,15 +349,10 @@ class RunPerformer:
 
     def _crashed(self, job: Job, error: BaseException) -> None:
         """What cannot be done fails the run, with the reason, if it is for the round in work."""
-        known = isinstance(error, ServerError)  # says what is wrong; a traceback would only frighten
-        log.error(
-            "run %s: %s failed: %s",
-            self._driver.run,
-            job,
-            error.logged if isinstance(error, ServerError) else error,
-            exc_info=None if known else error,
-            extra={"run": self._driver.run},
-        )
+        known = isinstance(error, ServerError)  # it says what is wrong: a traceback would only frighten
+        said = error.logged if isinstance(error, ServerError) else error
+        trace = None if known else error
+        log.error("run %s: %s failed: %s", self._driver.run, job, said, exc_info=trace, extra={"run": self._driver.run})
         live = self._driver.state.round
         if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
             return

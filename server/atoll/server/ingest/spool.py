@@ -98,9 +98,7 @@ def refused_by_disk(error: OSError, what: str) -> ServerError:
         return TooLateError(
             "round.over", "the round is over, its uploads have been removed", "wait for the next invitation"
         )
-    found = storage_error("storage.spool", what, error)
-    log.warning("%s", found.logged)
-    return found
+    return storage_error("storage.spool", what, error)
 
 
 class Spool:
