@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -139,7 +140,8 @@ class RoundFigures:
         self._whole.labels(kind).observe(max(0.0, ended.ended_at - ended.created_at))
         for phase, seconds in phase_seconds(ended).items():
             self._phases.labels(kind, phase).observe(seconds)
+        for status, count in Counts(member.status for member in ended.roster).items():
+            self._members.labels(status.value).inc(count)
         for member in ended.roster:
-            self._members.labels(member.status.value).inc()
             if member.status is MemberStatus.REPORTED:
                 self._report_times.observe(max(0.0, member.at - ended.opened_at))
