@@ -415,6 +415,15 @@ class TestPatience:
         assert [played.event.kind for played in rig.journal.entries[-1].played] == ["accepted", "accepted", "reported"]
         await asyncio.wait_for(asyncio.gather(patient, other), WAIT_S)
 
+    async def test_it_happened_when_it_was_handed_in(self, rig: Rig) -> None:
+        await rig.open_round()
+        times = iter([1000.0, 2000.0, 3000.0])
+        rig.driver.clock = lambda: next(times, 4000.0)
+        rig.driver.post(Accepted(KEY, ALICE), patient=True)
+        await rig.post(report(ALICE))
+        accepted, reported, *_ = rig.journal.entries[-1].played
+        assert (accepted.at, reported.at) == (1000.0, 2000.0)
+
     async def test_it_is_stored_all_the_same_if_nothing_else_comes(self, rig: Rig) -> None:
         await rig.open_round()
         await asyncio.wait_for(rig.driver.post(Accepted(KEY, ALICE), patient=True), WAIT_S)

@@ -73,6 +73,7 @@ class _Posted:
     event: Event
     also: Also | None
     done: asyncio.Future[tuple[Effect, ...]]
+    at: float | None = None
 
     def refuse(self, error: ServerError) -> None:
         if not self.done.done():
@@ -145,14 +146,14 @@ class RunDriver:
     ) -> asyncio.Future[tuple[Effect, ...]]:
         """Hand in an event; the future gives its effects once it is durable and they are begun.
 
-        A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it.
+        A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it; it happened now.
 
         The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
         ``UnavailableError`` if the server is stopping, and with the journal's error if it could not be stored.
         """
         done: asyncio.Future[tuple[Effect, ...]] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieved)
-        posted = _Posted(event, also, done)
+        posted = _Posted(event, also, done, self.clock() if patient else None)
         if self._stopped:
             self._refuse([posted])
         else:
@@ -203,7 +204,7 @@ class RunDriver:
         try:
             for posted in batch:
                 try:
-                    told.append((posted, course.play(posted.event, posted.also)))
+                    told.append((posted, course.play(posted.event, posted.also, posted.at)))
                 except RoundError as error:
                     posted.refuse(_refusal(error))
             self._followed = len(course.played) > len(told)

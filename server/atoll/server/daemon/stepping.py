@@ -135,13 +135,13 @@ class Course:
     to_do: list[Effect] = field(default_factory=list)
     settled: list[Callable[[], None]] = field(default_factory=list)
 
-    def play(self, event: Event, also: Also | None = None) -> Played:
-        """Step an event, then the answers that its effects have at once, and theirs.
+    def play(self, event: Event, also: Also | None = None, at: float | None = None) -> Played:
+        """Step an event that happened ``at`` (None: now), then the answers that its effects have at once, and theirs.
 
         Raises:
             RoundError: if the run's state does not allow the event; nothing has happened then.
         """
-        now = self.clock()
+        now = self.clock() if at is None else at
         result = step(self.state, event, now)
         played = Played(event, now, result.state is not self.state, result.effects, also)
         self.state = result.state
