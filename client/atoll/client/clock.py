@@ -21,3 +21,8 @@ def now_s() -> float:
     if _BOOTTIME is None:
         return time.monotonic()
     return time.clock_gettime(_BOOTTIME)
+
+
+def bounded_s(told_s: float, most_s: float) -> float:
+    """Seconds as the server told them, as far as they can be: from 0 to ``most_s``; 0 for what is no number."""
+    return min(told_s, most_s) if told_s > 0.0 else 0.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from atoll.client.clock import bounded_s
 from atoll.client.errors import ClientError
 from atoll.client.events import Connected, Observer
 from atoll.client.participant import declared_examples
@@ -86,7 +87,7 @@ class Connection:
         await call.write(participation_pb2.CheckInRequest(hello=self._hello()))
         first = await self._next(call)
         if first.WhichOneof("message") == "come_back":
-            raise ComeBackLater(first.come_back.after_s, first.come_back.reason)
+            raise self._later(first.come_back)
         if first.WhichOneof("message") != "welcome":
             raise ClientError(
                 f"the server greeted with {first.WhichOneof('message')}, not with a welcome; is it Atoll?"
@@ -140,9 +141,12 @@ class Connection:
                 case "stop":
                     self._desk.stop(message.stop)
                 case "come_back":
-                    raise ComeBackLater(message.come_back.after_s, message.come_back.reason)
+                    raise self._later(message.come_back)
                 case other:
                     log.debug("a message of a newer kind is ignored: %s", other)
+
+    def _later(self, order: participation_pb2.ComeBack) -> ComeBackLater:
+        return ComeBackLater(bounded_s(order.after_s, self._limits.give_up_after_s), order.reason)
 
     async def _next(self, call: Call) -> participation_pb2.CheckInResponse:
         message = await call.read()

@@ -13,16 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from atoll.client.clock import bounded_s
 from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
 from atoll.client.logs import about
-from atoll.client.session.invitation import Invitation, invitation_of, key_of, reply_to
+from atoll.client.session.invitation import Invitation, invitation_of, key_of, remaining_s_of, reply_to
 from atoll.client.session.thread import in_thread
 from atoll.client.session.work import Work
 from atoll.client.tracing import Tracing
 from atoll.client.transfer import Abandoned, BlobCache, TransferCalls, TransferLink
 from atoll.client.usage import UsageLog
-from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES
 from atoll.wire.errors import WireError
 from atoll.wire.v1 import participation_pb2
 
@@ -115,8 +116,8 @@ class Desk:
 
     def welcome(self, transfers: Endpoint, welcome: participation_pb2.Welcome) -> None:
         """A new stream is open: where transfers go from now on, as whom, and what the server asks for."""
-        self._chunk_bytes = welcome.chunk_bytes or DEFAULT_CHUNK_BYTES
-        self._idle_spread_s = welcome.return_spread_s
+        self._chunk_bytes = min(welcome.chunk_bytes or DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES)
+        self._idle_spread_s = bounded_s(welcome.return_spread_s, self._limits.return_spread_s)
         if self._calls is None:
             self._calls = TransferCalls(transfers)
         elif self._calls.endpoint != transfers:
@@ -126,7 +127,7 @@ class Desk:
         """Take an invitation: begin, queue, or answer at once."""
         key = key_of(message.key)
         if self._job is not None and self._job.key == key:
-            self._job.invitation.task.control.extend(message.remaining_s)
+            self._job.invitation.task.control.extend(remaining_s_of(message))
             if self._job.accepted:
                 self.outbox.put_nowait(reply_to(key, ACCEPTED))
             return

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.client.clock import bounded_s
 from atoll.client.control import TaskControl
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
@@ -22,6 +23,8 @@ log = logging.getLogger("atoll.client")
 
 MODEL = "model"
 MAX_REASON_CHARS = 1000
+MAX_TASK_S = 90 * 86_400.0
+"""Longer than any round may last, and short enough for every clock."""
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
     participation_pb2.Participate.KIND_EVALUATE: TaskKind.EVALUATE,
@@ -76,13 +79,13 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         cohort_size=message.cohort_size,
         max_weight=message.max_weight,
         max_abs=message.max_abs,
-        control=TaskControl(message.remaining_s),
+        control=TaskControl(remaining_s_of(message)),
         encoding=encoding_of(message.encoding),
         evaluate=message.evaluate,
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         traceparent=message.traceparent,
     )
-    return Invitation(task, inputs, message.return_spread_s)
+    return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
 
 
 def _content_of(item: tensors_pb2.TensorSet) -> bytes:
@@ -96,6 +99,11 @@ def _content_of(item: tensors_pb2.TensorSet) -> bytes:
         log.warning("the model that came along cannot be read: %s", error)
     log.warning("the model that came along is not %s...; it is downloaded", item.blob[:16])
     return b""
+
+
+def remaining_s_of(message: participation_pb2.Participate) -> float:
+    """Seconds to the task's deadline; at most ``MAX_TASK_S``."""
+    return bounded_s(message.remaining_s, MAX_TASK_S)
 
 
 def key_of(message: participation_pb2.RoundKey) -> RoundKey:
