@@ -1,0 +1,26 @@
+import json
+from pathlib import Path
+
+from benchmarks.figures import Figure, table, write
+
+KEYS = {"name", "value", "unit", "limit", "ratio", "target", "ok", "command"}
+
+
+def test_results_are_a_list_with_machine_and_date(tmp_path: Path) -> None:
+    write("case", [Figure.stated("a", 1.0, "s", "make bench")], tmp_path / "results")
+    (entry,) = json.loads((tmp_path / "results" / "case.json").read_text())
+    assert set(entry) == KEYS | {"machine", "date"}
+
+
+def test_a_figure_is_judged_by_its_ratio_or_by_itself() -> None:
+    assert Figure.within("a", 2.0, "s", "c", limit=2.0, target=1.3).ok
+    assert not Figure.within("a", 2.7, "s", "c", limit=2.0, target=1.3).ok
+    assert Figure.at_most("a", 2.0, "MB", 2.0, "c").ok
+    assert not Figure.at_least("a", 19.0, "rounds/s", 20.0, "c").ok
+    assert Figure.stated("a", 1.0, "s", "c", beside=4.0).ratio == 0.25
+
+
+def test_the_table_tells_what_is_missed() -> None:
+    lines = table([Figure.at_most("large", 3.0, "MB", 2.0, "c"), Figure.stated("small", 1.0, "s", "c")]).splitlines()
+    assert "MISSED" in lines[0]
+    assert "target" not in lines[1]
