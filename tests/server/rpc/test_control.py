@@ -8,7 +8,7 @@ import pytest
 
 import atoll.server
 from atoll.server.control import PHASES
-from atoll.server.rpc import control
+from atoll.server.rpc import control, people
 from atoll.server.rpc.views import NEVER
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
@@ -400,7 +400,7 @@ class TestParticipants:
         names = sorted([alice.name, bob.name])
         assert await listed(0) == names
         assert await listed(1) == names[:1]
-        monkeypatch.setattr(control, "MAX_LISTED", 1)
+        monkeypatch.setattr(people, "MAX_LISTED", 1)
         assert await listed(2) == names[:1]
 
     async def test_what_is_known_of_them(self, world: World, alice: Participant) -> None:

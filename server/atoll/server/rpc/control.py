@@ -21,8 +21,8 @@ from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableE
 from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.enrolment import KINDS
-from atoll.server.stores import BlobWriter, history, models, participants, rounds, runs, tokens
+from atoll.server.rpc.people import MAX_LISTED, PeopleHandlers
+from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
 from atoll.wire.v1 import control_pb2, tensors_pb2
@@ -30,8 +30,6 @@ from atoll.wire.v1.control_pb2_grpc import ControlServiceServicer
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED = 1000
-MAX_TOKENS = 1000
 MAX_FILE_NAME_CHARS = 256
 MAX_ROUNDS = 1000
 """Attempts of rounds that one answer lists: the newest."""
@@ -41,8 +39,6 @@ MODEL_LEASE_S = 3600.0
 """So long an uploaded model waits for the run that begins with it."""
 WATCH_INTERVAL_S = 0.05
 """Changes that come faster than this are sent together."""
-
-_KINDS = {number: kind for kind, number in KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,8 @@ class ServerFacts:
     enrolment_address: str
 
 
-class ControlService(ControlServiceServicer):
-    """The handlers; every one needs an operator's certificate."""
+class ControlService(PeopleHandlers, ControlServiceServicer):
+    """The handlers; every one needs an operator's certificate. Those about people are in ``rpc.people``."""
 
     def __init__(
         self,
@@ -67,10 +63,13 @@ class ControlService(ControlServiceServicer):
         authenticator: Authenticator,
         facts: ServerFacts,
     ) -> None:
-        self._coordinator = coordinator
-        self._certificates = certificates
-        self._services = services
-        self._authenticator = authenticator
+        super().__init__(
+            coordinator=coordinator,
+            certificates=certificates,
+            services=services,
+            authenticator=authenticator,
+            enrolment_address=facts.enrolment_address,
+        )
         self._facts = facts
 
     async def UploadModel(
@@ -223,75 +222,6 @@ class ControlService(ControlServiceServicer):
         return control_pb2.GetRunModelResponse(
             model=tensors_pb2.TensorSet(name="model", layout=layout, blob=model.blob), round=model.version
         )
-
-    async def CreateToken(
-        self, request: control_pb2.CreateTokenRequest, context: Context
-    ) -> control_pb2.CreateTokenResponse:
-        """Mint one-time join tokens."""
-        operator = await self._authenticator.operator(context)
-        kind = _KINDS.get(request.kind)
-        if kind is None or not 1 <= request.count <= MAX_TOKENS:
-            raise InvalidRequestError(
-                "token.request",
-                f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})",
-                "name a kind, and a count within the bounds",
-            )
-        made = await self._certificates.create_tokens(
-            request.organisation,
-            kind,
-            lifetime_s=request.lifetime_s,
-            count=request.count,
-            operator=operator,
-            address=self._facts.enrolment_address,
-        )
-        return control_pb2.CreateTokenResponse(
-            tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
-        )
-
-    async def ListTokens(
-        self, request: control_pb2.ListTokensRequest, context: Context
-    ) -> control_pb2.ListTokensResponse:
-        """Join tokens, without their secrets."""
-        await self._authenticator.operator(context)
-        found = await self._services.reader.run(tokens.listed)
-        return control_pb2.ListTokensResponse(tokens=[views.token_summary(record) for record in found])
-
-    async def ListParticipants(
-        self, request: control_pb2.ListParticipantsRequest, context: Context
-    ) -> control_pb2.ListParticipantsResponse:
-        """Enrolled participants."""
-        await self._authenticator.operator(context)
-        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
-
-        def work(
-            connection: Connection,
-        ) -> tuple[tuple[participants.Participant, ...], dict[str, history.ParticipantHistory]]:
-            found = participants.listed(connection, limit=limit)
-            return found, history.of(connection, [row.id for row in found])
-
-        found, histories = await self._services.reader.run(work)
-        sessions = self._services.sessions
-        return control_pb2.ListParticipantsResponse(
-            participants=[
-                views.participant_summary(row, histories.get(row.id), connected=sessions.get(row.id) is not None)
-                for row in found
-            ]
-        )
-
-    async def RevokeParticipant(
-        self, request: control_pb2.RevokeParticipantRequest, context: Context
-    ) -> control_pb2.RevokeParticipantResponse:
-        """Shut a participant out, at once."""
-        operator = await self._authenticator.operator(context)
-        row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
-        log.info(
-            "participant %s revoked by operator %s: %s",
-            row.id,
-            operator,
-            one_line(request.reason) or "no reason given",
-            extra={"participant": row.id},
-        )
-        return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
 
     async def GetServerInfo(
         self,

@@ -1,0 +1,117 @@
+"""The part of ControlService that is about people: join tokens and participants."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Connection
+
+from atoll.server.daemon.audit import one_line
+from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.daemon.coordinator import Coordinator
+from atoll.server.daemon.services import Services
+from atoll.server.errors import InvalidRequestError
+from atoll.server.rpc import views
+from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.enrolment import KINDS
+from atoll.server.stores import history, participants, tokens
+from atoll.wire.v1 import control_pb2
+
+log = logging.getLogger(__name__)
+
+MAX_LISTED = 1000
+MAX_TOKENS = 1000
+
+_KINDS = {number: kind for kind, number in KINDS.items()}
+
+
+class PeopleHandlers:
+    """Handlers of ``ControlService``; every one needs an operator's certificate.
+
+    Args:
+        enrolment_address: host:port that new tokens lead to.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        certificates: CertificateBook,
+        services: Services,
+        authenticator: Authenticator,
+        enrolment_address: str,
+    ) -> None:
+        self._coordinator = coordinator
+        self._certificates = certificates
+        self._services = services
+        self._authenticator = authenticator
+        self._enrolment_address = enrolment_address
+
+    async def CreateToken(
+        self, request: control_pb2.CreateTokenRequest, context: Context
+    ) -> control_pb2.CreateTokenResponse:
+        """Mint one-time join tokens."""
+        operator = await self._authenticator.operator(context)
+        kind = _KINDS.get(request.kind)
+        if kind is None or not 1 <= request.count <= MAX_TOKENS:
+            raise InvalidRequestError(
+                "token.request",
+                f"kind {request.kind} (edge or silo), count {request.count} (1 to {MAX_TOKENS})",
+                "name a kind, and a count within the bounds",
+            )
+        made = await self._certificates.create_tokens(
+            request.organisation,
+            kind,
+            lifetime_s=request.lifetime_s,
+            count=request.count,
+            operator=operator,
+            address=self._enrolment_address,
+        )
+        return control_pb2.CreateTokenResponse(
+            tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
+        )
+
+    async def ListTokens(
+        self, request: control_pb2.ListTokensRequest, context: Context
+    ) -> control_pb2.ListTokensResponse:
+        """Join tokens, without their secrets."""
+        await self._authenticator.operator(context)
+        found = await self._services.reader.run(tokens.listed)
+        return control_pb2.ListTokensResponse(tokens=[views.token_summary(record) for record in found])
+
+    async def ListParticipants(
+        self, request: control_pb2.ListParticipantsRequest, context: Context
+    ) -> control_pb2.ListParticipantsResponse:
+        """Enrolled participants."""
+        await self._authenticator.operator(context)
+        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
+
+        def work(
+            connection: Connection,
+        ) -> tuple[tuple[participants.Participant, ...], dict[str, history.ParticipantHistory]]:
+            found = participants.listed(connection, limit=limit)
+            return found, history.of(connection, [row.id for row in found])
+
+        found, histories = await self._services.reader.run(work)
+        sessions = self._services.sessions
+        return control_pb2.ListParticipantsResponse(
+            participants=[
+                views.participant_summary(row, histories.get(row.id), connected=sessions.get(row.id) is not None)
+                for row in found
+            ]
+        )
+
+    async def RevokeParticipant(
+        self, request: control_pb2.RevokeParticipantRequest, context: Context
+    ) -> control_pb2.RevokeParticipantResponse:
+        """Shut a participant out, at once."""
+        operator = await self._authenticator.operator(context)
+        row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
+        log.info(
+            "participant %s revoked by operator %s: %s",
+            row.id,
+            operator,
+            one_line(request.reason) or "no reason given",
+            extra={"participant": row.id},
+        )
+        return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
