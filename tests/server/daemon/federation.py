@@ -20,7 +20,7 @@ from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Introduction, Session, Sessions
+from atoll.server.daemon.sessions import Instruction, Introduction, Session, Sessions
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.disk import Room
 from atoll.server.errors import TooLateError
@@ -48,6 +48,14 @@ Key = participation_pb2.RoundKey
 
 def update_values(seed: int) -> Values:
     return np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
+
+
+def parsed(instruction: Instruction | None) -> participation_pb2.CheckInResponse:
+    """An instruction as its participant reads it."""
+    assert instruction is not None
+    if isinstance(instruction, bytes):
+        return participation_pb2.CheckInResponse.FromString(instruction)
+    return instruction
 
 
 class Client:
@@ -78,8 +86,7 @@ class Client:
     async def next(self, kind: str) -> Any:
         """The next instruction, which must be of this kind."""
         assert self.session is not None
-        message = await asyncio.wait_for(self.session.outbox.get(), WAIT_S)
-        assert message is not None
+        message = parsed(await asyncio.wait_for(self.session.outbox.get(), WAIT_S))
         assert message.WhichOneof("message") == kind, message
         return getattr(message, kind)
 
@@ -87,8 +94,7 @@ class Client:
         """The next invitation, whatever else comes before it."""
         assert self.session is not None
         while True:
-            message = await self.session.outbox.get()
-            assert message is not None
+            message = parsed(await self.session.outbox.get())
             if message.HasField("participate"):
                 return message.participate
 

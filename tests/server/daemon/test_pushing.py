@@ -12,7 +12,9 @@ from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import MemberStatus, Phase, RunState
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
-from atoll.wire.v1 import participation_pb2
+from atoll.wire.layout import Layout
+from atoll.wire.messages import layout_to_proto
+from atoll.wire.v1 import participation_pb2, tensors_pb2
 from tests.server.daemon.federation import LAYOUT, Client, Federation, job, opened, update_values
 
 CARRY = 'late = "carry"'
@@ -85,6 +87,27 @@ class TestInvitations:
 
 
 class TestModel:
+    async def test_what_all_members_share_is_serialised_once(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A layout may name thousands of tensors, a cohort have thousands of members."""
+        made: list[Layout] = []
+
+        def counted(layout: Layout) -> tensors_pb2.Layout:
+            made.append(layout)
+            return layout_to_proto(layout)
+
+        monkeypatch.setattr(invitations, "layout_to_proto", counted)
+        clients = await federation.clients("alice", "bob", "carol")
+        for place, client in enumerate(clients):
+            client.leave()
+            await client.check_in(examples=5 + place)
+        await federation.submit(job(size=3))
+        tasks = [await client.next("participate") for client in clients]
+        assert made == [LAYOUT]
+        assert [task.max_weight for task in tasks] == [5, 6, 7]
+        assert len({task.inputs[0].SerializeToString() for task in tasks}) == 1
+
     async def test_a_small_model_comes_along(self, federation: Federation) -> None:
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())

@@ -34,10 +34,10 @@ class Invitations:
     layout: Layout
     blobs: BlobStore
 
-    def participate(self, state: RunState, live: RoundState, remaining_s: float) -> participation_pb2.Participate:
-        """The task of an open round, but for the member's own ``max_weight``."""
+    def participate(self, state: RunState, live: RoundState, remaining_s: float) -> bytes:
+        """The task of an open round as a serialised instruction, but for what is each member's own."""
         spec = self.spec
-        return participation_pb2.Participate(
+        task = participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
             kind=_KINDS[live.kind],
@@ -51,6 +51,7 @@ class Invitations:
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
             return_spread_s=return_spread_s(len(live.roster)),
         )
+        return participation_pb2.CheckInResponse(participate=task).SerializeToString()
 
     def _model(self, blob: str) -> tensors_pb2.TensorSet:
         found = tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=blob)
@@ -64,14 +65,14 @@ class Invitations:
             log.warning("run %s: the model does not come along with invitations: %s", self.run, error)
         return found
 
-    def for_member(
-        self, task: participation_pb2.Participate, state: RunState, declared_weight: int, traceparent: str
-    ) -> participation_pb2.CheckInResponse:
-        """The task with what this member may report at most, and the trace that its work belongs to."""
-        message = participation_pb2.CheckInResponse(participate=task)
-        message.participate.traceparent = traceparent
-        message.participate.max_weight = max_weight(state, declared_weight)
-        return message
+    def for_member(self, task: bytes, state: RunState, declared_weight: int, traceparent: str) -> bytes:
+        """The serialised task with what this member may report at most, and the trace that its work belongs to.
+
+        A message that follows another is merged into it (protobuf encoding, "Last One Wins"): so what all members share
+        is serialised once, however large the layout.
+        """
+        own = participation_pb2.Participate(traceparent=traceparent, max_weight=max_weight(state, declared_weight))
+        return task + participation_pb2.CheckInResponse(participate=own).SerializeToString()
 
     def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
         """The round no longer wants this participant's work."""

@@ -24,7 +24,6 @@ from atoll.server.rounds import (
     WentSilent,
     wants,
 )
-from atoll.wire.v1 import participation_pb2
 
 RETURN_S = 15.0
 """How long the members of a round may take to come back after a restart: a client's longest back-off is 5 s, or what a
@@ -136,7 +135,7 @@ class Pusher:
     def _push(self, live: RoundState, members: Iterable[Member]) -> None:
         """Push the round's task, made once for all of them."""
         state = self._driver.state
-        task: participation_pb2.Participate | None = None
+        task = b""
         for member in members:
             session = self._services.sessions.get(member.participant)
             if session is not None and member.status in _EXPECTED:

@@ -52,7 +52,6 @@ from atoll.wire.v1.enrolment_pb2_grpc import (
     add_EnrolmentServiceServicer_to_server,
     add_RenewalServiceServicer_to_server,
 )
-from atoll.wire.v1.participation_pb2_grpc import add_ParticipationServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +240,7 @@ class Daemon:
             authenticator=authenticator,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
         )
-        add_ParticipationServiceServicer_to_server(participation, main)
+        main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
         add_ControlServiceServicer_to_server(control, main)
         add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, Door(config.limits)), enrolment)

@@ -24,6 +24,10 @@ TAKEN_OVER_S = 10.0
 """Two processes with one identity replace each other no faster than this."""
 
 
+Instruction = participation_pb2.CheckInResponse | bytes
+"""What is pushed to a participant; as bytes if it is serialised already, once for many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Introduction:
     """What a participant said of itself when it checked in."""
@@ -50,12 +54,12 @@ class Session:
 
     participant: str
     introduction: Introduction
-    outbox: asyncio.Queue[participation_pb2.CheckInResponse | None]
+    outbox: asyncio.Queue[Instruction | None]
     counted_from: float
     cut: Callable[[], None]
     _cutting: asyncio.TimerHandle | None = None
 
-    def send(self, message: participation_pb2.CheckInResponse) -> bool:
+    def send(self, message: Instruction) -> bool:
         """Queue an instruction; False if the participant does not keep up and its stream is to be closed."""
         try:
             self.outbox.put_nowait(message)
@@ -104,7 +108,7 @@ class Sessions:
 
     def connect(self, participant: str, introduction: Introduction, cut: Callable[[], None]) -> Session:
         """Open a session, which ``cut`` can end at once; an older one of the same participant is closed."""
-        queue: asyncio.Queue[participation_pb2.CheckInResponse | None] = asyncio.Queue(OUTBOX_MESSAGES)
+        queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
         session = Session(participant, introduction, queue, self._clock(), cut)
         older = self._sessions.get(participant)
         if older is not None:

@@ -7,14 +7,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 import atoll.server
 from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
+from atoll.server.daemon.sessions import Instruction, Introduction, Session, Sessions, come_back, return_spread_s
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -22,10 +22,10 @@ from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import participation_pb2
-from atoll.wire.v1.participation_pb2_grpc import ParticipationServiceServicer
 
 log = logging.getLogger(__name__)
 
+SERVICE = "atoll.wire.v1.ParticipationService"
 MAX_LABELS = 32
 MAX_LABEL_CHARS = 256
 MAX_REASON_CHARS = 1024
@@ -51,7 +51,7 @@ class FrontDesk(Protocol):
         ...
 
 
-class ParticipationService(ParticipationServiceServicer):
+class ParticipationService:
     """The handler of the check-in stream."""
 
     def __init__(
@@ -63,9 +63,18 @@ class ParticipationService(ParticipationServiceServicer):
         self._transfer_address = transfer_address
         self._aborting: set[asyncio.Task[None]] = set()
 
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The handlers as gRPC wants them; instructions that are serialised already pass as they are."""
+        check_in: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+            self.CheckIn,
+            request_deserializer=participation_pb2.CheckInRequest.FromString,
+            response_serializer=_serialised,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, {"CheckIn": check_in})
+
     async def CheckIn(
         self, request_iterator: AsyncIterator[participation_pb2.CheckInRequest], context: Context
-    ) -> AsyncIterator[participation_pb2.CheckInResponse]:
+    ) -> AsyncIterator[Instruction]:
         """Push instructions until the participant leaves or its session is closed."""
         participant = await self._authenticator.participant(context)
         await self._authenticator.admission.check_in(participant)
@@ -139,6 +148,10 @@ class ParticipationService(ParticipationServiceServicer):
                 await self._desk.replied(session.participant, request.reply)
         finally:
             session.close()
+
+
+def _serialised(instruction: Instruction) -> bytes:
+    return instruction if isinstance(instruction, bytes) else instruction.SerializeToString()
 
 
 async def _abort(context: Context) -> None:
