@@ -18,7 +18,7 @@ from atoll.server.daemon.limits import GIB, MIB, Limits
 from atoll.server.errors import LimitExceededError
 from atoll.server.rpc.buckets import Bucket, Kept
 
-PUT_OFF_S = 1.0
+PUT_OFF_S = 5.0
 """A refusal for coming too often is given after so long."""
 MAX_PUT_OFF = 1024
 """Refusals of one caller that wait at the same time; further ones are given at once."""
