@@ -191,6 +191,36 @@ def test_reset_keeps_the_memory() -> None:
     assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
 
 
+def test_nothing_of_an_earlier_round_is_left_after_a_reset() -> None:
+    made = accumulator_of([ones("a", value=3.0)], 4)
+    made.reset(grid_for(4))
+    assert not sums_of(made).any()
+    made = accumulator_of([ones("a", value=3.0)], 4)
+    made.reset(grid_for(4))
+    made.merge(accumulator_of([ones("b")], 4))
+    assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_first_update_that_is_refused_leaves_nothing(reset: bool) -> None:
+    made = Accumulator(1000, grid_for(3))
+    if reset:
+        ones("earlier").fold_into(made)
+        made.reset(grid_for(3))
+    first, second, third, fourth = ones("late").pieces
+    with pytest.raises(OSError, match="disk went away"):
+        made.fold("late", 1, _poisoned((first, second, third, fourth)))
+    assert not sums_of(made).any()
+    with pytest.raises(AggregationError, match="twice"):
+        made.fold("twice", 1, (first, second, second, fourth))
+    with pytest.raises(RejectedUpdateError):
+        ones("high", value=100.0).fold_into(made)
+    assert not made.updates
+    ones("good").fold_into(made)
+    ones("next").fold_into(made)
+    assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
+
+
 def test_blocks_cannot_be_written_to() -> None:
     with pytest.raises(ValueError, match="read-only"):
         Accumulator(10, grid_for(1)).sum_block(0, 10)[0] = 1

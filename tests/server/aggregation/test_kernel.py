@@ -201,8 +201,8 @@ def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path
     source = Path(package.__file__).parent
     copy = tmp_path / "atoll" / "server" / "aggregation"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("__init__.py", "errors.py"):
-        shutil.copy(source.parent / name, copy.parent / name)
+    for module in source.parent.glob("*.py"):
+        shutil.copy(module, copy.parent / module.name)
     (copy / "__pycache__").write_text("in the way")
     script = (
         "import atoll.server.aggregation.kernel as k, logging; logging.basicConfig()\n"

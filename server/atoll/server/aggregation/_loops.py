@@ -29,6 +29,7 @@ Vector = npt.NDArray[Any]
 Fold = Callable[[npt.NDArray[np.int64], Vector, tuple[int, int, int, int], int, float, float], int]
 Inspect = Callable[[Vector, Vector, int], tuple[int, float]]
 Widen = Callable[[Any], Any]
+IntoSum = Callable[[npt.NDArray[np.int64], int, Any], None]
 SecondMoment = Callable[[float, float, float], float]
 Settings = tuple[float, float, float, float]
 Adaptive = Callable[[Vector, Vector, Vector, Vector, Settings, Vector, Vector, Vector], None]
@@ -61,11 +62,23 @@ def from_float16(bits: np.uint16) -> np.float64:
     return value if bits < np.uint16(0x8000) else -value
 
 
-def fold_with(widen: Widen) -> Fold:
-    """The loop that adds ``rint(x * scale) * weight`` of each value; see the module docstring for the rounding.
+@callable_from_loops
+def add(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
+    """Add to the sum that is there."""
+    sums[at] += term
+
+
+@callable_from_loops
+def put(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
+    """Write over what is there, without reading it."""
+    sums[at] = term
+
+
+def fold_with(widen: Widen, into_sum: IntoSum) -> Fold:
+    """The loop that adds or puts ``rint(x * scale) * weight`` of each value; see the module docstring for the rounding.
 
     Its ``target`` is (offset, block, stride, count) as in ``atoll.wire.chunks.ElementRange``. It returns how many
-    values were not finite or beyond ``limit``; those add nothing.
+    values were not finite or beyond ``limit``; those count as 0.
     """
 
     def fold(
@@ -85,7 +98,7 @@ def fold_with(widen: Widen) -> Fold:
             for at in range(block):
                 value = widen(part[at])
                 rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + _ROUNDER)
-                into[at] += (rounded.view(np.int64) - _ROUNDER_BITS) * weight
+                into_sum(into, at, (rounded.view(np.int64) - _ROUNDER_BITS) * weight)
                 refused += not abs(value) <= limit
         return refused
 

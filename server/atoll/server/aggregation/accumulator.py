@@ -18,18 +18,21 @@ from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateErr
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.partial import BLOCK, PartialSum, check_mergeable, mean_block
 from atoll.server.aggregation.partial_file import PartialFile, write_partial
+from atoll.wire.chunks import check_coverage
+from atoll.wire.errors import CoverageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from atoll.wire.chunks import ChunkHeader
+    from atoll.wire.chunks import ChunkHeader, ElementRange
 
 
 class Accumulator:
     """A partial sum in memory: 8 bytes per element, twice a float32 model, whatever the number of updates.
 
     The memory is touched once when the accumulator is made and kept across rounds (``reset``), because a first touch
-    costs more than many folds. Methods may be called from several threads; folds take turns.
+    costs more than many folds. The first update is written over what an earlier round has left there, which saves
+    zeroing and reading it. Methods may be called from several threads; folds take turns.
 
     Args:
         size: elements of the model, N.
@@ -46,6 +49,7 @@ class Accumulator:
         self._lock = Lock()
         self._sums = np.empty(size, np.int64)
         self._sums.fill(0)  # touches every page now; np.zeros would leave that to the first round
+        self._stale = False  # whether the memory holds something else than the sum of ``_updates``, which is none then
 
     @property
     def updates(self) -> frozenset[str]:
@@ -55,7 +59,7 @@ class Accumulator:
     def reset(self, grid: Grid) -> None:
         """Empty the sum for a round on ``grid``, in the same memory."""
         with self._lock:
-            self._sums.fill(0)
+            self._stale = True
             self._updates.clear()
             self.total_weight = 0
             self.grid = grid
@@ -70,7 +74,8 @@ class Accumulator:
             update_id: names the update; each counts at most once.
             weight: integer weight, from ``Grid.weight_of``.
             chunks: headers and payloads that name every element exactly once (``atoll.wire.chunks.check_coverage``,
-                when the update is committed); only their number of elements is checked again here.
+                when the update is committed). Checked again is their number of elements, and the coverage too of a
+                sum's first update, which is put where an earlier sum may lie.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
@@ -86,7 +91,10 @@ class Accumulator:
                     f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
                     "hold reports to their declared weight",
                 )
-            self._fold_chunks(update_id, weight, chunks)
+            if self._updates:
+                self._fold_next(update_id, weight, chunks)
+            else:
+                self._fold_first(update_id, weight, chunks)
             self._updates.add(update_id)
             self.total_weight += weight
 
@@ -99,6 +107,7 @@ class Accumulator:
         """
         with self._lock:
             check_mergeable(self, other)
+            self._freshen()
             for start in range(0, self.size, BLOCK):
                 stop = min(start + BLOCK, self.size)
                 self._sums[start:stop] += other.sum_block(start, stop)
@@ -107,6 +116,7 @@ class Accumulator:
 
     def sum_block(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The integer sums of elements [start, stop): a read-only view."""
+        self._freshen()
         view = self._sums[start:stop]
         view.flags.writeable = False
         return view
@@ -132,7 +142,22 @@ class Accumulator:
         made.merge(partial)
         return made
 
-    def _fold_chunks(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+    def _fold_first(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+        """Put an update into an empty sum. Until its chunks are known to name every element the memory is stale."""
+        self._stale = True
+        ranges: list[ElementRange] = []
+        for header, payload in chunks:
+            refused = kernel.fold(self._sums, header.range, payload, header.encoding, weight, self.grid, first=True)
+            _check_accepted(update_id, header, payload, refused, self.grid)
+            ranges.append(header.range)
+        _check_whole(update_id, sum(one.size for one in ranges), self.size)
+        try:
+            check_coverage(ranges, self.size)
+        except CoverageError as error:
+            raise AggregationError(f"update {update_id!r}: {error}", "send it again") from error
+        self._stale = False
+
+    def _fold_next(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
         folded: list[tuple[ChunkHeader, Buffer]] = []
         try:
             for header, payload in chunks:
@@ -144,6 +169,12 @@ class Accumulator:
             for header, payload in folded:
                 kernel.fold(self._sums, header.range, payload, header.encoding, -weight, self.grid)
             raise
+
+    def _freshen(self) -> None:
+        """Make the memory hold the sum, which is 0 everywhere if it is stale."""
+        if self._stale:
+            self._sums.fill(0)
+            self._stale = False
 
 
 def _check_whole(update_id: str, elements: int, size: int) -> None:
