@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,10 @@ from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
 
 log = logging.getLogger(__name__)
+
+WORTH_A_THREAD = 16
+"""Chunks from which on an update's digests are checked beside its fold."""
+Chunk = tuple[ChunkHeader, memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,16 @@ class IngestNode:
                 self._folded(time.monotonic() - began)
 
 
-def _chunks(upload: Committed) -> Iterator[tuple[ChunkHeader, memoryview]]:
+def _chunks(upload: Committed) -> Iterator[Chunk]:
     """Every chunk, checked against its digest: what lay on disk may have changed since it came."""
-    for record in upload.records:
-        yield record.header, upload.payload(record)
+    checked = ((record.header, upload.payload(record)) for record in upload.records)
+    return _ahead(checked) if len(upload.records) >= WORTH_A_THREAD else checked
+
+
+def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The chunks; the next is checked on a thread of its own while the one before it is folded."""
+    with ThreadPoolExecutor(1, "check") as pool:
+        coming = pool.submit(next, chunks, None)
+        while (chunk := coming.result()) is not None:
+            coming = pool.submit(next, chunks, None)
+            yield chunk
