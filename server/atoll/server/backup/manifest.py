@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import errno
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Annotated
 
 from blake3 import blake3
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from atoll.server.errors import CorruptDataError, InvalidRequestError
 from atoll.server.identity.files import PRIVATE_MODE, write_atomic
@@ -13,6 +16,20 @@ from atoll.server.identity.files import PRIVATE_MODE, write_atomic
 MANIFEST_FILE = "manifest.json"
 FORMAT = 1
 _MAX_BYTES = 64 << 20
+_MAX_EPOCH_S = 2**37
+"""The year 6325: what every calendar can show."""
+
+
+def _inside(path: str) -> str:
+    """A path that stays below the folder, in the one way in which it can be written."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or not pure.parts or ".." in pure.parts or str(pure) != path or "\x00" in path:
+        raise ValueError(f"{path[:80]!r} does not stay inside the back-up")
+    return path
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class File(BaseModel):
@@ -20,9 +37,9 @@ class File(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: str
-    size_bytes: int
-    digest: str
+    path: Annotated[str, AfterValidator(_inside)]
+    size_bytes: Count
+    digest: Digest
 
 
 class RunLine(BaseModel):
@@ -33,7 +50,7 @@ class RunLine(BaseModel):
     run: str
     name: str
     status: str
-    rounds_released: int
+    rounds_released: Count
 
 
 class Manifest(BaseModel):
@@ -44,11 +61,11 @@ class Manifest(BaseModel):
     format: int = FORMAT
     atoll: str
     schema_revision: str
-    made_at: float
+    made_at: Annotated[float, Field(ge=0.0, le=_MAX_EPOCH_S)]
     runs: tuple[RunLine, ...]
     files: tuple[File, ...]
-    blobs: tuple[str, ...]
-    stored_bytes: int
+    blobs: tuple[Digest, ...]
+    stored_bytes: Count
 
     def write(self, folder: Path) -> None:
         """Write it into the back-up, durably: a folder without it is none."""
@@ -82,7 +99,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def file_entry(folder: Path, path: str) -> File:
-    """The entry of a file of the back-up."""
+    """The entry of a file of the back-up.
+
+    Raises:
+        OSError: if it is no plain file (a link leads elsewhere, a pipe has no end), or cannot be read.
+    """
+    if not stat.S_ISREG((folder / path).lstat().st_mode):
+        raise FileNotFoundError(errno.ENOENT, "it is no plain file")
     hasher = blake3()
     hasher.update_mmap(folder / path)
     return File(path=path, size_bytes=(folder / path).stat().st_size, digest=hasher.hexdigest())

@@ -75,7 +75,7 @@ def last_restoration(data: Path) -> float:
         return float(json.loads(path.read_bytes())["restored_at"])
     except FileNotFoundError:
         return 0.0
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptDataError(
             "backup.note", f"{path} cannot be read: {error}", "remove it, or restore again"
         ) from error
@@ -100,6 +100,8 @@ def _check_schema(manifest: Manifest) -> None:
 
 def _verify(source: Path, manifest: Manifest) -> None:
     """Compare everything with the manifest, and let the database check itself."""
+    if DATABASE_FILE not in {entry.path for entry in manifest.files}:
+        raise CorruptDataError("backup.damaged", f"the manifest of {source} names no {DATABASE_FILE}", _USE_ANOTHER)
     for entry in manifest.files:
         try:
             found = file_entry(source, entry.path)
@@ -112,10 +114,18 @@ def _verify(source: Path, manifest: Manifest) -> None:
     blobs = DirectoryBlobStore(source / BLOBS_FOLDER)
     for name in manifest.blobs:
         blobs.verify(name)
-    with closing(sqlite3.connect(f"file:{source / DATABASE_FILE}?mode=ro&immutable=1", uri=True)) as database:
-        flaw = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    flaw = _flaw_of(source / DATABASE_FILE)
     if flaw != "ok":
         raise CorruptDataError("backup.damaged", f"{source / DATABASE_FILE} is damaged: {flaw}", _USE_ANOTHER)
+
+
+def _flaw_of(database: Path) -> str:
+    """What the database finds wrong with itself; "ok" if nothing."""
+    try:
+        with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
+            return str(opened.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        return str(error)
 
 
 def _copy(source: Path, target: Path, manifest: Manifest) -> None:
