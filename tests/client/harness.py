@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import grpc
 import numpy as np
@@ -110,7 +110,14 @@ class Run:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def running(server: Federation, participant: Participant, state: Path, *, limits: Limits = FAST, **options: Any) -> Run:
+class Addressed(Protocol):
+    """All that a session needs of a server."""
+
+    @property
+    def address(self) -> str: ...
+
+
+def running(server: Addressed, participant: Participant, state: Path, *, limits: Limits = FAST, **options: Any) -> Run:
     """Start a session in this loop."""
     state.mkdir(exist_ok=True)
     events: list[Event] = []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from atoll.wire.digest import MIN_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import DigestError, LayoutError, WireError
-from atoll.wire.layout import Layout
+from atoll.wire.layout import MAX_DIMENSIONS, MAX_TENSORS, Layout
 from atoll.wire.messages import (
     SettingValue,
     layout_from_proto,
@@ -59,3 +59,12 @@ def test_refuses_a_setting_of_a_newer_type() -> None:
 def test_refuses_digests_that_are_cut() -> None:
     with pytest.raises(DigestError, match="33 bytes"):
         manifest_from_proto(tensors_pb2.BlobManifest(size_bytes=1, chunk_bytes=1024, chunk_digests=bytes(33)))
+
+
+def test_a_layout_is_counted_before_values_are_made_of_it() -> None:
+    many = tensors_pb2.Layout(tensors=[tensors_pb2.TensorSpec(name="w")] * (MAX_TENSORS + 1))
+    with pytest.raises(LayoutError, match=f"not {MAX_TENSORS + 1}"):
+        layout_from_proto(many)
+    deep = tensors_pb2.TensorSpec(name="w", shape=[1] * (MAX_DIMENSIONS + 1), dtype=tensors_pb2.DTYPE_FLOAT32)
+    with pytest.raises(LayoutError, match=f"{MAX_DIMENSIONS + 1} dimensions"):
+        layout_from_proto(tensors_pb2.Layout(tensors=[deep]))

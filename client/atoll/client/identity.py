@@ -26,6 +26,7 @@ from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
     from atoll.wire.join_token import JoinToken
 
@@ -122,8 +123,8 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
         organisation=answer.organisation,
         kind=_KINDS.get(answer.kind, "edge"),
         server_address=answer.server_address,
-        certificate_pem=answer.certificate_pem.decode(),
-        ca_certificate_pem=answer.ca_certificate_pem.decode(),
+        certificate_pem=_text_of(answer.certificate_pem),
+        ca_certificate_pem=_text_of(answer.ca_certificate_pem),
         key_pem=key_pem,
     )
     _check_pair(identity)
@@ -136,15 +137,15 @@ def renewed(identity: Identity, answer: enrolment_pb2.RenewResponse, key_pem: st
     """The identity with the certificate that a renewal brought for a new key.
 
     Raises:
-        RefusedError: if the certificate is not for that key.
+        RefusedError: if the certificate is not for that key, or that of the authority is none.
     """
     fresh = Identity(
         participant=identity.participant,
         organisation=identity.organisation,
         kind=identity.kind,
         server_address=identity.server_address,
-        certificate_pem=answer.certificate_pem.decode(),
-        ca_certificate_pem=answer.ca_certificate_pem.decode() or identity.ca_certificate_pem,
+        certificate_pem=_text_of(answer.certificate_pem),
+        ca_certificate_pem=_text_of(answer.ca_certificate_pem) or identity.ca_certificate_pem,
         key_pem=key_pem,
     )
     _check_pair(fresh)
@@ -208,9 +209,26 @@ def _pending_key(state: Path, token_id: str) -> str:
 
 def _check_pair(identity: Identity) -> None:
     public = _private_key(identity.key_pem).public_key().public_numbers()
-    certified = _certificate(identity.certificate_pem).public_key()
+    _certificate(identity.ca_certificate_pem)
+    certified = _public_key(_certificate(identity.certificate_pem))
     if getattr(certified, "public_numbers", lambda: None)() != public:
         raise RefusedError("the server sent a certificate for another key; ask the operator for a new join token")
+
+
+def _text_of(pem: bytes) -> str:
+    try:
+        return pem.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"the certificate is not PEM: {error}") from None
+
+
+def _public_key(certificate: x509.Certificate) -> CertificatePublicKeyTypes:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415  # see enrol
+
+    try:
+        return certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise RefusedError(f"the key of the certificate cannot be read: {error}") from None
 
 
 def _private_key(key_pem: str) -> ec.EllipticCurvePrivateKey:
@@ -228,5 +246,5 @@ def _certificate(pem: str) -> x509.Certificate:
 
     try:
         return x509.load_pem_x509_certificate(pem.encode())
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise RefusedError(f"the certificate cannot be read: {error}") from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.wire.digest import DIGEST_BYTES, BlobManifest
 from atoll.wire.errors import DigestError, LayoutError, WireError
-from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.layout import MAX_DIMENSIONS, MAX_TENSORS, Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 if TYPE_CHECKING:
@@ -43,8 +43,12 @@ def layout_from_proto(message: tensors_pb2.Layout) -> Layout:
     Raises:
         LayoutError: for a layout that cannot be, or an element type that this version does not know.
     """
+    if len(message.tensors) > MAX_TENSORS:  # before values are made of them
+        raise LayoutError(f"a layout has 1 to {MAX_TENSORS} tensors, not {len(message.tensors)}")
     specs = []
     for tensor in message.tensors:
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            raise LayoutError(f"tensor {tensor.name!r}: {len(tensor.shape)} dimensions, at most {MAX_DIMENSIONS}")
         dtype = _DTYPES.get(tensor.dtype)
         if dtype is None:
             allowed = ", ".join(item.value for item in Dtype)

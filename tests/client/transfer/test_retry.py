@@ -167,6 +167,22 @@ def test_told_to_wait_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(set(waits)) > 1
 
 
+def test_told_to_come_at_once_over_and_over_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    control = TaskControl(3600.0)
+    monkeypatch.setattr(control.abandoned, "wait", waits.append)
+    outcomes: list[Exception | int] = [*(busy(1e-12) for _ in range(50)), 7]
+
+    def attempt() -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert Retrier(FAST, control, "upload", lambda: now_s() + 3600.0).call(attempt) == 7
+    assert min(waits) >= 0.1
+
+
 @pytest.mark.parametrize("asked_s", [float("nan"), float("inf"), -5.0])
 def test_a_wait_that_cannot_be_is_none(asked_s: float) -> None:
     with pytest.raises(RefusedError):

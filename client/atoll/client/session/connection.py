@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from atoll.client.clock import bounded_s
-from atoll.client.errors import ClientError
+from atoll.client.errors import ClientError, UsageError
 from atoll.client.events import Connected, Observer
 from atoll.client.participant import declared_examples
 from atoll.client.session.invitation import key_to
 from atoll.wire.encoding import Encoding
+from atoll.wire.errors import WireError
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc, tensors_pb2
 
 if TYPE_CHECKING:
+    from atoll.client.channel import Endpoint
     from atoll.client.limits import Limits
     from atoll.client.session.desk import Desk
     from atoll.client.session.renewal import Renewal
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     Call = grpc.aio.StreamStreamCall[participation_pb2.CheckInRequest, participation_pb2.CheckInResponse]
 
 log = logging.getLogger("atoll.client")
+
+MAX_ANSWERS = 1000
+"""Answers that may wait to be written before a stream is given up: the other side does not read."""
 
 
 class StreamEnded(Exception):  # noqa: N818  # what every stream comes to
@@ -71,7 +76,8 @@ class Connection:
             StreamEnded, ComeBackLater, Rejoin: how else it ends.
             grpc.aio.AioRpcError: if it breaks or is refused.
             TimeoutError: if there is no welcome within ``limits.connect_s``.
-            NotPermittedError: if the renewal of the certificate is refused.
+            NotPermittedError, RefusedError: if the renewal of the certificate is refused, or brings none.
+            ClientError: for a greeting that is none.
         """
         endpoint = self._renewal.endpoint
         async with endpoint.open_async() as channel:
@@ -95,8 +101,7 @@ class Connection:
         welcome = first.welcome
         self.welcomed = True
         endpoint = self._renewal.endpoint
-        transfers = endpoint.at(welcome.transfer_address) if welcome.transfer_address else endpoint
-        self._desk.welcome(transfers, welcome)
+        self._desk.welcome(_transfers(endpoint, welcome.transfer_address), welcome)
         self._observer(Connected(endpoint.address, welcome.participant, welcome.server_version))
         return welcome
 
@@ -135,15 +140,23 @@ class Connection:
     async def _read(self, call: Call) -> None:
         while True:
             message = await self._next(call)
-            match message.WhichOneof("message"):
-                case "participate":
-                    self._desk.invite(message.participate)
-                case "stop":
-                    self._desk.stop(message.stop)
-                case "come_back":
-                    raise self._later(message.come_back)
-                case other:
-                    log.debug("a message of a newer kind is ignored: %s", other)
+            if self._desk.outbox.qsize() > MAX_ANSWERS:
+                raise StreamEnded(f"the server does not read its answers: {MAX_ANSWERS} wait")
+            try:
+                self._take(message)
+            except WireError as error:
+                log.warning("a message of the server is ignored: %s", error)
+
+    def _take(self, message: participation_pb2.CheckInResponse) -> None:
+        match message.WhichOneof("message"):
+            case "participate":
+                self._desk.invite(message.participate)
+            case "stop":
+                self._desk.stop(message.stop)
+            case "come_back":
+                raise self._later(message.come_back)
+            case other:
+                log.debug("a message of a newer kind is ignored: %s", other)
 
     def _later(self, order: participation_pb2.ComeBack) -> ComeBackLater:
         return ComeBackLater(bounded_s(order.after_s, self._limits.give_up_after_s), order.reason)
@@ -173,3 +186,11 @@ class Connection:
                 await self._desk.outbox.join()
                 await call.done_writing()
                 await asyncio.wait({reader})
+
+
+def _transfers(endpoint: Endpoint, address: str) -> Endpoint:
+    """Where transfers go: the same port if the server names no other."""
+    try:
+        return endpoint.at(address) if address else endpoint
+    except UsageError as error:
+        raise ClientError(f"the server names a place for transfers that cannot be: {error}") from None

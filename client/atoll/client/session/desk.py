@@ -23,7 +23,7 @@ from atoll.client.session.work import Work
 from atoll.client.tracing import Tracing
 from atoll.client.transfer import Abandoned, BlobCache, TransferCalls, TransferLink
 from atoll.client.usage import UsageLog
-from atoll.wire.digest import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES, MIN_CHUNK_BYTES
 from atoll.wire.errors import WireError
 from atoll.wire.v1 import participation_pb2
 
@@ -116,7 +116,7 @@ class Desk:
 
     def welcome(self, transfers: Endpoint, welcome: participation_pb2.Welcome) -> None:
         """A new stream is open: where transfers go from now on, as whom, and what the server asks for."""
-        self._chunk_bytes = min(welcome.chunk_bytes or DEFAULT_CHUNK_BYTES, MAX_CHUNK_BYTES)
+        self._chunk_bytes = min(max(welcome.chunk_bytes or DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
         self._idle_spread_s = bounded_s(welcome.return_spread_s, self._limits.return_spread_s)
         if self._calls is None:
             self._calls = TransferCalls(transfers)
@@ -124,7 +124,11 @@ class Desk:
             self._calls.renew(transfers)
 
     def invite(self, message: participation_pb2.Participate) -> None:
-        """Take an invitation: begin, queue, or answer at once."""
+        """Take an invitation: begin, queue, or answer at once.
+
+        Raises:
+            WireError: for a round that cannot be, which has no answer.
+        """
         key = key_of(message.key)
         if self._job is not None and self._job.key == key:
             self._job.invitation.task.control.extend(remaining_s_of(message))
@@ -144,7 +148,7 @@ class Desk:
         self._place(invitation)
 
     def stop(self, message: participation_pb2.Stop) -> None:
-        """The server does not want a round's work any more."""
+        """The server does not want a round's work any more. Raises ``WireError`` for a round that cannot be."""
         key = key_of(message.key)
         if self._next is not None and self._next.task.key == key:
             self._next = None

@@ -10,7 +10,7 @@ from atoll.client.clock import bounded_s
 from atoll.client.control import TaskControl
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
-from atoll.wire.digest import BlobManifest
+from atoll.wire.digest import DIGEST_BYTES, BlobManifest
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import WireError
 from atoll.wire.messages import layout_from_proto, settings_from_proto
@@ -23,8 +23,10 @@ log = logging.getLogger("atoll.client")
 
 MODEL = "model"
 MAX_REASON_CHARS = 1000
+MAX_RUN_CHARS = 256
 MAX_TASK_S = 90 * 86_400.0
 """Longer than any round may last, and short enough for every clock."""
+_HEX = frozenset("0123456789abcdef")
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
     participation_pb2.Participate.KIND_EVALUATE: TaskKind.EVALUATE,
@@ -59,10 +61,11 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
     """The values of an invitation.
 
     Raises:
-        WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model.
+        WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model, a name
+            that no blob has.
     """
     inputs = tuple(
-        Input(item.name or MODEL, layout_from_proto(item.layout), item.blob, _content_of(item))
+        Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
         for item in message.inputs
     )
     if not any(item.name == MODEL for item in inputs):
@@ -88,6 +91,12 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
 
 
+def _blob_of(item: tensors_pb2.TensorSet) -> str:
+    if len(item.blob) != 2 * DIGEST_BYTES or not _HEX.issuperset(item.blob):
+        raise WireError(f"blob name {item.blob[:80]!r}: expected {2 * DIGEST_BYTES} hexadecimal digits")
+    return item.blob
+
+
 def _content_of(item: tensors_pb2.TensorSet) -> bytes:
     """What came along, if it is the blob; else nothing, and it is downloaded."""
     if not item.content:
@@ -107,7 +116,13 @@ def remaining_s_of(message: participation_pb2.Participate) -> float:
 
 
 def key_of(message: participation_pb2.RoundKey) -> RoundKey:
-    """The round's key."""
+    """The round's key.
+
+    Raises:
+        WireError: if the name of the run is longer than any.
+    """
+    if len(message.run) > MAX_RUN_CHARS:
+        raise WireError(f"run {message.run[:80]!r}...: {len(message.run)} characters, at most {MAX_RUN_CHARS}")
     return RoundKey(message.run, message.round, message.attempt)
 
 

@@ -13,7 +13,7 @@ import grpc
 from atoll.client import identity as identities
 from atoll.client.backoff import Backoff
 from atoll.client.channel import Endpoint
-from atoll.client.clock import now_s
+from atoll.client.clock import bounded_s, now_s, wall_s
 from atoll.client.events import Observer, Renewed
 from atoll.client.session.thread import in_thread
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
@@ -28,6 +28,8 @@ log = logging.getLogger("atoll.client")
 DUE_SHARE = 1 / 3
 """The share of its lifetime that a certificate has left when it is renewed."""
 _JITTER_SHARE = 0.05
+_APART_SHARE = 0.5
+"""The share of its lifetime that a certificate of this session is kept at least, whatever the server says is left."""
 
 
 def due_in_s(lifetime_s: float, remaining_s: float, jitter: float) -> float:
@@ -47,6 +49,7 @@ class Renewal:
         self._limits = limits
         self._observer = observer
         self._ends_s: float | None = None
+        self._not_before_s = 0.0
 
     def expired(self) -> bool:
         """Whether the certificate is over: by the server's word if it gave it, else by this machine's clock."""
@@ -57,21 +60,28 @@ class Renewal:
     async def run(self, channel: grpc.aio.Channel, remaining_s: float) -> None:
         """Wait until renewal is due, renew, store; returns once ``endpoint`` has the new certificate.
 
-        Without TLS it never returns. ``remaining_s`` is the server's word on the certificate's remaining time.
+        Without TLS it never returns. ``remaining_s`` is the server's word on the certificate's remaining time; if that
+        is negative or no number, this machine's clock decides. Renewals are half a lifetime apart, and never closer
+        than ``limits.backoff_cap_s``.
 
         Raises:
             NotPermittedError: if the server refuses.
+            RefusedError: if what it sends is no certificate for the new key.
         """
         identity = self.endpoint.identity
         if identity is None:
             await asyncio.Event().wait()
             return
         lifetime_s = identity.lifetime_s
-        self._ends_s = now_s() + remaining_s if remaining_s >= 0 else None
-        await asyncio.sleep(due_in_s(lifetime_s, remaining_s, random.random()))  # noqa: S311  # spreads load, hides nothing
+        told = remaining_s >= 0  # not NaN either
+        left_s = bounded_s(remaining_s if told else identity.validity[1].timestamp() - wall_s(), lifetime_s)
+        self._ends_s = now_s() + left_s if told else None
+        due_s = due_in_s(lifetime_s, left_s, random.random())  # noqa: S311  # spreads load, hides nothing
+        await asyncio.sleep(max(due_s, self._not_before_s - now_s()))
         fresh = await self._renew(channel, identity)
         await in_thread(lambda: identities.store(self._state, fresh), "atoll-store")
         self.endpoint, self._ends_s = Endpoint(self.endpoint.address, fresh), None
+        self._not_before_s = now_s() + max(_APART_SHARE * fresh.lifetime_s, self._limits.backoff_cap_s)
         self._observer(Renewed(fresh.lifetime_s))
 
     async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> Identity:

@@ -82,6 +82,7 @@ class Session:
             NotPermittedError: if the server does not accept the identity, or not any more.
             UnreachableError: if it was out of reach for ``limits.give_up_after_s``.
             UsageError: if the participant cannot be used.
+            ClientError: if the server does not speak the protocol.
         """
         self._loop = asyncio.get_running_loop()
         if self._stop_reason:
@@ -114,10 +115,12 @@ class Session:
             except Rejoin:
                 last_seen = now_s()
             except ComeBackLater as order:
-                backoff.reset()
-                last_seen = now_s() + order.after_s
-                announce(Disconnected(str(order), order.after_s))
-                await self._pause(order.after_s)
+                if connection.welcomed:
+                    backoff.reset()
+                delay = max(order.after_s, backoff.next_s())  # "at once" over and over is not taken at its word
+                last_seen = now_s() + delay
+                announce(Disconnected(str(order), delay))
+                await self._pause(delay)
             except (grpc.aio.AioRpcError, StreamEnded, TimeoutError) as error:
                 if connection.welcomed:
                     backoff.reset()

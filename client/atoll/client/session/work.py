@@ -108,7 +108,7 @@ class Work:
         if item.content:
             self._progress("download")(len(item.content), len(item.content))
             return Model(item.layout, memoryview(item.content))
-        path = self.link.fetch(item.blob, self.cache, self._progress("download"))
+        path = self.link.fetch(item.blob, item.layout.size_bytes, self.cache, self._progress("download"))
         return Model(item.layout, self.cache.map(path))
 
     def _evaluate(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Evaluation | None:

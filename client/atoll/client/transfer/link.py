@@ -65,13 +65,16 @@ class TransferLink:
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
     traceparent: str = ""
 
-    def fetch(self, blob: str, cache: BlobCache, progress: Progress = quiet) -> Path:
-        """Download a blob into the cache, going on where an earlier try ended; every chunk is verified."""
+    def fetch(self, blob: str, size_bytes: int, cache: BlobCache, progress: Progress = quiet) -> Path:
+        """Download a blob of ``size_bytes`` into the cache, going on where an earlier try ended.
+
+        Every chunk is verified; a blob of another size is refused before any of it is fetched.
+        """
         known = cache.find(blob)
         if known is not None:
             return known
         retrier = self._retrier("download", grace_s=0.0)
-        manifest = retrier.call(lambda: self._manifest(blob))
+        manifest = retrier.call(lambda: self._manifest(blob, size_bytes))
         partial = cache.open(manifest)
         try:
             if partial.received_bytes:
@@ -124,11 +127,13 @@ class TransferLink:
         headers = [header_from_proto(chunk) for chunk in answer.chunks]
         return {header.range: header for header in headers}
 
-    def _manifest(self, blob: str) -> BlobManifest:
+    def _manifest(self, blob: str, size_bytes: int) -> BlobManifest:
         answer = self.calls.manifest(blob, self.limits.call_s, self.traceparent)
         manifest = manifest_from_proto(answer.manifest)
         if manifest.name != blob:
             raise RefusedError(f"asked for blob {blob[:16]}, the server sent the manifest of {manifest.name[:16]}")
+        if manifest.size_bytes != size_bytes:
+            raise RefusedError(f"blob {blob[:16]} has {manifest.size_bytes} bytes, its layout has {size_bytes}")
         return manifest
 
     def _receive(self, partial: PartialBlob, retrier: Retrier, progress: Progress) -> None:

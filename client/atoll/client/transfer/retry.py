@@ -32,6 +32,8 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+_LEAST_ASKED_S = 0.1
+"""A server that asks for shorter waits, over and over, is not taken at its word."""
 _TOO_LARGE = ("larger than max", "metadata size exceeds")
 """How gRPC words refusals of its own that come again however often the call is repeated."""
 _IDENTITY = frozenset({"certificate", "participant", "token", "insecure"})
@@ -132,7 +134,7 @@ class Retrier:
         code, text, detail = error_of(error)
         asked_s = retry_after_s(detail, self._limits)
         if asked_s and code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            self._pause(f"{code.name}: {text}", asked_s)  # told to wait, which is no failure
+            self._pause(f"{code.name}: {text}", max(asked_s, _LEAST_ASKED_S))  # told to wait, which is no failure
         else:
             self._wait(f"{code.name}: {text}", asked_s)
 
