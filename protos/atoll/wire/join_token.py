@@ -72,7 +72,7 @@ class JoinToken:
         try:
             values = json.loads(_from_text(fields))
             der = x509.load_der_x509_certificate(_from_text(certificate))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, x509.InvalidVersion) as error:
             raise JoinTokenError(f"the join token's content cannot be read ({error}); {_REMEDY}") from None
         if not isinstance(values, dict) or any(not isinstance(values.get(name), str) for name in _FIELDS):
             raise JoinTokenError(f"the join token lacks one of {', '.join(_FIELDS)}; {_REMEDY}")
@@ -115,7 +115,7 @@ def _from_text(text: str) -> bytes:
 def _parse_pem(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise JoinTokenError(f"the CA certificate for the join token is not PEM: {error}") from None
 
 

@@ -1,3 +1,4 @@
+import base64
 import datetime
 import hashlib
 import ssl
@@ -104,3 +105,10 @@ def test_the_authority_itself_is_no_peer(authority: Authority) -> None:
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(PeerError, match="cannot be read"):
         Peer.from_pem(data)
+
+
+def test_a_certificate_of_a_version_that_there_is_not_is_refused() -> None:
+    der = x509.load_pem_x509_certificate(_certificate(_uri("atoll://operator/admin"))).public_bytes(Encoding.DER)
+    changed = base64.encodebytes(der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x76", 1))
+    with pytest.raises(PeerError, match="118 is not a valid X509 version"):
+        Peer.from_pem(b"-----BEGIN CERTIFICATE-----\n" + changed + b"-----END CERTIFICATE-----\n")

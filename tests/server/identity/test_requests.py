@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -45,6 +47,15 @@ def test_a_request_that_its_key_did_not_sign_is_refused(csr_pem: bytes) -> None:
 def test_random_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CertificateRequestError, match="cannot be read"):
         CertificateRequest.parse(data)
+
+
+def test_a_request_of_a_version_that_there_is_not_is_refused(csr_pem: bytes) -> None:
+    der = x509.load_pem_x509_csr(csr_pem).public_bytes(Encoding.DER)
+    changed = base64.encodebytes(der.replace(b"\x02\x01\x00", b"\x02\x01\x02", 1))
+    with pytest.raises(CertificateRequestError, match="2 is not a valid CSR version"):
+        CertificateRequest.parse(
+            b"-----BEGIN CERTIFICATE REQUEST-----\n" + changed + b"-----END CERTIFICATE REQUEST-----\n"
+        )
 
 
 def test_a_very_long_request_is_refused_unread() -> None:

@@ -131,7 +131,7 @@ def certificate(name: str, pem: bytes, now: float) -> Finding:
 
     try:
         found = x509.load_pem_x509_certificate(pem)
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         return Finding(name, Status.FAIL, f"not a certificate: {error}", "restore it from a back-up")
     begins, ends = found.not_valid_before_utc.timestamp(), found.not_valid_after_utc.timestamp()
     renewal = "start the server again: it renews its own certificates and operator.json"

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from atoll.server.identity import certificates
-from atoll.server.identity.errors import AuthorityError
+from atoll.server.identity.errors import UNREADABLE, AuthorityError
 from atoll.server.identity.files import (
     PRIVATE_DIRECTORY_MODE,
     PRIVATE_MODE,
@@ -191,7 +191,7 @@ class Authority:
             key = load_pem_private_key(data, password=None)
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             certificate.verify_directly_issued_by(self._certificate)
-        except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        except (*UNREADABLE, TypeError, InvalidSignature, x509.ExtensionNotFound):
             return None  # damaged, or of another authority: a new one takes its place
         remaining_s = certificate.not_valid_after_utc.timestamp() - now
         fresh = remaining_s > SERVER_LIFETIME_S * _RENEW_AT and certificate.not_valid_before_utc.timestamp() <= now
@@ -239,7 +239,7 @@ def _load_or_create_certificate(directory: Path, key: ec.EllipticCurvePrivateKey
         return certificate
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError as error:
+    except UNREADABLE as error:
         raise AuthorityError(f"{path} is not a certificate: {error}", _RESTORE) from None
     if certificate.public_key() != key.public_key():
         raise AuthorityError(f"{path} does not belong to the key beside it", _RESTORE)

@@ -22,6 +22,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
 from atoll.server.errors import CallerError, InvalidRequestError, ServerError, UnauthenticatedError
 
 _NEW_TOKEN = "ask the operator of this server for a new join token"  # noqa: S105 - advice, not a secret
@@ -46,6 +49,16 @@ class NameFormatError(InvalidRequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__("identity.name", message)
+
+
+UNREADABLE = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What cryptography raises for certificates and requests that are none."""
 
 
 class CertificateRequestError(InvalidRequestError):

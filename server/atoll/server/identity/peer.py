@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from atoll.server.identity.errors import NameFormatError, PeerError
+from atoll.server.identity.errors import UNREADABLE, NameFormatError, PeerError
 from atoll.server.identity.names import check_operator, check_participant_id
 
 _SCHEME = "atoll://"
@@ -51,18 +51,17 @@ class Peer:
         """
         try:
             certificate = x509.load_pem_x509_certificate(pem)
-            extensions = certificate.extensions
-        except ValueError as error:
+            role, name = _identity(certificate.extensions)
+            return cls(
+                role=role,
+                name=name,
+                fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+                not_before=certificate.not_valid_before_utc.timestamp(),
+                not_after=certificate.not_valid_after_utc.timestamp(),
+                serial=format(certificate.serial_number, "x"),
+            )
+        except UNREADABLE as error:
             raise PeerError(f"the peer's certificate cannot be read: {error}") from None
-        role, name = _identity(extensions)
-        return cls(
-            role=role,
-            name=name,
-            fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
-            not_before=certificate.not_valid_before_utc.timestamp(),
-            not_after=certificate.not_valid_after_utc.timestamp(),
-            serial=format(certificate.serial_number, "x"),
-        )
 
 
 def identity_uri(role: Role, name: str) -> str:

@@ -6,11 +6,10 @@ import hashlib
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from atoll.server.identity.errors import CertificateRequestError
+from atoll.server.identity.errors import UNREADABLE, CertificateRequestError
 
 MAX_REQUEST_BYTES = 16_384
 
@@ -39,7 +38,7 @@ class CertificateRequest:
             request = x509.load_pem_x509_csr(pem)
             public_key = request.public_key()
             proved = request.is_signature_valid
-        except (ValueError, UnsupportedAlgorithm) as error:
+        except UNREADABLE as error:
             raise CertificateRequestError(f"the certificate request cannot be read: {error}") from None
         if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
             raise CertificateRequestError("the certificate request's key is not an elliptic-curve key on P-256")

@@ -1,0 +1,222 @@
+"""Every file and every framed message: one that is valid, what reads it, and by which errors that refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from atoll.client import ClientError
+from atoll.client import identity as identities
+from atoll.client.policy_file import read_policy
+from atoll.client.session.invitation import invitation_of
+from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
+from atoll.server.daemon.config_file import load_config
+from atoll.server.daemon.journal import event_from_json, event_to_json
+from atoll.server.errors import ServerError
+from atoll.server.identity import Authority, CertificateRequest, OperatorCredential, Peer
+from atoll.server.ingest.records import RECORD_BYTES, Record, read_index
+from atoll.server.jobs import parse_job
+from atoll.server.jobs.reference import TYPICAL
+from atoll.server.rounds import Accepted, RoundKey
+from atoll.server.stores import DirectoryBlobStore
+from atoll.wire import safetensors
+from atoll.wire.chunks import (
+    ElementRange,
+    UploadKey,
+    frame_download,
+    frame_upload,
+    header_from_proto,
+    header_of,
+    header_to_proto,
+    parse_download,
+    parse_upload,
+)
+from atoll.wire.digest import BlobManifest
+from atoll.wire.encoding import Encoding
+from atoll.wire.errors import WireError
+from atoll.wire.join_token import JoinToken
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_from_proto, manifest_to_proto
+from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, detail_from_trailers
+from atoll.wire.v1 import participation_pb2, tensors_pb2, transfer_pb2
+from tests.server.rpc.world import Key
+
+NOW = 1.8e9
+LAYOUT = Layout((TensorSpec("w", (30, 8), Dtype.FLOAT32), TensorSpec("b", (10,), Dtype.BFLOAT16)))
+PAYLOAD = bytes(range(64))
+HEADER = header_of(ElementRange.run(8, 16), Encoding.FLOAT32, PAYLOAD)
+CHUNK = frame_upload(HEADER, PAYLOAD, UploadKey("r", 1, 0, "0" * 32))
+POLICY = b'min_cohort = 3\nmax_rounds_per_day = 10\nruns = ["digits-*"]\n[settings.epochs]\nmax = 5\n'
+SERVER = b'port = 9000\nhost = "127.0.0.1"\nworkers = 2\n[limits]\nreplies_per_task = 3\nhandshake_s = 5.5\n'
+BACK_UP = Manifest(
+    atoll="0.1.0",
+    schema_revision="0001",
+    made_at=NOW,
+    runs=(RunLine(run="r1", name="digits", status="running", rounds_released=2),),
+    files=(File(path="ca/authority.key", size_bytes=3, digest="0" * 64),),
+    blobs=("a" * 64,),
+    stored_bytes=3,
+)
+MessageType = TypeVar("MessageType", bound=Message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """``read`` takes bytes; the errors in ``refuses`` are its own. Without any, it finds nothing in what is none."""
+
+    valid: bytes
+    read: Callable[[bytes], object]
+    refuses: tuple[type[Exception], ...] = ()
+
+    def try_(self, data: bytes) -> None:
+        """Read bytes of any kind; any other error is a bug."""
+        with contextlib.suppress(*self.refuses):
+            self.read(data)
+
+
+def all_formats(folder: Path) -> dict[str, Format]:
+    """Formats by name; those that are files are written to the folder."""
+    return _framed() | _parsed() | _secrets(folder) | _stored(folder)
+
+
+def _framed() -> dict[str, Format]:
+    trailer = ErrorDetail("a.b", Fault.CALLER, "what", "do", 1.0).trailer()[1]
+    invitation = participation_pb2.Participate(
+        kind=participation_pb2.Participate.KIND_TRAIN, encoding=tensors_pb2.ENCODING_FLOAT32, remaining_s=9.0
+    )
+    invitation.inputs.add(name="model", layout=layout_to_proto(LAYOUT), blob="a" * 64)
+    return {
+        "upload chunk": Format(CHUNK, parse_upload, (WireError,)),
+        "download chunk": Format(frame_download(3, PAYLOAD), parse_download, (WireError,)),
+        "chunk header": _message(header_to_proto(HEADER), check_header),
+        "layout": _message(layout_to_proto(LAYOUT), check_layout),
+        "manifest": _message(manifest_to_proto(BlobManifest.of_buffer(bytes(5000), 1024)), check_manifest),
+        "invitation": _message(invitation, check_invitation),
+        "error trailer": Format(trailer, check_trailer),
+    }
+
+
+def _parsed() -> dict[str, Format]:
+    event = event_to_json(Accepted(RoundKey(1, 0), "p")).encode()
+    return {
+        "job": Format(TYPICAL.encode(), parse_job, (ServerError,)),
+        "event": Format(event, lambda data: event_from_json(data.decode("latin-1")), (ValueError,)),
+        "request": Format(Key().csr, CertificateRequest.parse, (ServerError,)),
+    }
+
+
+def _secrets(folder: Path) -> dict[str, Format]:
+    authority = Authority.open(folder / "ca", now=NOW)
+    issued = authority.issue_operator("admin", now=NOW).issued.pem
+    ca = authority.certificate_pem
+    OperatorCredential("admin", "127.0.0.1:1", ca.decode(), issued.decode(), "key").write(folder / "valid.json")
+    token = JoinToken("127.0.0.1:7401", ca, "t", "s").encode().encode()
+    identities.store(folder, identities.Identity("p1", "acme", "edge", "127.0.0.1:1", "cert", "ca", "key"))
+    identity = (folder / identities.FILE_NAME).read_bytes()
+    load = through_file(folder, identities.FILE_NAME, lambda path: identities.load(path.parent))
+    operator = through_file(folder, "operator.json", OperatorCredential.read)
+    return {
+        "join token": Format(token, lambda data: JoinToken.decode(data.decode("latin-1")), (WireError,)),
+        "certificate": Format(issued, Peer.from_pem, (ServerError,)),
+        "identity": Format(identity, load, (ClientError,)),
+        "operator.json": Format((folder / "valid.json").read_bytes(), operator, (ServerError,)),
+    }
+
+
+def _stored(folder: Path) -> dict[str, Format]:
+    safetensors.write(folder / "valid.safetensors", LAYOUT, [bytes(LAYOUT.size_bytes)])
+    tensors = (folder / "valid.safetensors").read_bytes()
+    with DirectoryBlobStore(folder / "blobs").create(chunk_bytes=1024) as writer:
+        writer.write(PAYLOAD * 30)
+        name = writer.commit().name
+    blob = DirectoryBlobStore(folder / "blobs").path_of(name)
+    record = Record(HEADER, "s", 0, 1.0, 2.0).pack()
+
+    def whole(path: Path) -> None:
+        with DirectoryBlobStore(path.parents[1]).open(name) as opened:
+            assert bytes(opened.read(0, len(PAYLOAD) * 30)) == PAYLOAD * 30
+
+    def config(path: Path) -> object:
+        return load_config({}, path)
+
+    return {
+        "server.toml": Format(SERVER, through_file(folder, "server.toml", config), (ServerError,)),
+        "policy": Format(POLICY, through_file(folder, "policy.toml", read_policy), (ClientError,)),
+        "safetensors": Format(tensors, through_file(folder, "any.safetensors", safetensors.read_header), (WireError,)),
+        "blob": Format(blob.read_bytes(), through_file(blob.parent, name, whole), (ServerError,)),
+        "spool index": Format(record * 3, through_file(folder, "s.index", check_index)),
+        "back-up": Format(
+            BACK_UP.model_dump_json().encode(),
+            through_file(folder, MANIFEST_FILE, lambda path: read_manifest(path.parent)),
+            (ServerError,),
+        ),
+    }
+
+
+def through_file(folder: Path, name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """A reader of bytes from a reader of paths; files are private, as those of secrets must be."""
+    path = folder / name
+
+    def by_path(data: bytes) -> object:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        return read(path)
+
+    return by_path
+
+
+def _message(valid: MessageType, check: Callable[[MessageType], object]) -> Format:
+    """A message of protobuf's, from its bytes on."""
+    kind = type(valid)
+    return Format(valid.SerializeToString(), lambda data: check(kind.FromString(data)), (WireError, DecodeError))
+
+
+def check_layout(message: tensors_pb2.Layout) -> None:
+    """Raises ``WireError``; what is taken survives a journey."""
+    found = layout_from_proto(message)
+    assert layout_from_proto(layout_to_proto(found)) == found
+    assert 0 < found.size <= 2**48
+
+
+def check_manifest(message: tensors_pb2.BlobManifest) -> None:
+    """Raises ``WireError``."""
+    assert manifest_from_proto(message).size_bytes == message.size_bytes
+
+
+def check_header(message: transfer_pb2.ChunkHeader) -> None:
+    """Raises ``WireError``; what is taken is of a size that a chunk may have."""
+    assert header_from_proto(message).payload_bytes <= 4 << 20
+
+
+def check_invitation(message: participation_pb2.Participate) -> None:
+    """Raises ``WireError``; the times of one that is taken are such that clocks and timers can have them."""
+    invitation = invitation_of(message)
+    control = invitation.task.control
+    control.arm(0.1)
+    control.disarm()
+    assert math.isfinite(control.remaining_s)
+    assert math.isfinite(invitation.return_spread_s)
+
+
+def check_trailer(raw: bytes) -> ErrorDetail | None:
+    """None for what cannot be read; a wait that is taken is one."""
+    found = detail_from_trailers([(ERROR_TRAILER, raw)])
+    assert found is None or found.retry_after_s is None or 0.0 < found.retry_after_s < math.inf
+    return found
+
+
+def check_index(path: Path) -> list[Record]:
+    """Those records that can be relied on."""
+    found = read_index(path)
+    assert len(found) <= path.stat().st_size // RECORD_BYTES
+    return found
