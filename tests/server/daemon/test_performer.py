@@ -21,7 +21,8 @@ from atoll.server.daemon.stepping import Entry
 from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.ingest.desk import Disposition
 from atoll.server.ingest.node import IngestNode
-from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
+from atoll.server.recycling import FreeFiles
+from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
 from tests.server.daemon import plugins
@@ -355,14 +356,65 @@ class TestOutages:
     async def test_what_does_not_pass_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(performing, "PATIENCE_S", 0.0)
-        monkeypatch.setattr(Releaser, "aggregate", failing(99, DISK_FULL, Releaser.aggregate))
+        monkeypatch.setattr(Releaser, "aggregate", failing(99, OUTAGE, Releaser.aggregate))
         monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
         row = await federation.ended(run)
-        assert (row.status, row.reason) == ("failed", "aggregate of round 0.0: disk full")
+        assert (row.status, row.reason) == ("failed", "aggregate of round 0.0: no ingest node is running")
+
+    async def test_the_disk_is_waited_for_without_end_and_seen(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fails, aggregate = asyncio.Event(), Releaser.aggregate
+        fails.set()
+
+        async def while_it_fails(releaser: Releaser, effect: Aggregate) -> Aggregated:
+            if fails.is_set():
+                raise DISK_FULL
+            return await aggregate(releaser, effect)
+
+        monkeypatch.setattr(Releaser, "aggregate", while_it_fails)
+        monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        await play_round(alice)
+        performer = federation.active(run).performer
+        await federation.state(run, lambda _: performer.trouble == "aggregation waits: disk full")
+        fails.clear()
+        assert (await federation.ended(run)).status == "finished"
+
+    async def test_a_disk_that_will_not_be_swept_costs_time_and_no_run(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is swept after a sum was taken, of candidates that are not wanted any more."""
+        left, give = [3], FreeFiles.give
+
+        def refused(free: FreeFiles, path: Path) -> None:
+            if left[0]:
+                left[0] -= 1
+                raise PermissionError(13, "Permission denied", str(path))
+            give(free, path)
+
+        async def sweeps(releaser: Releaser, effect: Aggregate) -> Aggregated:
+            done = await aggregate(releaser, effect)
+            if left[0]:
+                with federation.store.blobs.create() as writer:
+                    writer.write(b"another candidate")
+                    spare = writer.commit().name
+                federation.store.blobs.set_aside(spare)
+                federation.store.blobs.sweep()
+            return done
+
+        aggregate = Releaser.aggregate
+        monkeypatch.setattr(FreeFiles, "give", refused)
+        monkeypatch.setattr(Releaser, "aggregate", sweeps)
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        await play_round(alice)
+        assert (await federation.ended(run)).status == "finished"
+        assert left == [0]
 
     async def test_an_answer_is_posted_until_it_is_stored(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
@@ -415,7 +467,23 @@ class TestCrashes:
                 run = await federation.submit(job(size=2))
             row = await federation.ended(run)
         assert row.status == "failed"
-        assert row.reason == f"{job_name} of round 0.0: unexpected KeyError: 'bug'"
+        assert row.reason == f"{job_name} of round 0.0: unexpected KeyError; the server's log has more"
+
+    async def test_members_are_told_of_no_path_of_the_server(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def denied(*_: object) -> None:
+            raise PermissionError(13, "Permission denied", "/srv/atoll/secret")
+
+        monkeypatch.setattr(Pusher, "deadline", denied)
+        (alice,) = await federation.clients("alice")
+        with caplog.at_level(logging.ERROR):
+            row = await federation.ended(await federation.submit(job()))
+        await alice.next("participate")
+        stop = await alice.next("stop")
+        assert "unexpected PermissionError" in stop.reason
+        assert "/srv/atoll" not in f"{stop.reason} {row.reason}"
+        assert "/srv/atoll/secret" in caplog.text
 
     async def test_a_bug_in_a_fold_is_found_by_the_sum_or_by_nobody(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atoll.server.errors import StorageError
+from atoll.server.recycling import FreeFiles
 from atoll.server.stores import (
     BlobDamagedError,
     BlobMissingError,
@@ -327,3 +328,30 @@ def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobSto
         writer.write(b"begun")
     assert list(blobs.names()) == []
     assert list((blobs.root / "incoming").iterdir()) == []
+
+
+class TestDiskFailsOnTheWayOut:
+    """Whoever waits for the disk must know that it is the disk."""
+
+    def test_a_sweep_that_is_refused_is_an_error_of_the_store(
+        self, blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        blobs.set_aside(_put(blobs, b"spare").name)
+        monkeypatch.setattr(FreeFiles, "give", _refuse)
+        with pytest.raises(StoreUnavailableError, match="Read-only") as told:
+            blobs.sweep()
+        assert str(blobs.root) not in str(told.value.detail)
+
+    def test_a_writer_that_cannot_remove_its_file_is_an_error_of_the_store(
+        self, blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writer = blobs.create()
+        monkeypatch.setattr(Path, "unlink", _refuse)
+        with pytest.raises(StoreUnavailableError, match="Read-only"), writer:
+            raise ValueError("given up")
+        monkeypatch.undo()
+        assert blobs.sweep() == 1  # its lock is gone
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system", "/srv/atoll/blobs")

@@ -27,7 +27,6 @@ from atoll.server.errors import (
     NotFoundError,
     ServerError,
     StorageError,
-    StorageFullError,
     UnavailableError,
 )
 from atoll.server.jobs import JobSpec
@@ -65,7 +64,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0
-"""How long disk, database or workers may refuse an effect before the run is given up."""
+"""How long workers may refuse an effect before the run is given up; disk and database are waited for without end."""
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
@@ -298,8 +297,10 @@ class RunPerformer:
     async def _retrying(self, what: str, work: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
         """Do something that disk, database or a worker may refuse for a while; every refusal is logged.
 
+        Disk and database are not given up: they work again once somebody mends them, who may as well cancel the run.
+
         Raises:
-            ServerError: for a refusal that waiting does not mend, or has not mended.
+            ServerError: for a refusal that waiting does not mend, or that of a worker that it has not mended.
         """
         loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
         until = loop.time() + patience_s
@@ -308,8 +309,7 @@ class RunPerformer:
                 try:
                     return await work()
                 except _TRANSIENT as error:
-                    # A disk that is full is not given up: there is room again once somebody makes some.
-                    if loop.time() >= until and not isinstance(error, StorageFullError):
+                    if loop.time() >= until and not isinstance(error, StorageError):
                         raise
                     self._services.observer.retried(what)
                     log.warning(
@@ -356,7 +356,8 @@ class RunPerformer:
         live = self._driver.state.round
         if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
             return
-        reason = f"unexpected {type(error).__name__}: {error}"
+        # It travels to the members: what an unknown error says may name paths of this machine, the log has it.
+        reason = f"unexpected {type(error).__name__}; the server's log has more"
         if isinstance(error, ServerError):
             reason = str(error.detail)
         failure = EffectFailed(live.key, job.kind, reason)

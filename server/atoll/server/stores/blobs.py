@@ -134,7 +134,11 @@ class BlobStore(Protocol):
         ...
 
     def sweep(self) -> int:
-        """Remove what was set aside, and what killed processes left unfinished; how many."""
+        """Remove what was set aside, and what killed processes left unfinished; how many.
+
+        Raises:
+            StoreUnavailableError: if the place cannot be read or written.
+        """
         ...
 
     def facts(self, name: str) -> BlobFacts | None:

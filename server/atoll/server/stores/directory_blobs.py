@@ -128,15 +128,17 @@ class DirectoryBlobStore:
 
     def sweep(self) -> int:
         """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
-        removed = 0
-        for path in (self.root / INCOMING).iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                with path.open("rb") as file:
-                    unused = hold(file.fileno())
-                if unused:
-                    self._free.give(path)
-                    removed += 1
-        return removed
+        with _disk(self.root / INCOMING):
+            return sum(self._swept(path) for path in (self.root / INCOMING).iterdir())
+
+    def _swept(self, path: Path) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            with path.open("rb") as file:
+                unused = hold(file.fileno())
+            if unused:
+                self._free.give(path)
+                return True
+        return False
 
     @contextlib.contextmanager
     def _descriptor(self, name: str) -> Iterator[tuple[int, Path, BlobManifest]]:
@@ -212,8 +214,11 @@ class DirectoryBlobWriter:
     ) -> None:
         """Drop what was not committed."""
         if self._open:
-            self._path.unlink(missing_ok=True)
-            self._close()
+            try:
+                with _disk(self._path):
+                    self._path.unlink(missing_ok=True)
+            finally:
+                self._close()
 
     def _append(self, piece: memoryview) -> None:
         write_at(self._descriptor, piece, self._written)
