@@ -55,6 +55,7 @@ class MemoryJournal:
     failures: list[Exception | None] = field(default_factory=list)
     poison: Exception | None = None
     keep_and_fail: ServerError | None = None
+    unreadable: Exception | None = None
     gate: asyncio.Event | None = None
 
     async def append(self, entry: Entry) -> None:
@@ -76,6 +77,8 @@ class MemoryJournal:
 
     async def read(self, run: str, start: int) -> Sequence[tuple[Event, float]]:
         assert run == "r"
+        if self.unreadable is not None:
+            raise self.unreadable
         return self.log[start:]
 
 
@@ -404,6 +407,78 @@ class TestAtOnce:
             await rig.post(Started())
         await rig.post(Started())
         assert kinds(rig.performer.asked) == [PrepareRound]
+
+
+class TestBreakdown:
+    """A log that is damaged, or cannot be followed: nobody waits for ever, and nothing more is stored."""
+
+    @pytest.fixture
+    async def broken(self, rig: Rig) -> Rig:
+        await rig.open_round()
+        rig.journal.failures = [
+            CorruptDataError("store.damaged", "the database is damaged", where="/srv/atoll.sqlite3")
+        ]
+        with pytest.raises(CorruptDataError):
+            await rig.post(report(ALICE))
+        return rig
+
+    async def test_a_damaged_log_stops_the_run(self, broken: Rig) -> None:
+        assert broken.driver.stopped
+        assert broken.driver.broken is not None
+        assert "the database is damaged" in str(broken.driver.broken.detail)
+        assert "/srv" not in str(broken.driver.broken.detail)
+        assert not broken.driver.state.status.ended
+
+    async def test_later_posters_are_told_why(self, broken: Rig) -> None:
+        with pytest.raises(CorruptDataError, match="cannot go on: the database is damaged"):
+            await broken.post(report(BOB))
+        assert len(broken.journal.log) == 3
+
+    async def test_watchers_are_told(self, rig: Rig) -> None:
+        changed = rig.driver.changed
+        rig.journal.failures = [CorruptDataError("store.damaged", "the database is damaged")]
+        with pytest.raises(CorruptDataError):
+            await rig.post(Started())
+        await asyncio.wait_for(changed.wait(), WAIT_S)
+
+    @pytest.mark.parametrize(
+        "unreadable", [CorruptDataError("store.damaged", "the database is damaged"), KeyError("a bug")]
+    )
+    @pytest.mark.parametrize("events", [1, 3])
+    async def test_a_log_that_can_be_neither_written_nor_read_stops_the_run(
+        self, rig: Rig, unreadable: Exception, events: int
+    ) -> None:
+        rig.journal.failures = [ValueError("a bug")] * 8
+        rig.journal.unreadable = unreadable
+        posts = [rig.driver.post(PauseRequested()) for _ in range(events)]
+        for _ in range(2):  # the first of them may be refused alone, and only the next finds the log unreadable
+            posts.append(rig.driver.post(PauseRequested()))
+            with pytest.raises(ServerError):
+                await asyncio.wait_for(posts[-1], WAIT_S)
+        told = await asyncio.wait_for(asyncio.gather(*posts, return_exceptions=True), WAIT_S)
+        assert all(isinstance(error, ServerError) for error in told)
+        assert rig.driver.stopped
+
+    async def test_a_chain_that_cannot_be_stored_either_way_refuses_its_event_alone(self, rig: Rig) -> None:
+        """What followed an earlier event says nothing of this one: it is tried without answers once."""
+        rig.performer.at_once = {DrawCohort: Answer(CohortDrawn(KEY, ((ALICE, 10), (BOB, 10)), 2, "uniform", 1))}
+        rig.journal.failures = [ValueError("a bug")] * 2
+        with pytest.raises(StorageError):
+            await rig.post(Started())
+        assert not rig.driver.stopped
+        await rig.post(Started())
+        assert [event.kind for event, _ in rig.journal.log] == ["started", "cohort_drawn"]
+
+    async def test_an_outage_while_the_log_is_read_again_is_waited_for(self, rig: Rig) -> None:
+        rig.journal.failures = [ValueError("a bug")]
+        with pytest.raises(StorageError):
+            await rig.post(Started())
+        rig.journal.unreadable = UnavailableError("store.busy", "busy", retry_after_s=1.0)
+        with pytest.raises(UnavailableError):
+            await rig.post(Started())
+        rig.journal.unreadable = None
+        await rig.post(Started())
+        assert [event.kind for event, _ in rig.journal.log] == ["started"]
 
 
 class TestPatience:

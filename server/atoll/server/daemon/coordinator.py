@@ -320,7 +320,7 @@ class Coordinator:
         return {
             participant
             for run_id, active in self._active.items()
-            if run_id != apart_from and active.driver.state.round is not None
+            if run_id != apart_from and not active.driver.stopped and active.driver.state.round is not None
             for participant in active.driver.state.round.roster.with_status(MemberStatus.INVITED, MemberStatus.TRAINING)
         }
 

@@ -21,6 +21,7 @@ from atoll.server.telemetry.context import remember
 
 log = logging.getLogger(__name__)
 
+RESTORE = "stop the server and restore the data directory from a back-up; the run goes on from there"
 PATIENCE_S = 0.05
 """How long an event that nobody waits for may wait for others to share its transaction."""
 
@@ -107,6 +108,7 @@ class RunDriver:
     _stopped: bool = False
     _unsure: bool = False
     _followed: bool = False
+    _broken: ServerError | None = None
 
     @property
     def run(self) -> str:
@@ -120,8 +122,13 @@ class RunDriver:
 
     @property
     def stopped(self) -> bool:
-        """Whether no further event is taken: the run has ended, or the server is stopping."""
+        """Whether no further event is taken: the run has ended or broken down, or the server is stopping."""
         return self._stopped
+
+    @property
+    def broken(self) -> ServerError | None:
+        """Why the run cannot go on until the server is started anew: what its log says can no longer be known."""
+        return self._broken
 
     def start(self, performer: Performer) -> None:
         """Begin to take events, and do again what a restarted run is waiting for."""
@@ -149,7 +156,8 @@ class RunDriver:
         A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it; it happened now.
 
         The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
-        ``UnavailableError`` if the server is stopping, and with the journal's error if it could not be stored.
+        ``UnavailableError`` if the server is stopping, with the journal's error if it could not be stored, and with
+        ``CorruptDataError`` if the run has broken down.
         """
         done: asyncio.Future[tuple[Effect, ...]] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieved)
@@ -176,29 +184,55 @@ class RunDriver:
             except asyncio.CancelledError:
                 self._refuse(batch)
                 raise
+            except Exception as error:  # noqa: BLE001 - whatever it was, nobody may wait for a run that stands still
+                self._break_down(batch, error)
+                return
         self._stopped = True
+
+    def _break_down(self, batch: list[_Posted], error: Exception) -> None:
+        """Take no more events: what is in the log is unknown, so that nothing can be added to it."""
+        said = error.logged if isinstance(error, ServerError) else error
+        log.error("run %s has broken down: %s", self.run, said, exc_info=error, extra={"run": self.run})
+        what = error.detail.message if isinstance(error, ServerError) else f"unexpected {type(error).__name__}"
+        self._broken = CorruptDataError("run.log", f"run {self.run} cannot go on: {what}", RESTORE)
+        self._stopped = True
+        self._refuse(batch)
+        self._refuse(self._take())
+        self.announce()
 
     async def _play_batch(self, batch: list[_Posted], *, at_once: bool = True) -> None:
         """Store all events together, with the answers that are at hand.
 
         If that cannot be stored, one by one, and without answers, so that only what is at fault is refused.
+
+        Raises:
+            Exception: if the log is damaged or cannot be followed; posters that were not told yet still wait.
         """
         try:
             await self._catch_up()
+        except (UnavailableError, StorageError) as error:
+            self._refuse_for(batch, error)
+            return
+        try:
             await self._store(batch, at_once=at_once)
+        except CorruptDataError:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever the journal raises, the run must take further events
             self._unsure = True
-            if not _is_outage(error) and (len(batch) > 1 or self._followed):
-                for posted in batch:
-                    await self._play_batch([posted], at_once=len(batch) > 1)
+            if _is_outage(error) or not (len(batch) > 1 or (at_once and self._followed)):
+                self._refuse_for(batch, _as_server_error(error))
                 return
-            failure = _as_server_error(error)
             for posted in batch:
-                posted.refuse(failure)
-            kinds = ", ".join(sorted({posted.event.kind for posted in batch}))
-            log.warning("run %s: %s not stored: %s", self.run, kinds, failure, extra={"run": self.run})
+                await self._play_batch([posted], at_once=len(batch) > 1)
+
+    def _refuse_for(self, batch: list[_Posted], error: ServerError) -> None:
+        for posted in batch:
+            posted.refuse(error)
+        kinds = ", ".join(sorted({posted.event.kind for posted in batch}))
+        log.warning("run %s: %s not stored: %s", self.run, kinds, error.logged, extra={"run": self.run})
 
     async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
+        self._followed = False
         course = Course(self.state, self.clock, self._answer if at_once else _takes_more)
         told: list[tuple[_Posted, Played]] = []
         try:
@@ -262,8 +296,11 @@ class RunDriver:
         return batch
 
     def _refuse(self, batch: list[_Posted]) -> None:
-        if self.state.status.ended:
-            error: ServerError = RefusedEventError("run.ended", f"run {self.run} has {self.state.status}")
+        error: ServerError
+        if self._broken is not None:
+            error = self._broken
+        elif self.state.status.ended:
+            error = RefusedEventError("run.ended", f"run {self.run} has {self.state.status}")
         else:
             error = UnavailableError("server.stopping", "the server is stopping", "try again", retry_after_s=1.0)
         for posted in batch:

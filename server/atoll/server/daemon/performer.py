@@ -147,7 +147,12 @@ class RunPerformer:
 
     @property
     def trouble(self) -> str:
-        """What the run cannot do now and tries again: disk, database or workers refuse it. Empty if all is well."""
+        """What the run cannot do now and tries again: disk, database or workers refuse it. Empty if all is well.
+
+        Of a run that has broken down, why.
+        """
+        if self._driver.broken is not None:
+            return str(self._driver.broken.detail)
         return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
