@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import threading
@@ -30,6 +31,10 @@ def made(path: Path, content: bytes = OLD) -> Path:
 
 def lying(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "free").glob("*"))
+
+
+def open_files() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir() if path.exists())
 
 
 def taken(free: FreeFiles, wanted_bytes: int, to: Path) -> Iterator[int]:
@@ -172,3 +177,64 @@ def test_two_never_get_the_same_file(free: FreeFiles, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(got) == len(set(got)) == 20
+
+
+def test_a_disk_that_fails_for_a_moment_does_not_end_the_scrubbing(
+    spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is told of the files nor what is written to them may fail for good."""
+    monkeypatch.setattr(recycling, "KEEP_S", 0.0)
+    monkeypatch.setattr(recycling, "RETRY_S", 0.01)
+    failing = iter([True, True])
+    free = FreeFiles(tmp_path / "free", scrub=True)
+    unlink, ages = Path.unlink, FreeFiles._ages
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        if next(failing, False):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        unlink(self, missing_ok=missing_ok)
+
+    unreadable = iter([True])
+
+    def fail(self: FreeFiles) -> Iterator[tuple[Path, float]]:
+        if next(unreadable, False):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return ages(self)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(FreeFiles, "_ages", fail)
+    free.give(spent)
+    ended(free)
+    assert lying(tmp_path) == []
+    assert next(failing, None) is None
+
+
+def test_what_someone_holds_is_not_removed_under_its_hands(free: FreeFiles, spent: Path, tmp_path: Path) -> None:
+    free.give(spent)
+    (path,) = lying(tmp_path)
+    with path.open("rb") as taking:
+        fcntl.flock(taking, fcntl.LOCK_EX)
+        free.clear()
+        assert lying(tmp_path) == [path]
+    free.clear()
+    assert lying(tmp_path) == []
+
+
+def test_a_file_that_goes_while_it_is_taken_is_no_error(
+    free: FreeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free.give(made(tmp_path / "one"))
+    free.give(made(tmp_path / "other"))
+    rename = Path.rename
+    gone = iter([True])
+
+    def vanish(self: Path, target: Path) -> Path:
+        if next(gone, False):
+            self.unlink()
+        return rename(self, target)
+
+    before = open_files()
+    monkeypatch.setattr(Path, "rename", vanish)
+    assert len(list(taken(free, SIZE, tmp_path / "next"))) == 1
+    assert (tmp_path / "next").stat().st_size == SIZE
+    assert open_files() == before

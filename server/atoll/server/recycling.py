@@ -5,8 +5,8 @@ on a virtual machine the host too: so large files of one round go to the next in
 
 What makes that safe:
 
-- A file changes hands only under an exclusive ``flock``. Who writes one holds it, and so does every reader's map of a
-  blob (shared): a file that anybody still uses is unlinked instead, as ever, and its bytes stay theirs.
+- A file changes hands, and leaves this folder, only under an exclusive ``flock``. Who writes or maps one holds a lock,
+  shared at least: a file that anybody still uses is unlinked instead, as ever, and its bytes stay theirs.
 - Nothing is read from a recycled file but what its new owner has written: chunks lie where a record written after them
   says, and every one is compared with its digest.
 - With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They
@@ -41,6 +41,8 @@ SCRUB_AFTER_S = 15.0
 """A file that nobody takes for so long is written over with zeros; a round that follows at once writes its own."""
 KEEP_S = 600.0
 """A file that nobody takes for so long is removed."""
+RETRY_S = 10.0
+"""After so long a disk that refused is asked again."""
 _CLEAN = ".clean"
 _WASTE = 2
 """A file is taken for something no smaller than this part of it."""
@@ -84,27 +86,22 @@ class FreeFiles:
             if size > _WASTE * wanted_bytes:
                 continue
             descriptor = _locked(path)
-            if descriptor is not None:
-                path.rename(to)
+            if descriptor is not None and _renamed(descriptor, path, to):
                 return descriptor
         return None
 
     def clear(self) -> None:
-        """Give the space back to the disk."""
+        """Give the space back to the disk, but for files that someone is just taking or scrubbing.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
         for _, path in self._sizes():
-            path.unlink(missing_ok=True)
+            _remove(path)
 
     def _keep(self, path: Path) -> bool:
         try:
-            found = path.stat()
-            if found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
-                return False
-            if found.st_size + sum(size for size, _ in self._sizes()) > MOST_BYTES:
-                return False
-            if free_bytes(path) < RESERVE_BYTES:
-                self.clear()
-                return False
-            descriptor = _locked(path)
+            descriptor = _locked(path) if self._wants(path) else None
         except OSError:
             return False
         if descriptor is None:
@@ -112,10 +109,22 @@ class FreeFiles:
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             path.rename(self._folder / secrets.token_hex(8))
+        except OSError:
+            return False
         finally:
             os.close(descriptor)
         self._watch()
         return True
+
+    def _wants(self, path: Path) -> bool:
+        """Whether a file is worth keeping and there is room for it; a disk that runs short gets everything back."""
+        found = path.stat()
+        if found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
+            return False
+        if free_bytes(path) < RESERVE_BYTES:
+            self.clear()
+            return False
+        return found.st_size + sum(size for size, _ in self._sizes()) <= MOST_BYTES
 
     def _sizes(self) -> list[tuple[int, Path]]:
         found = []
@@ -133,20 +142,32 @@ class FreeFiles:
             self._wake.notify()
 
     def _tend(self) -> None:
-        """Scrub and remove what is due, until nothing is left."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
-        while True:
+        """Scrub and remove what is due, until nothing is left; a disk that refuses is asked again."""
+        try:
+            with contextlib.suppress(OSError):  # it scrubs at full priority then
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
+            while self._tended():
+                pass
+        finally:
+            with self._wake:
+                if self._keeper is threading.current_thread():
+                    self._keeper = None
+
+    def _tended(self) -> bool:
+        """Wait for what is due next and do it; False, with the keeper's place free again, if nothing is left."""
+        try:
             with self._wake:
                 waits = list(self._waits())
                 if not waits:
                     self._keeper = None
-                    return
+                    return False
                 self._wake.wait(min(waits))
-            try:
-                self._tidy()
-            except OSError as error:
-                log.warning("free files cannot be tended, they are removed: %s", error)
-                self.clear()
+            self._tidy()
+        except OSError as error:
+            log.warning("free files cannot be tended, it is tried again in %.0f s: %s", RETRY_S, error)
+            with self._wake:
+                self._wake.wait(RETRY_S)
+        return True
 
     def _waits(self) -> Iterator[float]:
         """Seconds until something is due, for each file."""
@@ -157,7 +178,7 @@ class FreeFiles:
     def _tidy(self) -> None:
         for path, age_s in self._ages():
             if age_s >= KEEP_S:
-                path.unlink(missing_ok=True)
+                _remove(path)
             elif self._scrub and path.suffix != _CLEAN and age_s >= SCRUB_AFTER_S:
                 _scrub(path)
 
@@ -178,20 +199,62 @@ def hold(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
+def share(descriptor: int, path: Path) -> bool:
+    """Hold a file so that others may read it, but none writes it over; False if it is not at ``path`` any more.
+
+    Waits while someone else has it: the moment in which it changes hands.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return is_at(descriptor, path)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def _locked(path: Path) -> int | None:
     """A descriptor of the file at ``path`` with its lock; None if someone else has it, or it is not there any more."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    # Whoever had it between the lines above and below has renamed or removed it by now.
     try:
-        # Whoever had it between the two lines above and below has renamed it by now.
-        if hold(descriptor) and os.path.samestat(path.stat(), os.fstat(descriptor)):
-            return descriptor
-    except FileNotFoundError:
-        pass
+        held = hold(descriptor) and is_at(descriptor, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    if held:
+        return descriptor
     os.close(descriptor)
     return None
+
+
+def _renamed(descriptor: int, path: Path, to: Path) -> bool:
+    """Rename a file that is held; if its name or the new one's folder is gone, let go of it."""
+    try:
+        path.rename(to)
+    except FileNotFoundError:
+        os.close(descriptor)
+        return False
+    except OSError:
+        os.close(descriptor)
+        raise
+    return True
+
+
+def _remove(path: Path) -> None:
+    """Unlink a free file, unless someone holds it."""
+    descriptor = _locked(path)
+    if descriptor is not None:
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
 
 
 def _scrub(path: Path) -> None:
@@ -202,6 +265,7 @@ def _scrub(path: Path) -> None:
         size = os.fstat(descriptor).st_size
         for start in range(0, size, len(_PIECE)):
             write_at(descriptor, memoryview(_PIECE)[: min(len(_PIECE), size - start)], start)
+        os.fsync(descriptor)  # the name must not outlive a power failure that the zeros do not
         path.rename(path.with_suffix(_CLEAN))
     finally:
         os.close(descriptor)

@@ -330,6 +330,31 @@ def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobSto
     assert list((blobs.root / "incoming").iterdir()) == []
 
 
+def test_the_lock_of_back_ups_is_made_by_who_opens_the_store_first(blobs: DirectoryBlobStore) -> None:
+    """Else a back-up by root would make it root's, and the server could not remove models any more."""
+    assert stat.S_IMODE((blobs.root / "kept.lock").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_back_up_by_root_leaves_the_lock_to_the_folders_owner(blobs: DirectoryBlobStore) -> None:
+    (blobs.root / "kept.lock").unlink()
+    os.chown(blobs.root, 12345, 12346)
+    with blobs.kept():
+        found = (blobs.root / "kept.lock").stat()
+    assert (found.st_uid, found.st_gid) == (12345, 12346)
+
+
+def test_a_blob_whose_file_was_taken_away_is_not_called_committed(blobs: DirectoryBlobStore) -> None:
+    with blobs.create() as writer:
+        writer.write(b"half")
+        (left,) = (blobs.root / "incoming").iterdir()
+        left.rename(blobs.root / "elsewhere")
+        left.write_bytes(b"somebody else's")
+        with pytest.raises(StoreUnavailableError, match="removed while"):
+            writer.commit()
+    assert list(blobs.names()) == []
+
+
 class TestDiskFailsOnTheWayOut:
     """Whoever waits for the disk must know that it is the disk."""
 

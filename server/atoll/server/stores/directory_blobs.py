@@ -12,6 +12,7 @@ process left behind from what a living one is writing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -23,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from atoll.server.disk import begin_writing_out, fsync_directory, is_full, write_at
-from atoll.server.recycling import FreeFiles, hold
+from atoll.server.recycling import FreeFiles, hold, is_at, share
 from atoll.server.stores.blob_footer import pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
 from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
@@ -54,6 +55,7 @@ class DirectoryBlobStore:
         with _disk(root):
             root.mkdir(parents=True, exist_ok=True, mode=_DIRECTORY_MODE)
             (root / INCOMING).mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
+            os.close(_open_lock(root))
         self._free = FreeFiles(root / FREE, scrub=False)
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> DirectoryBlobWriter:
@@ -108,7 +110,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def _kept_lock(self) -> Iterator[int]:
-        descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        descriptor = _open_lock(self.root)
         try:
             yield descriptor
         finally:
@@ -150,7 +152,7 @@ class DirectoryBlobStore:
                 raise BlobMissingError(name) from None
             try:
                 # The lock is the open file's: a map keeps it until it goes, and nobody writes over the file meanwhile.
-                if not (hold(descriptor, shared=True) and _is_at(descriptor, path)):
+                if not (hold(descriptor, shared=True) and is_at(descriptor, path)):
                     raise BlobMissingError(name)
                 manifest = read_footer(descriptor, path)
                 if manifest.name != name:
@@ -199,7 +201,8 @@ class DirectoryBlobWriter:
             if not folder.exists():
                 folder.mkdir(exist_ok=True, mode=_DIRECTORY_MODE)
                 fsync_directory(self._root)
-            hold(self._descriptor, shared=True)
+            if not share(self._descriptor, self._path):
+                raise FileNotFoundError(errno.ENOENT, "its file was removed while it was written")
             self._path.replace(folder / manifest.name)
             fsync_directory(folder)
         self._close()
@@ -280,12 +283,16 @@ def _disk(path: Path) -> Iterator[None]:
         raise StoreUnavailableError(message, remedy, where=path) from error
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
+def _open_lock(root: Path) -> int:
+    """The file whose lock keeps blobs, made if it is not there: its folder's owner's, even where root makes it."""
+    path = root / _LOCK
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+    if os.geteuid() == 0:
+        owner = root.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
 
 
 def _create_locked(incoming: Path, free: FreeFiles, expected_bytes: int) -> tuple[Path, int]:
