@@ -241,6 +241,47 @@ class TestSums:
         assert federation.model(row.current_model) == mean_of(2)
         assert (await federation.members(run))[alice.name][0] == "rejected"
 
+    async def test_a_disk_that_is_gone_for_a_while_costs_no_update(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """Neither the folds nor the sum may take what they cannot reach for lost."""
+        waiting, root, fold = asyncio.Event(), federation.services.spool.root, LocalNode.fold
+        monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, fold))
+        trouble = RunPerformer._trouble
+
+        def told(performer: RunPerformer, what: str, why: str) -> None:
+            if what == "aggregation" and "cannot be reached" in why:
+                waiting.set()
+            trouble(performer, what, why)
+
+        monkeypatch.setattr(RunPerformer, "_trouble", told)
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        tasks = [await client.next("participate") for client in (alice, bob)]
+        await alice.report(tasks[0].key, update_values(0))
+        digest = await asyncio.to_thread(bob.spool, tasks[1].key, update_values(1))
+        root.rename(tmp_path / "away")
+        await bob.claim(tasks[1].key, digest)
+        await asyncio.wait_for(waiting.wait(), WAIT_S)
+        (tmp_path / "away").rename(root)
+        row = await federation.ended(run)
+        assert federation.model(row.current_model) == mean_of(0, 1)
+
+    async def test_the_look_for_damage_takes_no_outage_for_it(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, LocalNode.fold))
+        monkeypatch.setattr(Releaser, "unreadable", failing(2, DISK_FULL, Releaser.unreadable))
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        task = await alice.next("participate")
+        await alice.report(task.key, update_values(1))
+        flip(next(federation.services.spool.root.glob(f"{run}/0.0/{alice.name}/*/*.data")), 5)
+        await bob.report(task.key, update_values(2))
+        row = await federation.ended(run)
+        assert federation.model(row.current_model) == mean_of(2)
+        assert (await federation.members(run))[alice.name][0] == "rejected"
+
     async def test_damage_below_the_quorum_is_a_round_to_try_again(self, federation: Federation) -> None:
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())

@@ -1,13 +1,17 @@
+import errno
+import fcntl
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError
+from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, StorageError
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.records import RECORD_BYTES
 from atoll.server.ingest.spool import Spool, UploadRef
@@ -214,6 +218,40 @@ class TestCommitted:
         assert b"".join(views) == VALUES.tobytes()
 
 
+@pytest.mark.parametrize("file", ["*.committed", "*/*.data"])
+class TestOutage:
+    """A disk that refuses, or is not there, tells nothing of the updates on it."""
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+    def test_what_cannot_be_read_now_is_not_damaged(
+        self, spool: Spool, monkeypatch: pytest.MonkeyPatch, file: str, number: int
+    ) -> None:
+        digest = committed(spool, ref(), CHUNKS).digest
+        (refused,) = spool.folder(ref()).parent.glob(file)
+        opened = Path.open
+
+        def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
+            if self == refused:
+                raise OSError(number, os.strerror(number), str(self))
+            return opened(self, *args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", refuse)
+            with pytest.raises(StorageError, match=re.escape(os.strerror(number))) as told:
+                spool.flaw(RUN, 0, 0, ALICE, digest)
+            assert str(spool.root) not in str(told.value.detail)
+        assert spool.flaw(RUN, 0, 0, ALICE, digest) == ""
+
+    def test_a_disk_that_is_gone_has_lost_no_update(self, spool: Spool, tmp_path: Path, file: str) -> None:
+        digest = committed(spool, ref(), CHUNKS).digest
+        away = spool.root.rename(tmp_path / "away")
+        with pytest.raises(StorageError, match="cannot be reached"):
+            spool.flaw(RUN, 0, 0, ALICE, digest)
+        away.rename(spool.root)
+        next(spool.folder(ref()).parent.glob(file)).unlink()
+        assert spool.flaw(RUN, 0, 0, ALICE, digest) != ""
+
+
 class TestDropping:
     def test_uploads_up_to_a_round_go_but_for_the_kept(self, spool: Spool) -> None:
         kept = {at: committed(spool, ref(at=at), CHUNKS).digest for at in [(0, 0), (0, 1), (1, 0), (10, 0)]}
@@ -258,7 +296,7 @@ LARGE = 1 << 18
 class TestRecycling:
     """Files of a dropped round go to later uploads; whose bytes come out is decided by records and digests alone."""
 
-    def test_a_later_upload_is_written_over_an_earlier_one(self, spool: Spool) -> None:
+    def test_a_later_upload_is_written_over_an_earlier_one_of_which_nothing_stays(self, spool: Spool) -> None:
         before = write(spool, ref(), chunks_of(values_of(1, LARGE), LARGE))
         inode = before.stat().st_ino
         spool.drop_through(RUN, (0, 0), ())
@@ -269,7 +307,7 @@ class TestRecycling:
         segment.close()
         data = spool.folder(ref(BOB, at=(1, 0))) / f"{segment.name}.data"
         assert data.stat().st_ino == inode
-        assert data.read_bytes()[3 * LARGE :] == values_of(1, LARGE).tobytes()[3 * LARGE :]
+        assert data.read_bytes() == values.tobytes()[: 3 * LARGE]
         usage = spool.usage(ref(BOB, at=(1, 0)))
         assert (usage.payload_bytes, usage.chunks, usage.segments) == (3 * LARGE, 3, 1)
         for seen in (spool, Spool(spool.root)):
@@ -302,6 +340,43 @@ class TestRecycling:
         other.close()
         data = spool.folder(ref(BOB, at=(1, 0))) / f"{other.name}.data"
         assert data.read_bytes() == values.tobytes()
+
+    def test_what_is_being_read_is_not_written_over(self, spool: Spool) -> None:
+        """Whoever maps an update holds it: its round may end, its bytes stay the reader's."""
+        values = values_of(1, LARGE)
+        digest = committed(spool, ref(), chunks_of(values, LARGE), LARGE).digest
+        with spool.committed(RUN, 0, 0, ALICE, digest) as found:
+            spool.drop_through(RUN, (0, 0), ())
+            write(spool, ref(BOB, at=(1, 0)), chunks_of(values_of(2, LARGE), LARGE))
+            assert b"".join(found.payload(record) for record in found.records) == values.tobytes()
+        assert list((spool.root / ".free").glob("*")) == []
+
+    def test_a_part_that_is_just_being_removed_is_gone(self, spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+        digest = committed(spool, ref(), CHUNKS).digest
+        data = next(spool.folder(ref()).glob("*.data"))
+        flock = fcntl.flock
+
+        def removed_meanwhile(descriptor: int, operation: int) -> None:
+            data.unlink(missing_ok=True)
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+        with pytest.raises(CorruptDataError, match="cannot be read"):
+            read_back(spool, ref(), digest)
+
+    def test_a_file_that_goes_as_soon_as_it_is_made_is_not_written_to(
+        self, spool: Spool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flock = fcntl.flock
+
+        def removed_meanwhile(descriptor: int, operation: int) -> None:
+            spool.drop_run(RUN)
+            monkeypatch.undo()
+            flock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", removed_meanwhile)
+        with pytest.raises(FileNotFoundError):
+            spool.open_segment(ref())
 
     def test_free_files_are_no_run(self, spool: Spool) -> None:
         write(spool, ref(), chunks_of(values_of(1, LARGE), LARGE))

@@ -8,7 +8,7 @@ import pytest
 
 from atoll.server.aggregation import PartialFile
 from atoll.server.daemon.listeners import Port, make_server
-from atoll.server.errors import CorruptDataError, NotFoundError, UnavailableError
+from atoll.server.errors import CorruptDataError, NotFoundError, StorageError, UnavailableError
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc import worker as workers
@@ -60,6 +60,16 @@ async def test_dropped_memory_is_used_again(setup: Setup) -> None:
     assert setup.node.partial(sum_key(at=(1, 0)), []) is own
     await setup.calls.drop_run(sum_key().run)
     assert setup.node.partial(sum_key(at=(2, 0)), []) is not own
+
+
+async def test_a_disk_that_fails_a_worker_is_told_apart_from_a_lost_worker(setup: Setup, tmp_path: Path) -> None:
+    """A worker is waited for an hour, a disk without end."""
+    alice, bob = setup.update(ALICE, 1), setup.update(BOB, 2)
+    with pytest.raises(StorageError, match="cannot be written"):
+        await setup.calls.write_partial(sum_key(), [alice], tmp_path / "not there" / "sum.partial")
+    setup.spool.root.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="cannot be reached"):
+        await setup.calls.fold(sum_key(), [bob])
 
 
 async def test_damaged_and_lost_uploads_are_told_apart_from_a_lost_worker(setup: Setup) -> None:

@@ -211,7 +211,7 @@ class RunPerformer:
 
     async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
         """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
-        damaged = await self._releaser.unreadable(effect)
+        damaged = await self._retrying("the look for damage", lambda: self._releaser.unreadable(effect))
         if not damaged:
             raise error
         log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.logged)

@@ -123,7 +123,11 @@ class Releaser:
         return self._candidate is not None and self._candidate.key == effect.key
 
     async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
-        """The updates among the contributions that can no longer be read whole, each with the reason."""
+        """The updates among the contributions that can no longer be read whole, each with the reason.
+
+        Raises:
+            StorageError: if the disk does not let itself be read: that damages none.
+        """
         found = []
         for term in effect.contributions:
             if term.update is not None:

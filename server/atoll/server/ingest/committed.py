@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.server.disk import storage_error
 from atoll.server.errors import CorruptDataError, NotFoundError
 from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
 from atoll.server.ingest.segment import DATA
+from atoll.server.recycling import share
 from atoll.wire.chunks import update_digest
 from atoll.wire.digest import chunk_digest
 
@@ -18,6 +21,7 @@ COMMITTED = ".committed"
 UPLOAD_ID_CHARS = 32
 SEGMENT_NAME_CHARS = 16
 _LOST = "the round goes on without this upload"
+_UNREADABLE = "a stored update cannot be read"
 
 
 @dataclass(frozen=True)
@@ -58,26 +62,33 @@ def open_committed(path: Path, digest: str) -> Iterator[Committed]:
     Raises:
         NotFoundError: if there is none.
         CorruptDataError: if the list does not match ``digest``, or a data file is gone.
+        StorageError: if the disk refuses: nothing is known of the upload then.
     """
     upload_id, records = _read(path, digest)
     folder = path.parent / upload_id
     try:
         maps = {name: map_segment(folder, name) for name in {record.segment for record in records}}
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, ValueError) as error:
         raise CorruptDataError(
             "spool.corrupt", "a part of the stored update cannot be read", _LOST, where=f"{path}: {error}"
         ) from error
+    except OSError as error:
+        raise storage_error("storage.spool", _UNREADABLE, error) from error
     yield Committed(folder, records, maps)
 
 
 def map_segment(folder: Path, name: str) -> memoryview:
-    """The payloads of a segment as a memory map; views of it keep it alive.
+    """The payloads of a segment as a memory map; views of it keep it alive, and none writes over the file meanwhile.
 
     Raises:
-        OSError: if it cannot be opened.
+        OSError: if it cannot be opened, or is just being removed.
         ValueError: if it is empty.
     """
-    with (folder / f"{name}{DATA}").open("rb") as file:
+    path = folder / f"{name}{DATA}"
+    with path.open("rb") as file:
+        # The lock is the open file's: the map has it until it goes.
+        if not share(file.fileno(), path):
+            raise FileNotFoundError(errno.ENOENT, "it has just been removed", str(path))
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
@@ -95,9 +106,7 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
     except FileNotFoundError:
         raise NotFoundError("spool.missing", "the stored update is gone", _LOST, where=path) from None
     except OSError as error:
-        raise CorruptDataError(
-            "spool.corrupt", "the stored update cannot be read", _LOST, where=f"{path}: {error}"
-        ) from error
+        raise storage_error("storage.spool", _UNREADABLE, error, where=path) from error
     size = SEGMENT_NAME_CHARS + RECORD_BYTES
     records = []
     for at in range(UPLOAD_ID_CHARS, len(raw) - size + 1, size):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from pathlib import Path
 
 from atoll.server.disk import begin_writing_out, write_at
 from atoll.server.ingest.records import RECORD_BYTES, Record
-from atoll.server.recycling import FreeFiles, hold
+from atoll.server.recycling import FreeFiles, share
 from atoll.wire.chunks import ChunkHeader
 
 DATA = ".data"
@@ -19,8 +21,8 @@ WRITE_OUT_BYTES = 8 << 20
 class Segment:
     """A segment being written. Not thread-safe: one stream, one writer, who holds the data file's lock until ``close``.
 
-    The data file may be one of ``free``, written over from its beginning: it then ends in old bytes, which no record
-    names.
+    The data file may be one of ``free``, written over from its beginning: until ``close`` it then ends in old bytes,
+    which no record names.
 
     Args:
         folder: where both files lie.
@@ -63,15 +65,18 @@ class Segment:
             self._written_out = self._data_bytes
 
     def close(self) -> None:
-        """Close both files."""
+        """Close both files. What a recycled one still holds beyond the payloads is cut off."""
+        with contextlib.suppress(OSError):  # no record names it, and it goes with the round
+            os.ftruncate(self._data, self._data_bytes)
         os.close(self._data)
         os.close(self._index)
 
 
 def _data_file(path: Path, free: FreeFiles | None, expected_bytes: int) -> int:
+    """A file to write to, held so that others may map it and none writes it over."""
     taken = None if free is None else free.take(expected_bytes, path)
-    if taken is not None:
-        return taken
-    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    hold(made)
-    return made
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600) if taken is None else taken
+    if not share(descriptor, path):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "it was removed as soon as it was made", str(path))
+    return descriptor

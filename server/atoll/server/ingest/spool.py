@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.server.disk import Room, fsync_path, storage_error
-from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
+from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -161,6 +161,9 @@ class Spool:
 
         A chunk that arrived twice (a stream broke before its answer) counts once; two different chunks for the same
         range are both listed and fail the coverage check. A chunk whose payload is not whole is left out.
+
+        Raises:
+            OSError: if the disk refuses.
         """
         chosen: dict[ChunkHeader, Record] = {}
         for path in sorted(self.folder(upload).glob(f"*{INDEX}")):
@@ -201,20 +204,26 @@ class Spool:
         Raises:
             NotFoundError: if it is not committed here.
             CorruptDataError: if its list of records does not match ``digest``, or a data file is gone.
+            StorageError: if the disk refuses or is not there: nothing is known of the upload then.
         """
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
         folder = self._participant_folder(run, round_number, attempt, participant)
+        self._check_disk()
         with open_committed(folder / f"{digest}{COMMITTED}", digest) as upload:
             yield upload
 
     def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
-        """Why a committed upload cannot be read whole; empty if it can."""
+        """How a committed upload is damaged; empty if it can be read whole.
+
+        Raises:
+            StorageError: if the disk refuses or is not there: nothing is known of the upload then.
+        """
         try:
             with self.committed(run, round_number, attempt, participant, digest) as upload:
                 for record in upload.records:
                     upload.payload(record)
-        except ServerError as error:
+        except (CorruptDataError, NotFoundError) as error:
             log.warning("an acknowledged update cannot be read: %s", error.logged, extra={"run": run})
             return str(error.detail)
         return ""
@@ -268,15 +277,26 @@ class Spool:
             if folder.exists():
                 log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
+    def _check_disk(self) -> None:
+        """Of a disk that is gone nothing may be concluded: an upload on it is not lost."""
+        try:
+            self.root.stat()
+        except OSError as error:
+            raise storage_error("storage.spool", "the stored updates cannot be reached", error) from error
+
     def _reliable(self, index: Path) -> list[Record]:
-        """The records of a segment whose payloads are there."""
+        """The records of a segment whose payloads are there.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
         try:
             records = read_index(index)
             if index.stem.startswith(self._prefix):
                 size = _size_of(index.with_suffix(DATA))
                 return [record for record in records if record.position + record.header.payload_bytes <= size]
             data = map_segment(index.parent, index.stem)
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, ValueError) as error:
             log.warning("segment %s is left out: %s", index, error)
             return []
         found = [record for record in records if payload_in(data, record) is not None]

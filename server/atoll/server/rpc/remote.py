@@ -44,7 +44,9 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
 
 
 def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:
-    """Too much of something is the caller's fault; a disk that is full is not."""
+    """Too much of something is the caller's fault; a disk that is full is not, nor one that does not work."""
+    if code is grpc.StatusCode.UNAVAILABLE and detail.code.startswith("storage."):
+        return errors.StorageError
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and detail.fault is Fault.SERVER:
         return errors.StorageFullError
     return _KINDS.get(code, errors.ServerError)
