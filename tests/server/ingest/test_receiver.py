@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
-from atoll.server.ingest import receiver as receiving
+from atoll.server.ingest import account
 from atoll.server.ingest.desk import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.segment import Segment
@@ -99,28 +99,43 @@ class TestLimits:
         assert caught.value.detail.code == "upload.bytes"
         assert spool.usage(ref()).payload_bytes == 4000 + 400 + 800
 
-    async def test_parallel_streams_see_each_other(
+    async def test_streams_opened_together_share_one_grant(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        receivers = [Receiver(spool, ref(), grant(max_bytes=4000), executor) for _ in range(16)]
+        sent = await asyncio.gather(*(send(receiver, CHUNKS) for receiver in receivers), return_exceptions=True)
+        assert {type(each) for each in sent} == {LimitExceededError}
+        assert spool.usage(ref()).payload_bytes <= 4000
+
+    async def test_uploads_begun_together_share_one_grant(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        receivers = [Receiver(spool, ref(number=at), grant(max_uploads=2), executor) for at in range(8)]
+        sent = await asyncio.gather(*(send(each, CHUNKS[:1]) for each in receivers), return_exceptions=True)
+        refused = [each.detail.code for each in sent if isinstance(each, LimitExceededError)]
+        assert refused == ["upload.unfinished"] * 6
+        assert len(spool.usage(ref()).streams) == 2
+
+    async def test_streams_of_another_process_are_seen_after_so_many_bytes(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(receiving, "RECOUNT_BYTES", 800)
+        monkeypatch.setattr(account, "RECOUNT_BYTES", 800)
         one = Receiver(spool, ref(), grant(max_bytes=4000), executor)
-        other = Receiver(spool, ref(), grant(max_bytes=4000), executor)
-
-        async def send_by_turns() -> None:
-            for chunk in CHUNKS:
-                await one.add(chunk)
-                await other.add(chunk)
-
+        write(Spool(spool.root), ref(), CHUNKS[:8])
         with pytest.raises(LimitExceededError):
-            await send_by_turns()
-        one.close()
-        other.close()
-        assert spool.usage(ref()).payload_bytes <= 4000 + 2 * 800
+            await send(one, CHUNKS)
+        assert spool.usage(ref()).payload_bytes == 4000
+
+    async def test_what_was_not_stored_is_not_charged(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
+        """Refused chunks take nothing from the streams beside them, and neither does a stream that stored none."""
+        wrong = Chunk(replace(CHUNKS[0].header, digest=bytes(32)), CHUNKS[0].payload, None)
+        beside = Receiver(spool, ref(number=99), grant(max_bytes=4000, max_uploads=2), executor)
+        for number in range(5):
+            with pytest.raises(InvalidRequestError):
+                await send(Receiver(spool, ref(number=number), grant(max_bytes=4000, max_uploads=2), executor), [wrong])
+        await send(beside, CHUNKS)
+        assert spool.usage(ref()).payload_bytes == 4000
 
     async def test_tiny_chunks_have_a_limit(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(receiving, "CHUNKS_FLOOR", 50)
+        monkeypatch.setattr(account, "CHUNKS_FLOOR", 50)
         with pytest.raises(LimitExceededError) as caught:
             await send(Receiver(spool, ref(), grant(max_bytes=1 << 16), executor), chunks_of(VALUES, 1))
         assert caught.value.detail.code == "upload.chunks"
@@ -129,7 +144,7 @@ class TestLimits:
     def test_streams_without_end_have_a_limit(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(receiving, "MAX_SEGMENTS", 2)
+        monkeypatch.setattr(account, "MAX_SEGMENTS", 2)
         write(spool, ref(), CHUNKS[:1])
         Receiver(spool, ref(), grant(), executor)
         write(spool, ref(number=2), CHUNKS[:1])

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, StorageError
+from atoll.server.ingest import committed as committed_uploads
+from atoll.server.ingest import verified
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.records import RECORD_BYTES
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey
+from atoll.wire.digest import chunk_digest
 from atoll.wire.encoding import Encoding, decode
 from tests.server.ingest.uploads import (
     ALICE,
@@ -140,6 +143,56 @@ class TestReceived:
         write(restarted, ref(), CHUNKS[1:2])
         done = commit_upload(restarted, ref(), SIZE, digest_of(CHUNKS))
         assert read_back(restarted, ref(), done.digest) == VALUES.tolist()
+
+
+class TestVerified:
+    """Segments of another process are compared with their digests once: asking again costs a stat."""
+
+    @pytest.fixture
+    def compared(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Bytes of each payload that was compared."""
+        found: list[int] = []
+
+        def told(view: memoryview) -> bytes:
+            found.append(view.nbytes)
+            return chunk_digest(view)
+
+        monkeypatch.setattr(committed_uploads, "chunk_digest", told)
+        return found
+
+    def test_asking_again_reads_nothing(self, spool: Spool, compared: list[int]) -> None:
+        data = write(Spool(spool.root), ref(), CHUNKS)
+        flip(data, 450)
+        for _ in range(3):
+            assert received(spool, ref()) == ranges(CHUNKS[:1] + CHUNKS[2:])
+        assert sum(compared) == 4000
+
+    def test_a_segment_that_grew_is_read_from_where_it_ended(self, spool: Spool, compared: list[int]) -> None:
+        segment = Spool(spool.root).open_segment(ref())
+        for seen, chunk in enumerate(CHUNKS, 1):
+            segment.append(chunk.header, chunk.payload, 1.0, 2.0)
+            assert received(spool, ref()) == ranges(CHUNKS[:seen])
+        segment.close()
+        assert sum(compared) == 4000
+
+    def test_a_file_that_was_cut_or_replaced_is_noticed(self, spool: Spool) -> None:
+        data = write(Spool(spool.root), ref(), CHUNKS)
+        assert len(received(spool, ref())) == 10
+        os.truncate(data, 400)
+        assert received(spool, ref()) == ranges(CHUNKS[:1])
+        data.rename(data.with_suffix(".old"))
+        data.write_bytes(bytes(4000))
+        assert received(spool, ref()) == []
+
+    def test_only_so_many_segments_are_remembered(
+        self, spool: Spool, compared: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(verified, "MOST_SEGMENTS", 1)
+        for number in (1, 2):
+            write(Spool(spool.root), ref(number=number), CHUNKS)
+            received(spool, ref(number=number))
+        received(spool, ref(number=1))
+        assert sum(compared) == 3 * 4000
 
 
 class TestUsage:

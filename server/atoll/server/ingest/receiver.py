@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import Executor, Future
 
 from atoll.server.aggregation import inspect
 from atoll.server.disk import is_full
-from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError
+from atoll.server.errors import ConflictError, InvalidRequestError
+from atoll.server.ingest.account import Account, Usage
 from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.errors import DigestError
-
-MAX_SEGMENTS = 4096
-"""Streams that may feed the uploads of one participant for one attempt, one after another and together."""
-CHUNKS_FLOOR = 1 << 16
-MEAN_CHUNK_BYTES = 1 << 16
-"""The uploads of one participant for one attempt may have ``CHUNKS_FLOOR`` chunks and one more per so many bytes."""
-RECOUNT_BYTES = 64 << 20
-"""A stream looks again at what its siblings (in any process) have stored after so many bytes of its own."""
 
 
 class RejectedUpdateError(InvalidRequestError):
@@ -35,7 +29,7 @@ class Receiver:
     Raises:
         ConflictError: if the participant has reported already.
         InvalidRequestError: if the round takes no updates.
-        LimitExceededError: if the participant's streams have left too many segments.
+        LimitExceededError: if the participant's uploads have reached a limit: streams, uploads begun, bytes or chunks.
     """
 
     def __init__(self, spool: Spool, upload: UploadRef, grant: UploadGrant, executor: Executor) -> None:
@@ -46,10 +40,10 @@ class Receiver:
         self._spool = spool
         self._upload = upload
         self._writing: Future[None] | None = None
-        self._uncounted_bytes = 0
+        self._begun = False
         self.chunks = 0
         self.payload_bytes = 0
-        self._count_stored()
+        self._account = self._open_account()
 
     async def add(self, chunk: Chunk) -> None:
         """Take the next chunk; waits until the one before it is written.
@@ -62,15 +56,15 @@ class Receiver:
             TooLateError: if the round's uploads have been removed.
         """
         await self._settle()
-        self._check_room(chunk.header)
-        self._writing = self._executor.submit(self._write, chunk)
+        charged = self._charge(chunk.header)
+        self._writing = self._executor.submit(self._write, chunk, charged)
+        self._writing.add_done_callback(lambda done: self._account.refund(charged) if done.cancelled() else None)
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
     def take(self, chunk: Chunk) -> None:
         """As ``add``, for a caller in a worker thread: returns when the chunk is written. Raises as ``add``."""
-        self._check_room(chunk.header)
-        self._write(chunk)
+        self._write(chunk, self._charge(chunk.header))
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
@@ -97,31 +91,33 @@ class Receiver:
         if segment is not None:
             segment.close()
 
-    def _check_room(self, header: ChunkHeader) -> None:
-        grant = self._grant
-        if header.range.stop > grant.elements:
+    def _charge(self, header: ChunkHeader) -> Usage:
+        if header.range.stop > self._grant.elements:
             raise InvalidRequestError(
                 "upload.range",
-                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {grant.elements - 1}",
+                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {self._grant.elements - 1}",
                 "cut the chunks from the round's layout",
             )
-        self._stored_bytes += header.payload_bytes
-        self._stored_chunks += 1
-        if self._stored_bytes > grant.max_bytes:
-            raise LimitExceededError(
-                "upload.bytes",
-                f"this participant's uploads for the round would hold over {grant.max_bytes} bytes",
-                "ask for the upload's status and send only what is missing",
-            )
-        most = CHUNKS_FLOOR + grant.max_bytes // MEAN_CHUNK_BYTES
-        if self._stored_chunks > most:
-            raise LimitExceededError(
-                "upload.chunks",
-                f"this participant's uploads for the round would have over {most} chunks",
-                "send larger chunks, as the welcome asks",
-            )
+        begins = Counter() if self._begun else self._stream()
+        charged = Usage(header.payload_bytes, 1, begins)
+        self._account.charge(charged, self._upload.upload_id, self._grant)
+        self._begun = True
+        return charged
 
-    def _write(self, chunk: Chunk) -> None:
+    def _stream(self) -> Counter[str]:
+        return Counter([self._upload.upload_id])
+
+    def _write(self, chunk: Chunk, charged: Usage) -> None:
+        try:
+            self._store(chunk)
+        except BaseException:
+            kept = self._stream() if self._segment is not None else Counter[str]()
+            self._account.refund(Usage(charged.payload_bytes, charged.chunks, charged.streams - kept))
+            raise
+        if self._account.stale:
+            self._recount()
+
+    def _store(self, chunk: Chunk) -> None:
         try:
             chunk.verify()
         except DigestError as error:
@@ -138,31 +134,23 @@ class Receiver:
             if is_full(error):
                 self._spool.make_room()
             raise refused_by_disk(error, "the chunk could not be stored") from error
-        self._uncounted_bytes += chunk.header.payload_bytes
-        if self._uncounted_bytes >= RECOUNT_BYTES:
-            self._count_stored()
 
-    def _count_stored(self) -> None:
-        """What the participant's uploads take on disk, this stream's writes included."""
+    def _open_account(self) -> Account:
+        """The account that this stream shares with its siblings, if one more stream is within the limits."""
         self._spool.require_room()
         try:
-            usage = self._spool.usage(self._upload)
+            account = self._spool.account(self._upload)
         except OSError as error:
             raise refused_by_disk(error, "the chunk could not be stored") from error
-        if usage.segments >= MAX_SEGMENTS:
-            raise LimitExceededError(
-                "upload.streams",
-                f"{usage.segments} streams have fed this participant's uploads for the round",
-                "send more chunks per stream",
-            )
-        if usage.others >= self._grant.max_uploads:
-            raise LimitExceededError(
-                "upload.unfinished",
-                f"this participant has begun {usage.others} other uploads for the round",
-                "go on with one of them: ask for its status and send what is missing",
-            )
-        self._stored_bytes, self._stored_chunks = usage.payload_bytes, usage.chunks
-        self._uncounted_bytes = 0
+        account.check(Usage(streams=self._stream()), self._upload.upload_id, self._grant)
+        return account
+
+    def _recount(self) -> None:
+        self._spool.require_room()
+        try:
+            self._spool.recount(self._account, self._upload)
+        except OSError as error:
+            raise refused_by_disk(error, "the chunk could not be stored") from error
 
     def _check_values(self, chunk: Chunk, *, finite: bool, max_abs: float) -> None:
         first = chunk.header.range.offset

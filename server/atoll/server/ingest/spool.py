@@ -8,24 +8,25 @@ import os
 import re
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.server.disk import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
+from atoll.server.ingest.account import Account, AccountKey, Accounts, Usage
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
     UPLOAD_ID_CHARS,
     Committed,
-    map_segment,
     open_committed,
     pack_committed,
-    payload_in,
 )
 from atoll.server.ingest.records import Record, read_extent, read_index
 from atoll.server.ingest.segment import DATA, INDEX, Segment
+from atoll.server.ingest.verified import Verified
 from atoll.server.recycling import FreeFiles
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
 
@@ -72,19 +73,6 @@ class UploadRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What one participant's uploads for one attempt take on disk, repeated chunks included.
-
-    ``others`` are the uploads that were begun besides the one asked about.
-    """
-
-    payload_bytes: int = 0
-    chunks: int = 0
-    segments: int = 0
-    others: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class HeldFiles:
     """So many files of so many bytes."""
 
@@ -105,7 +93,7 @@ class Spool:
     """All uploads under one folder; every process of the server may open it at the same time.
 
     Segments that this object began carry its own prefix. What others wrote is compared with its digests before it is
-    relied on: after a power failure an index may tell of payloads that never reached the disk.
+    relied on, once: after a power failure an index may tell of payloads that never reached the disk.
     """
 
     def __init__(self, root: Path, room: Room | None = None) -> None:
@@ -115,6 +103,8 @@ class Spool:
         fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
         self._free = FreeFiles(root / _FREE, scrub=True)
+        self._accounts = Accounts()
+        self._verified = Verified()
 
     def folder(self, upload: UploadRef) -> Path:
         """Where the segments of an upload lie."""
@@ -144,17 +134,37 @@ class Spool:
         if self._room is not None:
             self._room.require("updates")
 
+    def account(self, upload: UploadRef) -> Account:
+        """The account that the streams of this process share for the participant's uploads for that attempt.
+
+        Raises:
+            OSError: if the disk cannot be looked at.
+        """
+        account = self._accounts.of(AccountKey(upload.run, upload.round, upload.attempt, upload.participant))
+        self.recount(account, upload)
+        return account
+
+    def recount(self, account: Account, upload: UploadRef) -> None:
+        """Tell an account what lies on disk. Raises as ``account``."""
+        mine, elsewhere = self._shares(upload)
+        account.recount(mine, elsewhere)
+
     def usage(self, upload: UploadRef) -> Usage:
         """What the participant's uploads for that attempt take, whatever their ids."""
-        payload_bytes = chunks = segments = 0
-        begun: set[str] = set()
+        mine, elsewhere = self._shares(upload)
+        return mine + elsewhere
+
+    def _shares(self, upload: UploadRef) -> tuple[Usage, Usage]:
+        """What streams of this object take, and what others' do."""
+        mine, elsewhere = Usage(), Usage()
         for path in self.folder(upload).parent.glob(f"*/*{INDEX}"):
-            begun.add(path.parent.name)
-            segments += 1
             stored = read_extent(path)
-            payload_bytes += stored.payload_bytes
-            chunks += stored.chunks
-        return Usage(payload_bytes, chunks, segments, len(begun - {upload.upload_id}))
+            found = Usage(stored.payload_bytes, stored.chunks, Counter([path.parent.name]))
+            if self._wrote(path):
+                mine += found
+            else:
+                elsewhere += found
+        return mine, elsewhere
 
     def received(self, upload: UploadRef) -> list[Record]:
         """What has arrived of an upload, one record per chunk, ordered by range.
@@ -292,17 +302,19 @@ class Spool:
         """
         try:
             records = read_index(index)
-            if index.stem.startswith(self._prefix):
+            if self._wrote(index):
                 size = _size_of(index.with_suffix(DATA))
                 return [record for record in records if record.position + record.header.payload_bytes <= size]
-            data = map_segment(index.parent, index.stem)
+            found = self._verified.of(index.parent, index.stem, records)
         except (FileNotFoundError, ValueError) as error:
             log.warning("segment %s is left out: %s", index, error)
             return []
-        found = [record for record in records if payload_in(data, record) is not None]
         if len(found) < len(records):
             log.warning("segment %s lacks %d of its %d payloads", index, len(records) - len(found), len(records))
         return found
+
+    def _wrote(self, index: Path) -> bool:
+        return index.stem.startswith(self._prefix)
 
     def _run_folder(self, run: str) -> Path:
         return self.root / _check_name(run)
