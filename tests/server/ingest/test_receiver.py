@@ -132,6 +132,29 @@ class TestLimits:
         await send(beside, CHUNKS)
         assert spool.usage(ref()).payload_bytes == 4000
 
+    async def test_a_write_that_never_began_is_not_charged(self, spool: Spool) -> None:
+        """A stream that ends while its chunk waits for a thread leaves the account to the streams beside it."""
+        with ThreadPoolExecutor(1) as busy:
+            beside = Receiver(spool, ref(), grant(max_bytes=4000, max_uploads=1), busy)
+            ended = Receiver(spool, ref(number=2), grant(max_bytes=4000, max_uploads=1), busy)
+            release = threading.Event()
+            busy.submit(release.wait)
+            await ended.add(CHUNKS[0])
+            ended.close()
+            release.set()
+            await send(beside, CHUNKS)
+        assert spool.usage(ref()).payload_bytes == 4000
+
+    async def test_an_upload_goes_on_though_processes_together_began_too_many(
+        self, spool: Spool, executor: ThreadPoolExecutor
+    ) -> None:
+        for number in (1, 2, 3):
+            write(Spool(spool.root), ref(number=number), CHUNKS[:1])
+        await send(Receiver(spool, ref(number=1), grant(max_uploads=2), executor), CHUNKS[1:])
+        with pytest.raises(LimitExceededError) as caught:
+            Receiver(spool, ref(number=4), grant(max_uploads=2), executor)
+        assert caught.value.detail.code == "upload.unfinished"
+
     async def test_tiny_chunks_have_a_limit(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -202,7 +202,7 @@ class TestUsage:
         write(spool, ref(number=2), CHUNKS[:3])
         write(spool, ref(BOB), CHUNKS)
         usage = spool.usage(ref(number=3))
-        assert (usage.payload_bytes, usage.chunks, usage.segments) == (14 * 400, 14, 3)
+        assert (usage.payload_bytes, usage.chunks, usage.streams.total()) == (14 * 400, 14, 3)
 
     def test_nothing_is_used_at_first(self, spool: Spool) -> None:
         assert spool.usage(ref()).payload_bytes == 0
@@ -362,7 +362,7 @@ class TestRecycling:
         assert data.stat().st_ino == inode
         assert data.read_bytes() == values.tobytes()[: 3 * LARGE]
         usage = spool.usage(ref(BOB, at=(1, 0)))
-        assert (usage.payload_bytes, usage.chunks, usage.segments) == (3 * LARGE, 3, 1)
+        assert (usage.payload_bytes, usage.chunks, usage.streams.total()) == (3 * LARGE, 3, 1)
         for seen in (spool, Spool(spool.root)):
             assert received(seen, ref(BOB, at=(1, 0))) == ranges(chunks_of(values, LARGE // 4)[:3])
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from concurrent.futures import Executor, Future
 
 from atoll.server.aggregation import inspect
 from atoll.server.disk import is_full
 from atoll.server.errors import ConflictError, InvalidRequestError
-from atoll.server.ingest.account import Account, Usage
+from atoll.server.ingest.account import Account, Charge
 from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
@@ -58,7 +57,9 @@ class Receiver:
         await self._settle()
         charged = self._charge(chunk.header)
         self._writing = self._executor.submit(self._write, chunk, charged)
-        self._writing.add_done_callback(lambda done: self._account.refund(charged) if done.cancelled() else None)
+        self._writing.add_done_callback(
+            lambda done: self._account.refund(charged, stream=True) if done.cancelled() else None
+        )
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
@@ -91,31 +92,30 @@ class Receiver:
         if segment is not None:
             segment.close()
 
-    def _charge(self, header: ChunkHeader) -> Usage:
+    def _charge(self, header: ChunkHeader) -> Charge:
         if header.range.stop > self._grant.elements:
             raise InvalidRequestError(
                 "upload.range",
                 f"a chunk reaches element {header.range.stop - 1}; the layout ends at {self._grant.elements - 1}",
                 "cut the chunks from the round's layout",
             )
-        begins = Counter() if self._begun else self._stream()
-        charged = Usage(header.payload_bytes, 1, begins)
-        self._account.charge(charged, self._upload.upload_id, self._grant)
+        charge = Charge(header.payload_bytes, None if self._begun else self._upload.upload_id)
+        self._account.charge(charge, self._grant)
         self._begun = True
-        return charged
+        return charge
 
-    def _stream(self) -> Counter[str]:
-        return Counter([self._upload.upload_id])
-
-    def _write(self, chunk: Chunk, charged: Usage) -> None:
+    def _write(self, chunk: Chunk, charged: Charge) -> None:
         try:
             self._store(chunk)
         except BaseException:
-            kept = self._stream() if self._segment is not None else Counter[str]()
-            self._account.refund(Usage(charged.payload_bytes, charged.chunks, charged.streams - kept))
+            self._refund(charged)
             raise
-        if self._account.stale:
+        if self._account.take_recount():
             self._recount()
+
+    def _refund(self, charged: Charge) -> None:
+        """Give back what was charged for a chunk that is not stored; once there is a segment, its stream stays."""
+        self._account.refund(charged, stream=self._segment is None)
 
     def _store(self, chunk: Chunk) -> None:
         try:
@@ -142,7 +142,7 @@ class Receiver:
             account = self._spool.account(self._upload)
         except OSError as error:
             raise refused_by_disk(error, "the chunk could not be stored") from error
-        account.check(Usage(streams=self._stream()), self._upload.upload_id, self._grant)
+        account.check_stream(self._upload.upload_id, self._grant)
         return account
 
     def _recount(self) -> None:

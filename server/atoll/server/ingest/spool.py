@@ -8,14 +8,13 @@ import os
 import re
 import secrets
 import shutil
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.server.disk import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
-from atoll.server.ingest.account import Account, AccountKey, Accounts, Usage
+from atoll.server.ingest.account import Account, AccountKey, Accounts, Shares, Usage
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -146,25 +145,16 @@ class Spool:
 
     def recount(self, account: Account, upload: UploadRef) -> None:
         """Tell an account what lies on disk. Raises as ``account``."""
-        mine, elsewhere = self._shares(upload)
-        account.recount(mine, elsewhere)
+        account.recount(self.usage(upload))
 
-    def usage(self, upload: UploadRef) -> Usage:
-        """What the participant's uploads for that attempt take, whatever their ids."""
-        mine, elsewhere = self._shares(upload)
-        return mine + elsewhere
-
-    def _shares(self, upload: UploadRef) -> tuple[Usage, Usage]:
-        """What streams of this object take, and what others' do."""
-        mine, elsewhere = Usage(), Usage()
+    def usage(self, upload: UploadRef) -> Shares:
+        """What the participant's uploads for that attempt take, whatever their ids. Raises as ``account``."""
+        found = Shares(Usage(), Usage())
         for path in self.folder(upload).parent.glob(f"*/*{INDEX}"):
             stored = read_extent(path)
-            found = Usage(stored.payload_bytes, stored.chunks, Counter([path.parent.name]))
-            if self._wrote(path):
-                mine += found
-            else:
-                elsewhere += found
-        return mine, elsewhere
+            share = found.mine if self._wrote(path) else found.elsewhere
+            share.add(path.parent.name, stored.payload_bytes, stored.chunks)
+        return found
 
     def received(self, upload: UploadRef) -> list[Record]:
         """What has arrived of an upload, one record per chunk, ordered by range.
