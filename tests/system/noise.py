@@ -28,10 +28,17 @@ class Noise:
 
     def __init__(self, ports: Sequence[int], seed: int) -> None:
         self.made: Counter[int] = Counter()
+        self._more = threading.Condition()
         self._over = threading.Event()
+        self._ports = tuple(ports)
         self._threads = [threading.Thread(target=self._at, args=(port, random.Random(seed + port))) for port in ports]
         for thread in self._threads:
             thread.start()
+
+    def heard(self, times: int, timeout_s: float) -> bool:
+        """Wait until each port has been connected to so often; False if that takes longer than ``timeout_s``."""
+        with self._more:
+            return self._more.wait_for(lambda: min(self.made[port] for port in self._ports) >= times, timeout_s)
 
     def stop(self) -> None:
         self._over.set()
@@ -43,7 +50,9 @@ class Noise:
         while not self._over.is_set():
             with contextlib.suppress(OSError):
                 held.append(self._say(port, rng.choice(noises(rng))))
-                self.made[port] += 1
+                with self._more:
+                    self.made[port] += 1
+                    self._more.notify_all()
             while len(held) > _HELD:  # some stay open in the middle of what they said
                 held.pop(rng.randrange(len(held))).close()
             self._over.wait(0.02)
