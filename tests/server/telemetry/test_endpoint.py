@@ -1,4 +1,5 @@
 import socket
+import socketserver
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -47,6 +48,19 @@ def fetch(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, byte
         return error.code, error.read()
 
 
+def is_cut_off(connection: socket.socket) -> bool:
+    """Whether the peer hangs up on a request that goes on byte by byte, before it has 1,000 of them."""
+    for _ in range(1000):
+        try:
+            connection.sendall(b"x")
+            return connection.recv(1) == b""
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
 def test_pages_by_path_whatever_the_query(endpoint: Endpoint) -> None:
     assert fetch(endpoint, "/metrics?collect=all") == (HTTPStatus.OK, b"up 1\n")
     assert fetch(endpoint, "/metrics", "HEAD") == (HTTPStatus.OK, b"")
@@ -79,6 +93,33 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         connection.sendall(b"GET /metr")
         assert connection.recv(1) == b""
     made.close()
+
+
+def test_a_request_that_trickles_in_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes well within the idle time: only a deadline for all of it ends the request."""
+    monkeypatch.setattr(endpoints, "TOTAL_S", 0.3)
+    made = Endpoint("127.0.0.1", 0, PAGES)
+    with socket.create_connection(("127.0.0.1", made.port)) as connection:
+        connection.settimeout(0.02)
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+        assert is_cut_off(connection)
+    assert fetch(made, "/metrics") == (HTTPStatus.OK, b"up 1\n")
+    made.close()
+
+
+def test_a_thread_that_cannot_be_started_gives_its_place_back(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short:
+        short.setattr(socketserver.ThreadingMixIn, "process_request", refused)
+        for _ in range(endpoints.MAX_CONNECTIONS + 1):
+            with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
+                connection.settimeout(10)
+                assert connection.recv(1) == b""
+    assert fetch(endpoint, "/metrics") == (HTTPStatus.OK, b"up 1\n")
 
 
 def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:

@@ -7,18 +7,22 @@ import pytest
 
 from atoll.server.errors import StorageError
 from atoll.server.telemetry import health
-from atoll.server.telemetry.health import Checks, page_of, problems
+from atoll.server.telemetry.health import Checks, Readiness, page_of
 
 
 async def written() -> None:
     return
 
 
+async def problems_of(checks: Checks) -> dict[str, str]:
+    return await Readiness(checks).problems()
+
+
 GOOD = Checks(lambda: True, written, lambda: "", lambda: (2, 2))
 
 
 async def test_a_server_without_problems_is_ready() -> None:
-    assert await problems(GOOD) == {}
+    assert await problems_of(GOOD) == {}
     assert page_of({}).status is HTTPStatus.OK
 
 
@@ -27,7 +31,7 @@ async def test_each_problem_is_named() -> None:
         raise StorageError("store.unavailable", "/secret/path: read-only")
 
     bad = dataclasses.replace(GOOD, write=refused, shortage=lambda: "17 MiB free", workers=lambda: (1, 2))
-    found = await problems(bad)
+    found = await problems_of(bad)
     assert set(found) == {"workers", "disk", "database"}
     assert found["disk"] == "17 MiB free"
     assert found["database"] == "cannot be written: store.unavailable"
@@ -38,7 +42,7 @@ async def test_each_problem_is_named() -> None:
 
 async def test_a_database_that_does_not_answer_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "DATABASE_S", 0.01)
-    found = await problems(dataclasses.replace(GOOD, write=asyncio.Event().wait))  # type: ignore[arg-type]
+    found = await problems_of(dataclasses.replace(GOOD, write=asyncio.Event().wait))  # type: ignore[arg-type]
     assert set(found) == {"database"}
 
 
@@ -47,4 +51,21 @@ async def test_a_server_that_does_not_serve_is_asked_no_further() -> None:
         raise AssertionError
 
     stopping = dataclasses.replace(GOOD, serving=lambda: False, write=never)
-    assert set(await problems(stopping)) == {"serving"}
+    assert set(await problems_of(stopping)) == {"serving"}
+
+
+async def test_a_poller_makes_one_write_in_a_second_and_hears_of_the_stop_at_once() -> None:
+    now, writes, serving = [100.0], [0], [True]
+
+    async def write() -> None:
+        writes[0] += 1
+
+    readiness = Readiness(dataclasses.replace(GOOD, serving=lambda: serving[0], write=write), lambda: now[0])
+    for _ in range(50):
+        assert await readiness.problems() == {}
+    assert writes[0] == 1
+    now[0] += health.FRESH_S
+    await readiness.problems()
+    assert writes[0] == 2
+    serving[0] = False
+    assert set(await readiness.problems()) == {"serving"}

@@ -32,6 +32,7 @@ from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
 from atoll.server.telemetry.gauges import Gauges, families
 from atoll.server.telemetry.node import NodeFigures, of_nodes, plain
+from atoll.server.telemetry.recent import Recent
 from atoll.server.telemetry.rounds import RoundFigures
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ ANSWER_S = 10.0
 """The longest that a page waits for the event loop, the database and the workers."""
 ALIVE_S = 5.0
 """An event loop that takes longer than this to answer counts as stuck."""
+METRICS_S = 1.0
+"""Figures are gathered no more often than this, however many ask."""
 SIZES_S = 15.0
 """Sizes on disk are looked at no more often than this."""
 MAIN = "main"
@@ -80,6 +83,7 @@ class Observatory:
             SetupError: if the port cannot be had.
         """
         loop = asyncio.get_running_loop()
+        collected, readiness = Recent(self.collect, METRICS_S), health.Readiness(self.checks())
 
         def in_loop(work: Callable[[], Coroutine[Any, Any, T]], within_s: float) -> T:
             future = asyncio.run_coroutine_threadsafe(work(), loop)
@@ -97,9 +101,9 @@ class Observatory:
             return Page(b"alive\n")
 
         pages: dict[str, Callable[[], Page]] = {
-            "/metrics": lambda: rendered(in_loop(self.collect, ANSWER_S)),
+            "/metrics": lambda: rendered(in_loop(collected, ANSWER_S)),
             "/healthz": healthz,
-            "/readyz": lambda: health.page_of(in_loop(self.problems, ANSWER_S)),
+            "/readyz": lambda: health.page_of(in_loop(readiness.problems, ANSWER_S)),
         }
         return Endpoint(host, port, pages)
 
@@ -111,15 +115,14 @@ class Observatory:
         nodes += [(name, text_string_to_metric_families(text.decode())) for name, text in sorted(answers.items())]
         return [*families(gauges), *plain(self.rounds.registry.collect()), *of_nodes(nodes)]
 
-    async def problems(self) -> dict[str, str]:
-        """What keeps the server from its work, by check."""
-        checks = health.Checks(
+    def checks(self) -> health.Checks:
+        """What keeps the server from its work."""
+        return health.Checks(
             serving=self.serving,
             write=self._write,
             shortage=self.services.room.shortage,
             workers=lambda: (0, 0) if self.workers is None else (self.workers.running, self.config.workers),
         )
-        return await health.problems(checks)
 
     async def gauges(self) -> Gauges:
         """How things stand now."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore, Thread, Timer
 from typing import Any
 
 from atoll.server.errors import ServerError, SetupError
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 5.0
 """A connection that sends or takes nothing for so long is closed."""
+TOTAL_S = 20.0
+"""A connection is cut off after so long, whatever it does: half of it is for making the page."""
 MAX_CONNECTIONS = 8
 """Connections served at the same time; further ones are closed at once."""
 TEXT = "text/plain; charset=utf-8"
@@ -70,10 +73,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args, **kwargs)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._places.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread that would give the place back
+            self._places.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -81,9 +88,25 @@ class _Server(ThreadingHTTPServer):
         finally:
             self._places.release()
 
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        deadline = Timer(TOTAL_S, _cut_off, [request])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            deadline.cancel()
+            deadline.join()  # it must not meet the descriptor's next owner
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         del request, client_address
         log.debug("a connection to the metrics port broke", exc_info=True)
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """End what is read from or written to it in another thread."""
+    with contextlib.suppress(OSError):  # the peer was first
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _ServerV6(_Server):

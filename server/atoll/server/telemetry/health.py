@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from atoll.server.errors import ServerError
 from atoll.server.telemetry.endpoint import Page
+from atoll.server.telemetry.recent import Recent
 
 DATABASE_S = 5.0
 """A write that takes longer counts as a database that cannot be written."""
+FRESH_S = 1.0
+"""Disk and database are looked at no more often than this, however many probes ask."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,34 @@ class Checks:
     workers: Callable[[], tuple[int, int]]
 
 
-async def problems(checks: Checks) -> dict[str, str]:
-    """What is not as it should be, by check; nothing if the server is ready."""
-    if not checks.serving():
-        return {"serving": "the server is starting or stopping"}
-    found = {}
-    running, wanted = checks.workers()
-    if running < wanted:
-        found["workers"] = f"{running} of {wanted} ingest workers serve"
-    if shortage := checks.shortage():
-        found["disk"] = shortage
-    try:
-        async with asyncio.timeout(DATABASE_S):
-            await checks.write()
-    except TimeoutError:
-        found["database"] = f"a write took over {DATABASE_S:g} s"
-    except ServerError as error:
-        found["database"] = f"cannot be written: {error.detail.code}"
-    return found
+class Readiness:
+    """What is not as it should be."""
+
+    def __init__(self, checks: Checks, clock: Callable[[], float] = time.monotonic) -> None:
+        self._checks = checks
+        self._found = Recent(self._look, FRESH_S, clock)
+
+    async def problems(self) -> dict[str, str]:
+        """By check; nothing if the server is ready. At most ``FRESH_S`` old, but that it stops is told at once."""
+        if not self._checks.serving():
+            return {"serving": "the server is starting or stopping"}
+        return await self._found()
+
+    async def _look(self) -> dict[str, str]:
+        found = {}
+        running, wanted = self._checks.workers()
+        if running < wanted:
+            found["workers"] = f"{running} of {wanted} ingest workers serve"
+        if shortage := self._checks.shortage():
+            found["disk"] = shortage
+        try:
+            async with asyncio.timeout(DATABASE_S):
+                await self._checks.write()
+        except TimeoutError:
+            found["database"] = f"a write took over {DATABASE_S:g} s"
+        except ServerError as error:
+            found["database"] = f"cannot be written: {error.detail.code}"
+        return found
 
 
 def page_of(found: dict[str, str]) -> Page:
