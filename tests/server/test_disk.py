@@ -44,6 +44,55 @@ def test_a_disk_that_does_not_answer_has_no_room(tmp_path: Path, monkeypatch: py
     assert "Input/output error" in Room(tmp_path, 0).shortage()
 
 
+class Kept:
+    """So much is kept to be written over."""
+
+    def __init__(self, disk: SimpleNamespace, size: int) -> None:
+        self.disk = disk
+        self.size = size
+
+    def stored_bytes(self) -> int:
+        return self.size
+
+    def clear(self) -> None:
+        if self.size < 0:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        self.disk.free += self.size
+        self.size = 0
+
+
+class TestSpare:
+    @pytest.fixture
+    def disk(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        disk = SimpleNamespace(free=4 * MIB)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+        return disk
+
+    def test_it_is_given_back_before_work_is_refused(self, tmp_path: Path, disk: SimpleNamespace) -> None:
+        spare = [Kept(disk, 3 * MIB), Kept(disk, 3 * MIB)]
+        room = Room(tmp_path, 4 * MIB, spare)
+        room.require("it")
+        assert [one.size for one in spare] == [3 * MIB, 3 * MIB]
+        assert room.shortage(6 * MIB) == ""
+        room.require("it", 6 * MIB)
+        assert [one.size for one in spare] == [0, 0]
+
+    def test_it_is_given_back_even_if_it_is_not_enough(self, tmp_path: Path, disk: SimpleNamespace) -> None:
+        spare = Kept(disk, MIB)
+        room = Room(tmp_path, 4 * MIB, [spare])
+        assert "has 5.0 MiB free" in room.shortage(2 * MIB)
+        with pytest.raises(StorageFullError, match=r"has 5\.0 MiB free"):
+            room.require("it", 2 * MIB)
+        assert spare.size == 0
+
+    def test_what_cannot_be_given_back_is_no_room(
+        self, tmp_path: Path, disk: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(StorageFullError):
+            Room(tmp_path, 4 * MIB, [Kept(disk, -1)]).require("it", MIB)
+        assert "Read-only" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, "storage.full"), (errno.EDQUOT, "storage.full"), (5, "x.y")]
 )

@@ -115,6 +115,16 @@ def test_a_disk_that_runs_short_gets_everything_back(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(("beyond", "kept"), [(2 * SIZE, 2), (2 * SIZE - 1, 1)])
+def test_no_more_is_kept_than_is_free_besides(
+    free: FreeFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int, kept: int
+) -> None:
+    monkeypatch.setattr(recycling, "free_bytes", lambda _: recycling.RESERVE_BYTES + beyond)
+    for number in range(3):
+        free.give(made(tmp_path / str(number)))
+    assert len(lying(tmp_path)) == kept
+
+
 def ended(free: FreeFiles) -> None:
     """Wait until the thread that tends the files has nothing left to do."""
     keeper = free._keeper
@@ -149,6 +159,57 @@ def test_what_a_killed_process_left_is_scrubbed_by_the_next(tmp_path: Path, monk
     monkeypatch.setattr(recycling, "KEEP_S", 0.5)
     ended(FreeFiles(tmp_path / "free", scrub=True))
     assert lying(tmp_path) == []
+
+
+def test_who_stops_leaves_nothing_lying(spent: Path, tmp_path: Path) -> None:
+    free = FreeFiles(tmp_path / "free", scrub=True)
+    free.give(spent)
+    free.close()
+    assert lying(tmp_path) == []
+    ended(free)
+    free.give(made(tmp_path / "late"))
+    assert lying(tmp_path) == []
+    assert not (tmp_path / "late").exists()
+
+
+def test_who_stops_does_not_wait_for_the_scrubbing(
+    spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server must not take long to stop: what is half scrubbed goes as it is."""
+    monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
+    monkeypatch.setattr(recycling, "_PIECE", bytes(SIZE // 4))
+    begun, go_on, pieces = threading.Event(), threading.Event(), []
+
+    def write(_: int, __: memoryview, position: int) -> None:
+        pieces.append(position)
+        begun.set()
+        assert go_on.wait(30)
+
+    monkeypatch.setattr(recycling, "write_at", write)
+    free = FreeFiles(tmp_path / "free", scrub=True)
+    free.give(spent)
+    assert begun.wait(30)
+    closing = threading.Thread(target=free.close)
+    with free._wake:
+        closing.start()
+        free._wake.wait_for(lambda: free._closed, 30)
+    go_on.set()
+    closing.join(30)
+    assert pieces == [0]
+    assert lying(tmp_path) == []
+
+
+def test_a_disk_that_refuses_while_the_server_stops_does_not_keep_it(
+    free: FreeFiles, spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free.give(spent)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    free.close()
+    assert len(lying(tmp_path)) == 1
 
 
 def test_what_nobody_wants_is_removed(spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,9 +76,9 @@ class SmallDisk:
     def _ballast(self) -> Path:
         return self.inside / "ballast"
 
-    def fill(self, *, leave_bytes: int) -> None:
-        """Leave so many bytes free, about: 0 for none at all."""
-        with self._ballast.open("ab") as file:
+    def fill(self, *, leave_bytes: int, path: Path | None = None) -> None:
+        """Leave so many bytes free, about (0 for none at all), with a file at ``path`` or one that ``free`` removes."""
+        with (path or self._ballast).open("ab") as file:
             if not leave_bytes:
                 self._fill_up(file.fileno())
                 return

@@ -116,6 +116,24 @@ class TestFull:
         assert server.operator.model(run) == reference_model
         assert_nobody_saw_the_inside(server, clients)
 
+    def test_files_kept_to_be_written_over_do_not_count(
+        self, server: Server, hire: Hire, reference_model: bytes
+    ) -> None:
+        """They would fill the disk up to its reserve for ten minutes."""
+        disk = SmallDisk(server, 40)
+        server.start()
+        crew = hire(server)
+        run = server.operator.submit(JOB, MODEL)
+        kept = disk.inside / "spool" / ".free" / "kept"
+        kept.parent.mkdir()
+        disk.fill(leave_bytes=4 * MIB, path=kept)
+        clients = [crew.start("Steady", "--log-level", "warning", index=index) for index in range(SIZE)]
+        server.operator.finished(run)
+        assert not kept.exists()
+        assert server.operator.model(run) == reference_model
+        assert not any("no room" in line for line in server.process.lines)
+        assert_nobody_saw_the_inside(server, clients)
+
     def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(self, server: Server) -> None:
         disk = SmallDisk(server, 40)
         server.start()

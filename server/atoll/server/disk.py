@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import shutil
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from atoll.server.errors import StorageError, StorageFullError
+
+log = logging.getLogger(__name__)
 
 FREE_SOME_SPACE = "free some space on the server's disk; what waits goes on then"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -70,39 +74,69 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+class Spare(Protocol):
+    """Files that nobody needs, kept to be written over; both methods raise ``OSError`` if the disk refuses."""
+
+    def stored_bytes(self) -> int:
+        """What they take."""
+        ...
+
+    def clear(self) -> None:
+        """Give it back to the disk."""
+        ...
+
+
 class Room:
     """Whether the disk of the data directory has room for more work.
 
     Args:
         path: any path on it.
         reserve_bytes: what must stay free, for the database and for releases.
+        spare: what counts as free, for it is given back as soon as the disk runs short.
     """
 
-    def __init__(self, path: Path, reserve_bytes: int) -> None:
+    def __init__(self, path: Path, reserve_bytes: int, spare: Sequence[Spare] = ()) -> None:
         self._path = path
+        self._spare = spare
         self.reserve_bytes = reserve_bytes
 
     @property
     def free_bytes(self) -> int:
-        """What is free now."""
+        """What is free now, without what is spare."""
         return free_bytes(self._path)
 
     def require(self, what: str, needed_bytes: int = 0) -> None:
-        """Refuse work that would leave less than the reserve.
+        """Refuse work that would leave less than the reserve, even if all that is spare is given back.
 
         Raises:
             StorageFullError: naming what is needed and what there is.
         """
-        shortage = self.shortage(needed_bytes)
+        if not self._shortage(needed_bytes, counting_spare=False):
+            return
+        self.make_room()
+        shortage = self._shortage(needed_bytes, counting_spare=False)
         if shortage:
             raise StorageFullError(
                 "storage.full", f"no room for {what}: {shortage}", FREE_SOME_SPACE, _RETRY_AFTER_S, where=self._path
             )
 
     def shortage(self, needed_bytes: int = 0) -> str:
-        """Why there is no room for so many bytes more; empty if there is."""
+        """Why there is no room for so many bytes more; empty if there is, or would be without what is spare."""
+        return self._shortage(needed_bytes, counting_spare=True)
+
+    def make_room(self) -> None:
+        """Give back what is spare."""
+        for spare in self._spare:
+            try:
+                spare.clear()
+            except OSError as error:
+                log.warning("what is spare on the disk could not be removed: %s", error)
+
+    def _shortage(self, needed_bytes: int, *, counting_spare: bool) -> str:
         try:
             free = self.free_bytes
+            if counting_spare:
+                free += sum(spare.stored_bytes() for spare in self._spare)
         except OSError as error:
             return f"the disk does not tell what is free ({error.strerror})"
         if free >= needed_bytes + self.reserve_bytes:

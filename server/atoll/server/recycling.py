@@ -12,13 +12,13 @@ What makes that safe:
 - With ``scrub`` the old bytes are written over with zeros within half a minute, on a thread of low priority. They
   would stay on the disk longer had the file only been unlinked.
 
-The files are bounded in bytes, never kept while the disk runs short, and removed when none was wanted for a while.
+The files are bounded in bytes, and by what is free besides them; ``disk.Room`` counts them as free and takes them when
+the disk runs short. They are removed when none was wanted for a while, and when the server stops.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from atoll.server.disk import free_bytes, write_at
+from atoll.server.file_locks import locked
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,15 @@ SMALLEST_BYTES = 1 << 20
 MOST_BYTES = 16 << 30
 """What lies free in one place, at most."""
 RESERVE_BYTES = 4 << 30
-"""Free space on the disk below which nothing is kept for later."""
+"""Free space on the disk below which nothing is kept for later; above it, no more than there is above it."""
 SCRUB_AFTER_S = 15.0
 """A file that nobody takes for so long is written over with zeros; a round that follows at once writes its own."""
 KEEP_S = 600.0
 """A file that nobody takes for so long is removed."""
 RETRY_S = 10.0
 """After so long a disk that refused is asked again."""
+_CLOSE_S = 10.0
+"""The longest wait for a disk that does not answer while the server stops."""
 _CLEAN = ".clean"
 _WASTE = 2
 """A file is taken for something no smaller than this part of it."""
@@ -50,8 +53,37 @@ _LOW_PRIORITY = 10
 _PIECE = bytes(1 << 20)
 
 
+class FreeFolder:
+    """What lies free in a folder, which need not be there: a ``disk.Spare``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def sizes(self) -> list[tuple[int, Path]]:
+        """Each file with its bytes.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.path.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # taken meanwhile
+                    found.append((path.stat().st_size, path))
+        return found
+
+    def stored_bytes(self) -> int:
+        """The bytes of all of them. Raises as ``sizes``."""
+        return sum(size for size, _ in self.sizes())
+
+    def clear(self) -> None:
+        """Give the space back, but for files that someone is just taking or scrubbing. Raises as ``sizes``."""
+        for _, path in self.sizes():
+            _remove(path)
+
+
 class FreeFiles:
-    """A folder of free files, shared by any number of threads and processes.
+    """The free files of a folder, shared by any number of threads and processes.
 
     Args:
         folder: made when the first file is given.
@@ -59,11 +91,12 @@ class FreeFiles:
     """
 
     def __init__(self, folder: Path, *, scrub: bool) -> None:
-        self._folder = folder
+        self._folder = FreeFolder(folder)
         self._scrub = scrub
         self._wake = threading.Condition()
         self._keeper: threading.Thread | None = None
-        if self._sizes():
+        self._closed = False
+        if self._folder.sizes():
             self._watch()
 
     def give(self, path: Path) -> None:
@@ -82,33 +115,41 @@ class FreeFiles:
         """
         if wanted_bytes < SMALLEST_BYTES:
             return None
-        for size, path in sorted(self._sizes(), reverse=True):
+        for size, path in sorted(self._folder.sizes(), reverse=True):
             if size > _WASTE * wanted_bytes:
                 continue
-            descriptor = _locked(path)
+            descriptor = locked(path)
             if descriptor is not None and _renamed(descriptor, path, to):
                 return descriptor
         return None
 
     def clear(self) -> None:
-        """Give the space back to the disk, but for files that someone is just taking or scrubbing.
+        """See ``FreeFolder.clear``."""
+        self._folder.clear()
 
-        Raises:
-            OSError: if the disk refuses.
-        """
-        for _, path in self._sizes():
-            _remove(path)
+    def close(self) -> None:
+        """Remove what lies free, and keep nothing any more."""
+        with self._wake:
+            self._closed = True
+            keeper = self._keeper
+            self._wake.notify_all()
+        if keeper is not None:
+            keeper.join(_CLOSE_S)
+        try:
+            self.clear()
+        except OSError as error:
+            log.warning("free files could not be removed, the next start tends them: %s", error)
 
     def _keep(self, path: Path) -> bool:
         try:
-            descriptor = _locked(path) if self._wants(path) else None
+            descriptor = locked(path) if self._wants(path) else None
         except OSError:
             return False
         if descriptor is None:
             return False
         try:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            path.rename(self._folder / secrets.token_hex(8))
+            self._folder.path.mkdir(mode=0o700, exist_ok=True)
+            path.rename(self._folder.path / secrets.token_hex(8))
         except OSError:
             return False
         finally:
@@ -119,20 +160,13 @@ class FreeFiles:
     def _wants(self, path: Path) -> bool:
         """Whether a file is worth keeping and there is room for it; a disk that runs short gets everything back."""
         found = path.stat()
-        if found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
+        if self._closed or found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
             return False
-        if free_bytes(path) < RESERVE_BYTES:
+        beyond_reserve = free_bytes(path) - RESERVE_BYTES
+        if beyond_reserve < 0:
             self.clear()
             return False
-        return found.st_size + sum(size for size, _ in self._sizes()) <= MOST_BYTES
-
-    def _sizes(self) -> list[tuple[int, Path]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for path in self._folder.iterdir():
-                with contextlib.suppress(FileNotFoundError):  # taken meanwhile
-                    found.append((path.stat().st_size, path))
-        return found
+        return found.st_size + self._folder.stored_bytes() <= min(MOST_BYTES, beyond_reserve)
 
     def _watch(self) -> None:
         with self._wake:
@@ -158,7 +192,7 @@ class FreeFiles:
         try:
             with self._wake:
                 waits = list(self._waits())
-                if not waits:
+                if self._closed or not waits:
                     self._keeper = None
                     return False
                 self._wake.wait(min(waits))
@@ -166,7 +200,8 @@ class FreeFiles:
         except OSError as error:
             log.warning("free files cannot be tended, it is tried again in %.0f s: %s", RETRY_S, error)
             with self._wake:
-                self._wake.wait(RETRY_S)
+                if not self._closed:
+                    self._wake.wait(RETRY_S)
         return True
 
     def _waits(self) -> Iterator[float]:
@@ -180,58 +215,30 @@ class FreeFiles:
             if age_s >= KEEP_S:
                 _remove(path)
             elif self._scrub and path.suffix != _CLEAN and age_s >= SCRUB_AFTER_S:
-                _scrub(path)
+                self._fill(path)
+
+    def _fill(self, path: Path) -> None:
+        """Write zeros over a file, unless someone holds it; one that is left half-way is still dirty."""
+        descriptor = locked(path)
+        if descriptor is None:
+            return
+        try:
+            size = os.fstat(descriptor).st_size
+            for start in range(0, size, len(_PIECE)):
+                if self._closed:
+                    return
+                write_at(descriptor, memoryview(_PIECE)[: min(len(_PIECE), size - start)], start)
+            os.fsync(descriptor)  # the name must not outlive a power failure that the zeros do not
+            path.rename(path.with_suffix(_CLEAN))
+        finally:
+            os.close(descriptor)
 
     def _ages(self) -> Iterator[tuple[Path, float]]:
         """Seconds since each file came: being renamed changes its ``ctime``, whoever did it."""
         now = time.time()
-        for _, path in self._sizes():
+        for _, path in self._folder.sizes():
             with contextlib.suppress(FileNotFoundError):
                 yield path, max(0.0, now - path.stat().st_ctime)
-
-
-def hold(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file, so that it is not written over, without waiting; whether that is granted."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def share(descriptor: int, path: Path) -> bool:
-    """Hold a file so that others may read it, but none writes it over; False if it is not at ``path`` any more.
-
-    Waits while someone else has it: the moment in which it changes hands.
-    """
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return is_at(descriptor, path)
-
-
-def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _locked(path: Path) -> int | None:
-    """A descriptor of the file at ``path`` with its lock; None if someone else has it, or it is not there any more."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    # Whoever had it between the lines above and below has renamed or removed it by now.
-    try:
-        held = hold(descriptor) and is_at(descriptor, path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    if held:
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _renamed(descriptor: int, path: Path, to: Path) -> bool:
@@ -249,23 +256,9 @@ def _renamed(descriptor: int, path: Path, to: Path) -> bool:
 
 def _remove(path: Path) -> None:
     """Unlink a free file, unless someone holds it."""
-    descriptor = _locked(path)
+    descriptor = locked(path)
     if descriptor is not None:
         try:
             path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
-
-
-def _scrub(path: Path) -> None:
-    descriptor = _locked(path)
-    if descriptor is None:
-        return
-    try:
-        size = os.fstat(descriptor).st_size
-        for start in range(0, size, len(_PIECE)):
-            write_at(descriptor, memoryview(_PIECE)[: min(len(_PIECE), size - start)], start)
-        os.fsync(descriptor)  # the name must not outlive a power failure that the zeros do not
-        path.rename(path.with_suffix(_CLEAN))
-    finally:
-        os.close(descriptor)

@@ -27,6 +27,7 @@ from atoll.server.errors import (
     NotFoundError,
     ServerError,
     StorageError,
+    StorageFullError,
     UnavailableError,
 )
 from atoll.server.jobs import JobSpec
@@ -113,7 +114,8 @@ class RunPerformer:
         """See ``driver.Performer``."""
         match effect:
             case DrawCohort() if not self._tasks.under_way(Job("draw", effect.key)):
-                self._services.room.require(_ROUND)
+                if self._services.room.shortage():
+                    return None
                 drawn = self._pool.draw_now(effect, self._driver.run, self._spec)
                 return None if drawn is None else Answer(drawn, settled=self._settled)
             case PrepareRound():
@@ -321,6 +323,8 @@ class RunPerformer:
                         "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
                     )
                     self._trouble(what, error.detail.message)
+                    if isinstance(error, StorageFullError):
+                        await self._services.call(self._services.room.make_room)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
         finally:

@@ -27,7 +27,6 @@ from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
-from atoll.server.disk import Room
 from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -129,7 +128,7 @@ class Daemon:
     async def _start(self) -> Addresses:
         config, loop = self._config, asyncio.get_running_loop()
         evaluators = load_evaluators(config.evaluators)
-        room = Room(config.data, config.storage.reserve_bytes)
+        room = config.storage.room(config.data)
         if not (config.data / DATABASE_FILE).exists():
             room.require("a new server")
         store = await loop.run_in_executor(self._executor, Store.open, config.data)
@@ -148,11 +147,13 @@ class Daemon:
             lifetime_s=config.certificate_lifetime_s,
             restored_at=last_restoration(config.data),
         )
+        spool = Spool(config.data / SPOOL_FOLDER, room)
+        self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)
         services = Services(
             writer=store.writer,
             reader=store.reader,
             blobs=store.blobs,
-            spool=Spool(config.data / SPOOL_FOLDER, room),
+            spool=spool,
             sessions=self._sessions,
             nodes=NodePool(),
             executor=self._executor,

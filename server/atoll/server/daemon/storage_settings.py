@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from atoll.server.daemon.journal import KEEP_EVENTS
+from atoll.server.disk import Room
+from atoll.server.ingest.spool import FREE as FREE_UPLOADS
+from atoll.server.recycling import FreeFolder
+from atoll.server.stores.directory_blobs import FREE as FREE_BLOBS
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 
 MIB = 1 << 20
 DAY_S = 86_400.0
@@ -51,6 +57,11 @@ class StorageSettings(BaseModel):
     def reserve_bytes(self) -> int:
         """``reserve_mib`` in bytes."""
         return self.reserve_mib * MIB
+
+    def room(self, data: Path) -> Room:
+        """The room on the disk of a data directory; files kept to be written over are spare."""
+        folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
+        return Room(data, self.reserve_bytes, [FreeFolder(folder) for folder in folders])
 
     @property
     def keep_ended_s(self) -> float:

@@ -19,7 +19,6 @@ from atoll.server.aggregation import warm
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
-from atoll.server.disk import Room
 from atoll.server.identity import Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
@@ -64,7 +63,7 @@ async def serve(order: WorkerOrder) -> None:
     config, figures = order.config, NodeFigures()
     figures.start()
     async with grpc.aio.insecure_channel(order.desk) as channel:
-        room = Room(config.data, config.storage.reserve_bytes)
+        room = config.storage.room(config.data)
         desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
         transfer = TransferService(
             node=order.name,

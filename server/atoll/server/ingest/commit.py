@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from atoll.server.disk import is_full
 from atoll.server.errors import InvalidRequestError, LimitExceededError
 from atoll.server.ingest.records import Record, norm_of
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
@@ -48,6 +49,8 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
             )
         spool.commit(upload, records)
     except OSError as error:
+        if is_full(error):
+            spool.make_room()
         raise refused_by_disk(error, "the update could not be made durable") from error
     return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from atoll.server.disk import storage_error
 from atoll.server.errors import CorruptDataError, NotFoundError
+from atoll.server.file_locks import share
 from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
 from atoll.server.ingest.segment import DATA
-from atoll.server.recycling import share
 from atoll.wire.chunks import update_digest
 from atoll.wire.digest import chunk_digest
 

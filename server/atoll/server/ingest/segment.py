@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 
 from atoll.server.disk import begin_writing_out, write_at
+from atoll.server.file_locks import share
 from atoll.server.ingest.records import RECORD_BYTES, Record
-from atoll.server.recycling import FreeFiles, share
+from atoll.server.recycling import FreeFiles
 from atoll.wire.chunks import ChunkHeader
 
 DATA = ".data"

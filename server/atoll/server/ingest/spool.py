@@ -31,7 +31,7 @@ from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
 
 log = logging.getLogger(__name__)
 
-_FREE = ".free"
+FREE = ".free"
 _UPLOAD_ID = re.compile(rf"[0-9a-f]{{{UPLOAD_ID_CHARS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -101,7 +101,7 @@ class Spool:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
-        self._free = FreeFiles(root / _FREE, scrub=True)
+        self._free = FreeFiles(root / FREE, scrub=True)
         self._accounts = Accounts()
         self._verified = Verified()
 
@@ -121,8 +121,15 @@ class Spool:
         return Segment(folder, name, self._free, expected_bytes)
 
     def make_room(self) -> None:
-        """Give the disk back what is kept for later uploads: it is full."""
-        self._free.clear()
+        """Give the disk back what is kept to be written over: it is full.
+
+        Raises:
+            OSError: if it refuses.
+        """
+        if self._room is None:
+            self._free.clear()
+        else:
+            self._room.make_room()
 
     def require_room(self) -> None:
         """Refuse further uploads while the disk is nearly full.
@@ -276,6 +283,10 @@ class Spool:
                 _remove_files(folder)
             if folder.exists():
                 log.warning("%s could not be removed; it is tried again when the next round ends", folder)
+
+    def close(self) -> None:
+        """Remove what is kept for later uploads; no other process may begin uploads meanwhile or afterwards."""
+        self._free.close()
 
     def _check_disk(self) -> None:
         """Of a disk that is gone nothing may be concluded: an upload on it is not lost."""

@@ -141,6 +141,10 @@ class BlobStore(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Remove what is kept to be written over. Blobs may still be used, at their full price."""
+        ...
+
     def facts(self, name: str) -> BlobFacts | None:
         """What a blob takes, and since when; None if there is none of that name."""
         ...

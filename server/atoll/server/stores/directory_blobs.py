@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from atoll.server.disk import begin_writing_out, fsync_directory, is_full, write_at
-from atoll.server.recycling import FreeFiles, hold, is_at, share
+from atoll.server.file_locks import hold, is_at, share
+from atoll.server.recycling import FreeFiles
 from atoll.server.stores.blob_footer import pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
 from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
@@ -141,6 +142,10 @@ class DirectoryBlobStore:
                 self._free.give(path)
                 return True
         return False
+
+    def close(self) -> None:
+        """Remove what is kept to be written over: see ``BlobStore``."""
+        self._free.close()
 
     @contextlib.contextmanager
     def _descriptor(self, name: str) -> Iterator[tuple[int, Path, BlobManifest]]:

@@ -80,6 +80,7 @@ class Store:
         self.writer.close()
         self.reader.close()
         if self.lock is not None:
+            self.blobs.close()
             self.lock.release()
 
 
