@@ -86,6 +86,16 @@ class TestStart:
             watched.cancel()
             await asyncio.wait_for(stopping, WAIT_S)
 
+    async def test_a_stopped_server_leaves_no_files_to_be_written_over(self, tmp_path: Path) -> None:
+        """They hold what participants sent, and nobody would write zeros over them."""
+        data = tmp_path / "data"
+        free = [data / "spool" / ".free", data / "blobs" / "free"]
+        async with World(data):
+            for folder in free:
+                folder.mkdir()
+                (folder / "spent").write_bytes(b"an update")
+        assert [path for folder in free for path in folder.iterdir()] == []
+
 
 class TestOperatorFile:
     async def test_it_is_its_owner_s_and_is_kept(self, tmp_path: Path) -> None:

@@ -148,15 +148,18 @@ async def test_killed_workers_are_started_again_and_nothing_is_lost(
     crowd: World, reference: str, arrivals: Arrivals
 ) -> None:
     run, people, at = await begin(crowd)
+    partials = crowd.config.data / "partials"
     await report(crowd, people[0], at, 0)
     await report(crowd, people[1], at, 1)
     while not arrivals.names.empty():
         arrivals.names.get_nowait()
     for process in processes():
         os.kill(process.pid, signal.SIGKILL)
+    (partials / "worker-0-0123456789abcdef.partial").write_bytes(b"half a sum")
     async with asyncio.timeout(STARTED_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
     assert again == {"worker-0", "worker-1"}
+    assert list(partials.iterdir()) == []
     assert (await metrics(crowd))["atoll_worker_restarts_total"][""] == 2
     await report(crowd, people[2], at, 2)
     await report(crowd, people[3], at, 3)

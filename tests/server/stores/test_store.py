@@ -70,6 +70,23 @@ def test_a_killed_server_leaves_no_lock(tmp_path: Path) -> None:
     Store.open(tmp_path).close()
 
 
+def test_partial_sums_of_a_killed_server_go_however_many_workers_the_next_has(tmp_path: Path) -> None:
+    left = tmp_path / "partials" / "worker-3-0123456789abcdef.partial"
+    left.parent.mkdir()
+    left.write_bytes(b"half a sum")
+    Store.open(tmp_path, primary=True).close()
+    assert not left.parent.exists()
+
+
+def test_other_processes_leave_the_partial_sums_alone(tmp_path: Path) -> None:
+    Store.open(tmp_path).close()
+    left = tmp_path / "partials" / "worker-3-0123456789abcdef.partial"
+    left.parent.mkdir()
+    left.write_bytes(b"half a sum")
+    Store.open(tmp_path, primary=False).close()
+    assert left.exists()
+
+
 def test_a_failed_opening_lets_go_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "atoll.sqlite3").write_bytes(b"not a database" * 1000)
     for _ in range(2):

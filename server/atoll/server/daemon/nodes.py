@@ -18,6 +18,9 @@ from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 
 log = logging.getLogger(__name__)
 
+PARTIAL = ".partial"
+"""Partial sums in files: ``NODE-RANDOM.partial``."""
+
 
 class Node(Protocol):
     """One node, as the coordinator sees it."""
@@ -85,7 +88,7 @@ class FileNode:
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
         """See ``Node``; a memory-mapped file that is removed afterwards."""
-        path = self._folder / f"{self.name}-{secrets.token_hex(8)}.partial"
+        path = self._folder / f"{self.name}-{secrets.token_hex(8)}{PARTIAL}"
         try:
             await self._calls.write_partial(key, items, path)
             yield await asyncio.get_running_loop().run_in_executor(self._executor, _opened, path)

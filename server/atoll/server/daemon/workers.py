@@ -22,7 +22,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.daemon.logs import logging_settings
-from atoll.server.daemon.nodes import FileNode, NodePool
+from atoll.server.daemon.nodes import PARTIAL, FileNode, NodePool
 from atoll.server.daemon.sockets import SocketFolder
 from atoll.server.errors import SetupError
 from atoll.server.ingest.desk import Desk
@@ -78,8 +78,7 @@ class WorkerPool:
         """
         self._reserved = _reserve(self._config.host, port)
         bound: int = self._reserved.getsockname()[1]
-        shutil.rmtree(self._partials, ignore_errors=True)
-        self._partials.mkdir(mode=0o700)
+        self._partials.mkdir(mode=0o700, exist_ok=True)
         add_DeskServiceServicer_to_server(DeskService(self._desk), self._server)
         self._server.add_insecure_port(self._sockets.address("desk"))
         await self._server.start()
@@ -114,7 +113,9 @@ class WorkerPool:
             await asyncio.sleep(_RESTART_S)
 
     async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
-        """One process from its start to its end."""
+        """One process from its start to its end. What the one before it was writing goes: nobody asks for it again."""
+        for left in self._partials.glob(f"{name}-*{PARTIAL}"):
+            left.unlink(missing_ok=True)
         process = await self._spawn(name, port)
         try:
             async with grpc.aio.insecure_channel(self._sockets.address(name), options=_CHANNEL_OPTIONS) as channel:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from atoll.server.stores.directory_lock import DirectoryLock
 from atoll.server.stores.errors import SchemaError, StoreUnavailableError
 from atoll.server.stores.reader import THREADS, Reader
 from atoll.server.stores.writer import Writer
+
+log = logging.getLogger(__name__)
 
 DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
@@ -67,6 +71,7 @@ class Store:
             if lock is not None:
                 schema_version.upgrade(engine)
                 blobs.sweep()
+                _remove_partials(directory / PARTIALS_FOLDER)
             else:
                 schema_version.require_current(engine)
         except BaseException:
@@ -82,6 +87,13 @@ class Store:
         if self.lock is not None:
             self.blobs.close()
             self.lock.release()
+
+
+def _remove_partials(folder: Path) -> None:
+    """Partial sums of a server that was killed: however many workers the next one has, it folds anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        log.warning("%s, partial sums that nobody needs, could not be removed", folder)
 
 
 def _sqlite(directory: Path, *, create: bool) -> URL:
