@@ -90,6 +90,20 @@ def test_servers_that_start_at_once_upgrade_once(tmp_path: Path, database_url: s
     assert failures == []
 
 
+def test_a_new_database_that_another_process_holds_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    engine = writer_engine(sqlite_url(path))
+    release = threading.Timer(0.2, other.execute, ["COMMIT"])
+    release.start()
+    upgrade(engine)
+    require_current(engine)
+    engine.dispose()
+    release.join()
+    other.close()
+
+
 @pytest.mark.parametrize("url", ["mysql://x/y", "nonsense", "", "postgresql"])
 def test_other_databases_are_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(SchemaError, match="database") as refused:

@@ -130,13 +130,13 @@ class Desk:
             WireError: for a round that cannot be, which has no answer.
         """
         key = key_of(message.key)
+        if key in self._answers:  # also while the work that it is about comes to its end
+            self.outbox.put_nowait(self._answers[key])
+            return
         if self._job is not None and self._job.key == key:
             self._job.invitation.task.control.extend(remaining_s_of(message))
             if self._job.accepted:
                 self.outbox.put_nowait(reply_to(key, ACCEPTED))
-            return
-        if key in self._answers:
-            self.outbox.put_nowait(self._answers[key])
             return
         try:
             invitation = invitation_of(message)
@@ -221,7 +221,7 @@ class Desk:
             work.raise_if_abandoned()
             job.accepted = True
             self.outbox.put_nowait(reply_to(key, ACCEPTED))
-            await in_thread(work.perform, "atoll-work")
+            reported = await in_thread(work.perform, "atoll-work")
         except (Abandoned, RoundGoneError) as stopped:
             self._observer(Stopped(key, str(stopped)))
         except NotPermittedError as error:
@@ -232,6 +232,7 @@ class Desk:
         else:
             self.tally.reported += 1
             self._remember(key, reply_to(key, FAILED, "already reported"))
+            self._observer(reported)
             self.on_finished()
 
     def _decide(self, invitation: Invitation) -> Decision:

@@ -44,15 +44,6 @@ _DISPOSITIONS = {
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """The server's acknowledgement of a report."""
-
-    key: RoundKey
-    disposition: str
-    weight: int
-
-
-@dataclass(frozen=True)
 class Work:
     """Does one invitation's task.
 
@@ -70,8 +61,8 @@ class Work:
     observer: Observer
     tracing: Tracing = field(default_factory=Tracing)
 
-    def perform(self) -> Receipt:
-        """Download, evaluate, train, upload, report."""
+    def perform(self) -> Reported:
+        """Download, evaluate, train, upload, report; what to tell the observer of the report."""
         task = self.invitation.task
         try:
             with about(task.key), self.tracing.task(task):
@@ -79,7 +70,7 @@ class Work:
         finally:
             task.control.disarm()
 
-    def _perform(self) -> Receipt:
+    def _perform(self) -> Reported:
         started = now_s()
         with self.tracing.step("download"):
             model, task = self._inputs()
@@ -96,8 +87,7 @@ class Work:
         answer = self._deliver(uploading, request)
         disposition = _DISPOSITIONS.get(answer.disposition, "counted")
         weight = int(request.weight or request.evaluation_weight)
-        self.observer(Reported(task.key, disposition, weight))
-        return Receipt(task.key, disposition, weight)
+        return Reported(task.key, disposition, weight)
 
     def _inputs(self) -> tuple[Model, Task]:
         models = {item.name: self._fetch(item) for item in self.invitation.inputs}

@@ -8,6 +8,7 @@ per read.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, Executable, Table, create_engine, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -179,6 +180,8 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
     def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
+        if not read_only:
+            _use_write_ahead_log(cursor)
         for pragma in _pragmas(read_only=read_only):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
@@ -190,13 +193,31 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
     return engine
 
 
+def _use_write_ahead_log(cursor: DBAPICursor) -> None:
+    """Change a new database to the write-ahead log; it stays so.
+
+    The change upgrades a read lock, for which SQLite does not wait, whatever the timeout: who is refused waits by
+    beginning a transaction, and tries again.
+    """
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline_s:
+                raise
+        else:
+            return
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("ROLLBACK")
+
+
 def _pragmas(*, read_only: bool) -> tuple[str, ...]:
     common = ("foreign_keys=ON", "trusted_schema=OFF")
     if read_only:
         return (*common, "query_only=ON")
     return (
         *common,
-        "journal_mode=WAL",
         "synchronous=FULL",
         "fullfsync=ON",  # macOS: fsync alone does not reach the platter
         f"journal_size_limit={_WAL_LIMIT_BYTES}",
