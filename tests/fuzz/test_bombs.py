@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from tests.fuzz.bombs import Bomb, bombs
+from tests.fuzz.memory import GROWTH_BYTES, forget_peak, peak_bytes
 from tests.system.processes import nursery
 from tests.system.servers import Server, serving
 
-GROWTH_BYTES = 64 << 20
 CALL_S = 30.0
 OPERATORS = "ControlService"
 
@@ -27,18 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         serving(processes, "bombed", insecure=True) as made,
     ):
         yield made
-
-
-def peak_bytes(server: Server) -> int:
-    """The most memory that the process has had since its peak was last forgotten."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
-def forget_peak(server: Server) -> int:
-    """Memory in use now, from which the next peak is reckoned."""
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
-    return int(psutil.Process(server.process.pid).memory_info().rss)
 
 
 def throw(server: Server, bomb: Bomb, **options: Any) -> grpc.StatusCode:
@@ -56,9 +42,9 @@ def throw(server: Server, bomb: Bomb, **options: Any) -> grpc.StatusCode:
 def test_bombs_are_refused_without_growth(server: Server) -> None:
     found = {}
     for bomb in bombs():
-        before = forget_peak(server)
+        before = forget_peak(server.process.pid)
         status = throw(server, bomb)
-        found[bomb.name] = (status.name, max(0, peak_bytes(server) - before) >> 20)
+        found[bomb.name] = (status.name, max(0, peak_bytes(server.process.pid) - before) >> 20)
     refusals = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND"}
     assert not {name: how for name, how in found.items() if how[0] not in refusals or how[1] >= 64}, found
     assert server.operator.participants() == {}  # it still answers
@@ -67,14 +53,14 @@ def test_bombs_are_refused_without_growth(server: Server) -> None:
 @pytest.mark.parametrize("how", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 def test_what_was_compressed_is_not_inflated(server: Server, how: grpc.Compression) -> None:
     bomb = Bomb("zeros", "/atoll.wire.v1.TransferService/Upload", True, bytes(256 << 20))
-    before = forget_peak(server)
+    before = forget_peak(server.process.pid)
     status = throw(server, bomb, compression=how)
     assert status in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
-    assert peak_bytes(server) - before < GROWTH_BYTES
+    assert peak_bytes(server.process.pid) - before < GROWTH_BYTES
 
 
 def test_metadata_without_end(server: Server) -> None:
-    before = forget_peak(server)
+    before = forget_peak(server.process.pid)
     bomb = Bomb("metadata", "/atoll.wire.v1.TransferService/GetManifest", False, b"")
     for count, size in ((100, 10), (4, 10_000), (10, 60_000), (20_000, 20)):
         extra = [(f"x-{number}", "v" * size) for number in range(count)]
@@ -83,4 +69,4 @@ def test_metadata_without_end(server: Server) -> None:
             with pytest.raises(grpc.RpcError) as caught:
                 call(b"", timeout=CALL_S, metadata=[(INSECURE_PARTICIPANT, "paaaaaaaaaaaa"), *extra])
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, (count, size, caught.value)
-    assert peak_bytes(server) - before < GROWTH_BYTES
+    assert peak_bytes(server.process.pid) - before < GROWTH_BYTES

@@ -1,11 +1,14 @@
 """Every RPC of the contract, by everyone who may call it, with messages of every kind.
 
-Whatever comes, the caller gets a status that says whose fault it was, the server logs no bug of its own, and goes on.
+Whatever comes, the caller gets a status that says whose fault it was, the server logs no bug of its own, does not grow
+by 64 MB, and goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -20,6 +23,7 @@ from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import control_pb2, enrolment_pb2, ingest_pb2, participation_pb2, transfer_pb2
 from tests.fuzz.conftest import Live
 from tests.fuzz.material import FUZZ, requests
+from tests.fuzz.memory import GROWTH_BYTES, forget_peak, peak_bytes
 
 FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2, ingest_pb2)
 METHODS = [
@@ -79,7 +83,9 @@ def sent_to(method: MethodDescriptor) -> st.SearchStrategy[list[bytes]]:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.containing_service.name}.{method.name}")
-def test_every_rpc_tells_whose_fault_it_is(live: Live, method: MethodDescriptor) -> None:
+def test_every_rpc_tells_whose_fault_it_is(
+    live: Live, method: MethodDescriptor, record_property: Callable[[str, object], None]
+) -> None:
     service = method.containing_service.name
 
     async def callers(sent: list[bytes]) -> list[grpc.aio.AioRpcError | None]:
@@ -97,4 +103,8 @@ def test_every_rpc_tells_whose_fault_it_is(live: Live, method: MethodDescriptor)
         for error in live.call(callers(sent)):
             check(live, error)
 
+    before = forget_peak(os.getpid())
     every()
+    grown = peak_bytes(os.getpid()) - before  # of the server, its callers and what makes up the messages, all in one
+    record_property("grown_mb", grown / 1e6)
+    assert grown < GROWTH_BYTES

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import subprocess
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,8 @@ from atoll.server.control import PHASES
 from tests.collector import Collector, Span
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
-from tests.system.reference import JOB, MODEL, ROUNDS, SIZE
+from tests.system.processes import ATOLL, WAIT_S
+from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, ROUNDS, SIZE
 from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
@@ -73,6 +77,34 @@ def test_a_round_is_one_trace_across_processes_and_a_crash(
     for part in parts:
         assert part.service == "atoll-client"
         assert {one.name for one in of_round if one.parent == part.id} == CLIENT_STEPS
+
+
+def atoll(server: Server, *arguments: str) -> Any:
+    """What a command of the server's operator prints as JSON."""
+    command = [*ATOLL, *arguments, "--data", str(server.data), "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout)
+
+
+def test_a_deleted_run_gives_back_what_it_kept_and_stays_gone(serve: Serve, hire: Hire) -> None:
+    server = serve("forgetful", "--workers", "2")
+    hire(server).steady(SIZE)
+    kept, deleted = server.operator.submit(JOB, MODEL), server.operator.submit(KILLED_JOB, KILLED_MODEL)
+    for run in (kept, deleted):
+        server.operator.finished(run)
+    model, size_bytes = server.operator.model(kept), sum(array.nbytes for array in KILLED_MODEL.values())
+
+    (removed,) = atoll(server, "run", "delete", deleted, "--yes")["removed"][1:]
+    assert (removed["kind"], removed["run"]) == ("models", deleted)
+    assert removed["stored_bytes"] > 4 * size_bytes  # three models, two states of the optimiser: the upload is held
+    assert [one["run"] for one in atoll(server, "run", "list")] == [kept]
+    assert {one["run"] for one in atoll(server, "server", "storage")["held"]} == {"", kept}
+
+    server.kill()
+    server.start()
+    held = {one["kind"]: one for one in atoll(server, "server", "storage")["held"]}
+    assert "unnamed blobs" not in held
+    assert server.operator.model(kept) == model
+    server.operator.finished(server.operator.submit(KILLED_JOB, KILLED_MODEL))
 
 
 def metrics_of(server: Server) -> str:

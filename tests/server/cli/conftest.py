@@ -136,6 +136,14 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         del context
         return control_pb2.CancelRunResponse(summary=summary(control_pb2.RUN_STATUS_CANCELLED, reason=request.reason))
 
+    def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> Any:
+        self.asked.append(request)
+        if request.run == "rbusy":
+            detail = ErrorDetail("run.active", Fault.CALLER, "run rbusy is running", "cancel it first")
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
+        blobs = control_pb2.PrunedStorage(kind="models", run=request.run, count=2, stored_bytes=3_000_000)
+        return control_pb2.DeleteRunResponse(removed=[blobs])
+
     def GetRunModel(self, request: control_pb2.GetRunModelRequest, context: Context) -> Any:
         del context
         self.asked.append(request)
@@ -247,8 +255,8 @@ Invoke = Callable[..., Result]
 def invoke(fake: Fake) -> Invoke:
     """Runs a command against the fake server."""
 
-    def run(command: click.Command, *arguments: str) -> Result:
-        return CliRunner().invoke(command, [*arguments, "--insecure", "--server", fake.address])
+    def run(command: click.Command, *arguments: str, answer: str = "") -> Result:
+        return CliRunner().invoke(command, [*arguments, "--insecure", "--server", fake.address], input=answer)
 
     return run
 

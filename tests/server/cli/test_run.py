@@ -91,6 +91,24 @@ def test_steering(invoke: Invoke) -> None:
     assert "the run is not paused" in resumed.stderr
 
 
+def test_delete_asks_first(fake: Any, invoke: Invoke) -> None:
+    refused = invoke(run, "delete", "rabc", "rdef", answer="n\n")
+    assert refused.exit_code == 2
+    assert "Delete rabc, rdef for good? [y/N]" in refused.stderr
+    assert "nothing was deleted" in refused.stderr
+    assert not fake.control.asked
+    assert invoke(run, "delete", "rabc", answer="y\n").stdout == "run rabc is deleted: 3 MB removed\n"
+
+
+def test_several_runs_are_deleted_up_to_the_first_that_is_refused(invoke: Invoke) -> None:
+    result = invoke(run, "delete", "rdef", "latest", "rdef", "rbusy", "rxyz", "--yes", "--json")
+    assert result.exit_code == 1
+    assert "run rbusy is running\nWhat to do: cancel it first" in result.stderr
+    removed = {"kind": "models", "count": 2, "stored_bytes": 3_000_000}
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert found == [{"run": name, "removed": [{**removed, "run": name}]} for name in ("rdef", "rabc")]
+
+
 @pytest.mark.parametrize("breaks", [[], [1, 0, 1]])
 def test_model_fetches_and_goes_on_after_a_break(fake: Any, invoke: Invoke, tmp_path: Path, breaks: list[int]) -> None:
     fake.transfer.break_after = breaks

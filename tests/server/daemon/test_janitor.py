@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import Connection
 
 from atoll.server.daemon.evaluators import Evaluator
+from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.disk import Room
-from atoll.server.errors import StorageFullError
+from atoll.server.errors import StorageFullError, UnavailableError
 from atoll.server.rounds import Phase
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore, event_log, models, runs, snapshots
 from tests.server.daemon.federation import LAYOUT, Federation, job, opened, update_values
@@ -136,6 +137,30 @@ class TestTidy:
             monkeypatch.setattr(DirectoryBlobStore, "sweep", seen)
             await asyncio.wait_for(swept.wait(), 10.0)
             assert federation.coordinator.janitor._task is not None
+
+
+class TestDelete:
+    async def test_a_run_that_somebody_is_still_at_work_for_is_not_deleted_yet(self, tmp_path: Path) -> None:
+        async with opened(tmp_path / "data") as federation:
+            run = await finished(federation, job(), 1)
+            busy = Janitor(federation.services, StorageSettings(), lambda: [run])
+            with pytest.raises(UnavailableError, match="is just ending"):
+                await busy.delete_run(run)
+            assert await events_of(federation, run) > 0
+
+    async def test_its_uploads_and_blobs_go_but_not_those_that_are_held(self, tmp_path: Path) -> None:
+        async with opened(tmp_path / "data", keep_models=5) as federation:
+            run = await finished(federation, job(rounds=2), 2)
+            folder = federation.services.spool.root / run / "0.0"
+            folder.mkdir(parents=True)
+            (folder / "left.data").write_bytes(b"x" * 100)
+            initial, first, second = (one.blob for one in await federation.store.reader.run(models.listed, run))
+            assert federation.blobs() == {initial, first, second}
+            federation.services.leases.hold("somebody", first)
+            removed = {one.kind: one.count for one in await federation.coordinator.janitor.delete_run(run)}
+            assert (removed["uploads"], removed["models"]) == (1, 2)
+            assert federation.blobs() == {first}
+            assert federation.services.spool.runs() == []
 
 
 class TestBest:

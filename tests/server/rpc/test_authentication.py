@@ -39,6 +39,7 @@ CALLERS = {
         "PauseRun": OPERATOR,
         "ResumeRun": OPERATOR,
         "CancelRun": OPERATOR,
+        "DeleteRun": OPERATOR,
         "GetRunModel": OPERATOR,
         "CreateToken": OPERATOR,
         "ListTokens": OPERATOR,

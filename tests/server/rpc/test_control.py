@@ -214,7 +214,9 @@ class TestRuns:
         assert (live.members[0].accept_seconds, live.members[0].end_seconds) == (NEVER, NEVER)
         assert set(live.phase_seconds) == {"draw", "prepare"}
 
-    @pytest.mark.parametrize("name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "GetRunModel", "WatchRun"])
+    @pytest.mark.parametrize(
+        "name", ["GetRun", "PauseRun", "ResumeRun", "CancelRun", "DeleteRun", "GetRunModel", "WatchRun"]
+    )
     async def test_an_unknown_run_is_not_found(self, world: World, name: str) -> None:
         request = getattr(control_pb2, f"{name}Request")(run="rzzzzzzzzzzzz")
         call = getattr(world.operator.control, name)(request, timeout=WAIT_S)
@@ -266,6 +268,42 @@ class TestOrders:
         request = getattr(control_pb2, f"{name}Request")(run=run)
         call = getattr(world.operator.control, name)(request, timeout=WAIT_S)
         assert await refused_code(call) == ("FAILED_PRECONDITION", "run.ended")
+
+
+class TestDelete:
+    async def delete(self, world: World, run: str) -> dict[str, int]:
+        answer = await world.operator.control.DeleteRun(control_pb2.DeleteRunRequest(run=run), timeout=WAIT_S)
+        assert {one.run for one in answer.removed} <= {run}
+        return {one.kind: one.count for one in answer.removed}
+
+    async def test_what_a_run_kept_goes_and_others_keep_what_they_share_with_it(self, tmp_path: Path) -> None:
+        async with World(tmp_path / "data", keep_models=5) as world:
+            alice = await world.participant()
+            blobs = DirectoryBlobStore(world.config.data / "blobs")
+            first, second = await play(world, alice, rounds=2), await play(world, alice)
+            kept = {(await self.model(world, second, version)) for version in (0, 1)}
+            assert (
+                len(set(blobs.names()) - kept) == 1
+            )  # both runs have the initial model, and come to the same next one
+            assert (await self.delete(world, first))["models"] == 1
+            assert set(blobs.names()) == kept
+            assert await refused_code(self.delete(world, first)) == ("NOT_FOUND", "run.missing")
+            listed = await world.operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
+            assert [run.run for run in listed.runs] == [second]
+            assert (await summary(world, second)).status == FINISHED
+
+    async def model(self, world: World, run: str, version: int) -> str:
+        request = control_pb2.GetRunModelRequest(run=run, round=version)
+        return (await world.operator.control.GetRunModel(request, timeout=WAIT_S)).model.blob
+
+    async def test_a_run_in_work_is_refused_with_what_to_do_first(self, world: World) -> None:
+        run = await world.submit()
+        found = await refusal(self.delete(world, run))
+        assert found.status.name == "FAILED_PRECONDITION"
+        assert found.detail is not None
+        assert (found.detail.code, found.detail.remedy) == ("run.active", f"cancel it first: atoll run cancel {run}")
+        await world.operator.control.CancelRun(control_pb2.CancelRunRequest(run=run), timeout=WAIT_S)
+        assert (await self.delete(world, run))["events"] > 0
 
 
 class TestWatch:

@@ -599,6 +599,37 @@ class CancelRunResponse(google.protobuf.message.Message):
 Global___CancelRunResponse: typing_extensions.TypeAlias = CancelRunResponse
 
 @typing.final
+class DeleteRunRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["run", b"run"]) -> None: ...
+
+Global___DeleteRunRequest: typing_extensions.TypeAlias = DeleteRunRequest
+
+@typing.final
+class DeleteRunResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REMOVED_FIELD_NUMBER: builtins.int
+    @property
+    def removed(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PrunedStorage]: ...
+    def __init__(
+        self,
+        *,
+        removed: collections.abc.Iterable[Global___PrunedStorage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["removed", b"removed"]) -> None: ...
+
+Global___DeleteRunResponse: typing_extensions.TypeAlias = DeleteRunResponse
+
+@typing.final
 class GetRunModelRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

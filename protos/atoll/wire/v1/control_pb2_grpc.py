@@ -74,6 +74,11 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.FromString,
                 _registered_method=True)
+        self.DeleteRun = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/DeleteRun',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunResponse.FromString,
+                _registered_method=True)
         self.GetRunModel = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/GetRunModel',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetRunModelRequest.SerializeToString,
@@ -164,6 +169,13 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteRun(self, request, context):
+        """Forget a run that has ended: its record, its log, and the models that no other run has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRunModel(self, request, context):
         """Layout and blob of a released model; its bytes come through TransferService.
         """
@@ -250,6 +262,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.CancelRun,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.SerializeToString,
+            ),
+            'DeleteRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteRun,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunResponse.SerializeToString,
             ),
             'GetRunModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRunModel,
@@ -503,6 +520,33 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/CancelRun',
             atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.CancelRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/DeleteRun',
+            atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.DeleteRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -153,6 +153,22 @@ _ControlServiceCancelRunType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceDeleteRunType = typing_extensions.TypeVar(
+    '_ControlServiceDeleteRunType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.DeleteRunRequest,
+        atoll.wire.v1.control_pb2.DeleteRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.DeleteRunRequest,
+        atoll.wire.v1.control_pb2.DeleteRunResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.DeleteRunRequest,
+        atoll.wire.v1.control_pb2.DeleteRunResponse,
+    ],
+)
+
 _ControlServiceGetRunModelType = typing_extensions.TypeVar(
     '_ControlServiceGetRunModelType',
     grpc.UnaryUnaryMultiCallable[
@@ -265,7 +281,7 @@ _ControlServicePruneStorageType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -299,6 +315,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.CancelRunRequest,
             atoll.wire.v1.control_pb2.CancelRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.DeleteRunRequest,
+            atoll.wire.v1.control_pb2.DeleteRunResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetRunModelRequest,
@@ -365,6 +385,10 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.CancelRunResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.DeleteRunRequest,
+            atoll.wire.v1.control_pb2.DeleteRunResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetRunModelRequest,
             atoll.wire.v1.control_pb2.GetRunModelResponse,
         ],
@@ -411,6 +435,9 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     ResumeRun: _ControlServiceResumeRunType
 
     CancelRun: _ControlServiceCancelRunType
+
+    DeleteRun: _ControlServiceDeleteRunType
+    """Forget a run that has ended: its record, its log, and the models that no other run has."""
 
     GetRunModel: _ControlServiceGetRunModelType
     """Layout and blob of a released model; its bytes come through TransferService."""
@@ -460,6 +487,10 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.CancelRunRequest,
         atoll.wire.v1.control_pb2.CancelRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.DeleteRunRequest,
+        atoll.wire.v1.control_pb2.DeleteRunResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.GetRunModelRequest,
@@ -549,6 +580,14 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.CancelRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.CancelRunResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CancelRunResponse]]: ...
+
+    @abc.abstractmethod
+    def DeleteRun(
+        self,
+        request: atoll.wire.v1.control_pb2.DeleteRunRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.DeleteRunResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.DeleteRunResponse]]:
+        """Forget a run that has ended: its record, its log, and the models that no other run has."""
 
     @abc.abstractmethod
     def GetRunModel(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from atoll.wire.layout import Layout
 
 CALL_TIMEOUT_S = 30.0
+DELETE_TIMEOUT_S = 300.0
+"""A long run with many participants has millions of rows."""
 SLOWEST_BYTES_PER_S = 256 * 1024
 """A transfer slower than this is given up."""
 
@@ -74,7 +76,7 @@ class ControlClient:
     def prune(self, *, dry_run: bool) -> tuple[control.Pruned, ...]:
         """Have the server remove what nothing needs, or tell what that would be."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
-        return control.pruned_of(self._call(self._control.PruneStorage, request))
+        return control.pruned_of(self._call(self._control.PruneStorage, request).pruned)
 
     def create_tokens(self, organisation: str, kind: str, lifetime_s: float, count: int) -> control.NewTokens:
         """Mint one-time join tokens; ``kind`` is edge or silo."""
@@ -141,6 +143,11 @@ class ControlClient:
         """End a run now."""
         request = control_pb2.CancelRunRequest(run=run, reason=reason)
         return control.run_of(self._call(self._control.CancelRun, request).summary)
+
+    def delete(self, run: str) -> tuple[control.Pruned, ...]:
+        """Forget a run that has ended; what was removed."""
+        answer = self._call(self._control.DeleteRun, control_pb2.DeleteRunRequest(run=run), DELETE_TIMEOUT_S)
+        return control.pruned_of(answer.removed)
 
     def submit(self, job_toml: bytes, file_name: str, layout: Layout, blob: str) -> str:
         """Begin a run from an uploaded model; returns its id."""

@@ -133,6 +133,24 @@ def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool
 
 
 @run.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@connected
+def delete(client: ControlClient, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
+    """Forget runs that have ended, for good: their records, logs and models, but for models that other runs have."""
+    found = dict.fromkeys(find_run(client, run_id) for run_id in run_ids)
+    if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
+        raise BadInputError("nothing was deleted")
+    for one in found:
+        removed = client.delete(one)
+        if json_output:
+            print_json({"run": one, "removed": removed}, line=True)
+        else:
+            click.echo(f"run {one} is deleted: {size(sum(item.stored_bytes for item in removed))} removed")
+
+
+@run.command()
 @run_argument
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The safetensors file."

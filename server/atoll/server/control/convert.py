@@ -146,9 +146,9 @@ def server_info_of(message: control_pb2.GetServerInfoResponse) -> ServerInfo:
     )
 
 
-def pruned_of(message: control_pb2.PruneStorageResponse) -> tuple[Pruned, ...]:
+def pruned_of(messages: Iterable[control_pb2.PrunedStorage]) -> tuple[Pruned, ...]:
     """What was removed."""
-    return tuple(Pruned(one.kind, one.run, one.count, one.stored_bytes) for one in message.pruned)
+    return tuple(Pruned(one.kind, one.run, one.count, one.stored_bytes) for one in messages)
 
 
 def _rounds(messages: Iterable[control_pb2.RoundSummary]) -> tuple[Round, ...]:

@@ -6,21 +6,23 @@
 | event log and snapshots of a run | ``keep_ended_days`` after its end |
 | models and optimiser states | see ``stores.models.to_keep`` |
 | blobs that no row names | an hour after they were made: they may be somebody's next model |
+| an ended run with all that is its own | when an operator says so (``delete_run``), never by itself |
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.storage_settings import StorageSettings
-from atoll.server.errors import ServerError
-from atoll.server.stores import event_log, models, runs, snapshots
+from atoll.server.errors import ConflictError, ServerError, UnavailableError
+from atoll.server.rounds import RunStatus
+from atoll.server.stores import deletion, event_log, models, runs, snapshots
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,31 @@ class Janitor:
             log.info("storage: removed %d things, %d bytes", sum(one.count for one in found), total)
         return tuple(found)
 
+    async def delete_run(self, run: str) -> tuple[Pruned, ...]:
+        """Forget a run that has ended: its rows, its uploads, and the blobs that nothing else names or holds.
+
+        Its events go first, page by page, as they would in time; all else of it in one transaction. If the server dies
+        in between, blobs are left that no row names: they go with the next start.
+
+        Raises:
+            RecordMissingError: no such run.
+            ConflictError: if it has not ended.
+            UnavailableError: if it is just ending.
+        """
+        services = self._services
+        async with self._turn:
+            await services.reader.run(_require_ended, run)
+            if run in set(self._active()):  # its end is durable, but not yet known to all that were at work for it
+                raise UnavailableError("run.ending", f"run {run} is just ending", "try again", retry_after_s=0.1)
+            held = await services.reader.run(event_log.held, run)
+            while await services.writer.run(_prune_page, run):
+                pass
+            named = await services.writer.run(_delete_ended, run)
+            uploads = await self._drop_uploads(run, dry_run=False)
+            blobs = Pruned("models", run, *await self._remove_spare(named))
+        removed = (Pruned("events", run, held.count, held.stored_bytes), uploads, blobs)
+        return tuple(one for one in removed if one.count)
+
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.sweep_s)
@@ -93,14 +120,15 @@ class Janitor:
 
     async def _uploads(self, *, dry_run: bool) -> list[Pruned]:
         """Uploads of runs that have ended."""
-        services, found = self._services, []
-        for run in await services.call(services.spool.runs):
-            if run not in set(self._active()):
-                held = await services.call(services.spool.held, run)
-                if not dry_run:
-                    await services.call(services.spool.drop_run, run)
-                found.append(Pruned("uploads", run, held.files, held.stored_bytes))
-        return found
+        held = await self._services.call(self._services.spool.runs)
+        return [await self._drop_uploads(run, dry_run=dry_run) for run in held if run not in set(self._active())]
+
+    async def _drop_uploads(self, run: str, *, dry_run: bool) -> Pruned:
+        services = self._services
+        held = await services.call(services.spool.held, run)
+        if not dry_run:
+            await services.call(services.spool.drop_run, run)
+        return Pruned("uploads", run, held.files, held.stored_bytes)
 
     async def _events(self, *, dry_run: bool) -> list[Pruned]:
         """The logs of runs that ended long ago."""
@@ -134,6 +162,34 @@ class Janitor:
         if not dry_run:
             await services.call(services.blobs.sweep)
         return [Pruned("models", "", len(spare), sum(spare.values()))] if spare else []
+
+    async def _remove_spare(self, names: Collection[str]) -> tuple[int, int]:
+        """Remove those of these blobs that nothing names or holds; how many that were, and their bytes."""
+        services = self._services
+        there = await services.call(lambda: {name: services.blobs.facts(name) for name in names})
+        spare: list[int] = []
+
+        def work(connection: Connection) -> None:
+            unnamed = models.unnamed(connection, names) - services.leases.held(services.clock())
+            for name in sorted(unnamed):
+                facts = there[name]
+                if facts is not None and services.blobs.set_aside(name):
+                    spare.append(facts.stored_bytes)
+
+        await services.writer.run(work)
+        await services.call(services.blobs.sweep)
+        return len(spare), sum(spare)
+
+
+def _require_ended(connection: Connection, run: str) -> None:
+    status = runs.get(connection, run).status
+    if not RunStatus(status).ended:
+        raise ConflictError("run.active", f"run {run} is {status}", f"cancel it first: atoll run cancel {run}")
+
+
+def _delete_ended(connection: Connection, run: str) -> frozenset[str]:
+    _require_ended(connection, run)
+    return deletion.delete_run(connection, run)
 
 
 def _prune_page(connection: Connection, run: str) -> bool:

@@ -46,7 +46,8 @@ class StorageSettings(BaseModel):
             ge=0,
             le=36_500,
             description="Days after which the event log of an ended run, and its models but for the first, the best "
-            "and the last, are removed. What `atoll run show` and `report` need stays.",
+            "and the last, are removed. These, and what `atoll run show` and `report` need, stay until "
+            "`atoll run delete`.",
         ),
     ] = 30.0
     sweep_s: Annotated[

@@ -16,6 +16,7 @@ import atoll.server
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
+from atoll.server.daemon.janitor import Pruned
 from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.rounds import Phase
@@ -192,6 +193,13 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
         _tell_order(request.run, "cancelled", operator, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
+    async def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> control_pb2.DeleteRunResponse:
+        """Forget a run that has ended."""
+        operator = await self._authenticator.operator(context)
+        removed = await self._coordinator.janitor.delete_run(request.run)
+        _tell_order(request.run, "deleted", operator)
+        return control_pb2.DeleteRunResponse(removed=map(_pruned, removed))
+
     async def GetRunModel(
         self, request: control_pb2.GetRunModelRequest, context: Context
     ) -> control_pb2.GetRunModelResponse:
@@ -250,12 +258,7 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
         found = await self._coordinator.janitor.tidy(dry_run=request.dry_run)
         if not request.dry_run:
             log.info("storage pruned by operator %s", operator)
-        return control_pb2.PruneStorageResponse(
-            pruned=[
-                control_pb2.PrunedStorage(kind=one.kind, run=one.run, count=one.count, stored_bytes=one.stored_bytes)
-                for one in found
-            ]
-        )
+        return control_pb2.PruneStorageResponse(pruned=map(_pruned, found))
 
     def _waits(self, active: ActiveRun | None) -> str:
         """What a run in work cannot go on without; empty if it goes on."""
@@ -299,6 +302,10 @@ def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundS
 def _tell_order(run: str, done: str, operator: str, reason: str = "") -> None:
     known = {"run": run}
     log.info("run %s %s by operator %s%s", run, done, operator, f": {one_line(reason)}" if reason else "", extra=known)
+
+
+def _pruned(one: Pruned) -> control_pb2.PrunedStorage:
+    return control_pb2.PrunedStorage(kind=one.kind, run=one.run, count=one.count, stored_bytes=one.stored_bytes)
 
 
 def _write_chunk(

@@ -10,6 +10,7 @@ connection and give or take frozen records, so that several can share one transa
 from atoll.server.stores import (
     certificates,
     charges,
+    deletion,
     event_log,
     history,
     models,
@@ -88,6 +89,7 @@ __all__ = [
     "Writer",
     "certificates",
     "charges",
+    "deletion",
     "event_log",
     "history",
     "models",
