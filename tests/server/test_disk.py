@@ -1,6 +1,8 @@
 import errno
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,6 +86,29 @@ class TestSpare:
         with pytest.raises(StorageFullError, match=r"has 5\.0 MiB free"):
             room.require("it", 2 * MIB)
         assert spare.size == 0
+
+    def test_who_comes_while_it_is_given_back_is_not_refused(self, tmp_path: Path, disk: SimpleNamespace) -> None:
+        """Two threads find the disk short: only one of them gets to remove each file."""
+        clearing, go_on = threading.Event(), threading.Event()
+
+        class Slow(Kept):
+            def clear(self) -> None:
+                size, self.size = self.size, 0
+                if size:
+                    clearing.set()
+                    assert go_on.wait(30)
+                    self.disk.free += size
+
+        room = Room(tmp_path, 4 * MIB, [Slow(disk, 6 * MIB)])
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(room.require, "it", 6 * MIB)
+            assert clearing.wait(30)
+            second = threads.submit(room.require, "it", 6 * MIB)
+            done, _ = wait([second], timeout=0.2)
+            go_on.set()
+            first.result(30)
+            second.result(30)
+        assert not done
 
     def test_what_cannot_be_given_back_is_no_room(
         self, tmp_path: Path, disk: SimpleNamespace, caplog: pytest.LogCaptureFixture

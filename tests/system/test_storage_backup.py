@@ -12,7 +12,7 @@ import pytest
 
 from tests.system.conftest import Hire, Serve
 from tests.system.processes import ATOLL, WAIT_S
-from tests.system.reference import JOB, MODEL, ROUNDS, SIZE
+from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL, ROUNDS, SIZE
 
 pytestmark = pytest.mark.system
 
@@ -26,14 +26,17 @@ def atoll(*arguments: str) -> dict[str, Any]:
 
 
 def test_backed_up_in_mid_round_destroyed_and_restored_the_run_ends(
-    serve: Serve, hire: Hire, tmp_path: Path, reference_model: bytes
+    serve: Serve, hire: Hire, tmp_path: Path, killed_undisturbed: bytes
 ) -> None:
-    """The open round's uploads are not in the back-up: it is tried again, and the model is the same to the bit."""
+    """The open round's uploads are not in the back-up: it is tried again, and the model is the same to the bit.
+
+    The model is of several chunks: blobs and spool files are worth writing over, and models are linked, not copied.
+    """
     server, held_round = serve("first"), 1
     crew = hire(server)
     done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]
     at_work = crew.start("Held", index=2, rounds=[held_round])
-    run = server.operator.submit(JOB, MODEL)
+    run = server.operator.submit(KILLED_JOB, KILLED_MODEL)
     at_work.wait("held", round=held_round)
     for client in done:
         client.wait("reported", round=held_round)
@@ -50,11 +53,11 @@ def test_backed_up_in_mid_round_destroyed_and_restored_the_run_ends(
     at_work.go()
 
     server.operator.finished(run)
-    assert server.operator.model(run) == reference_model
+    assert server.operator.model(run) == killed_undisturbed
     shown = server.operator.rounds(run)
     assert [(seen.round, seen.attempt, seen.phase) for seen in shown if seen.phase == "released"] == [
         (0, 0, "released"),
-        *((at, int(at == held_round), "released") for at in range(1, ROUNDS)),
+        *((at, int(at == held_round), "released") for at in range(1, KILLED_ROUNDS)),
     ]
     (lost,) = [seen for seen in shown if seen.phase == "abandoned"]
     assert "rejected" in {member.status for member in lost.members}

@@ -1,7 +1,8 @@
 """A disk that fills up, that does not write, that forgets or lies: a clear error or a clean resume, never a wrong sum.
 
 Each run here ends with the very bits of an undisturbed one, or fails and says why; nobody sees a traceback, and no
-participant a path of the server's. The first of each kind of fault is always played, ``--every-fault`` plays all.
+participant a path of the server's. Most of their updates are of several chunks, so that spool and blobs have real
+files. The first of each kind of fault is always played, ``--every-fault`` plays all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.system.conftest import Hire
 from tests.system.disks import MIB, Faults, SmallDisk, compiler, namespaces
 from tests.system.operators import Sight
 from tests.system.processes import ATOLL, WAIT_S, Nursery
-from tests.system.reference import JOB, MODEL, SIZE
+from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
 from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
@@ -66,7 +67,7 @@ def held_in_a_round(server: Server, hire: Hire) -> tuple[str, list[Client]]:
         crew.start("Held", "--log-level", "warning", index=index, rounds=[HELD_ROUND], obey=False)
         for index in range(SIZE)
     ]
-    run = server.operator.submit(JOB, MODEL)
+    run = server.operator.submit(KILLED_JOB, KILLED_MODEL)
     for client in clients:
         client.wait("held", round=HELD_ROUND)
     return run, clients
@@ -82,9 +83,9 @@ def assert_nobody_saw_the_inside(server: Server, clients: list[Client]) -> None:
 
 @needs_mounts
 class TestFull:
-    def test_a_full_disk_is_waited_for_and_seen(self, server: Server, hire: Hire, reference_model: bytes) -> None:
+    def test_a_full_disk_is_waited_for_and_seen(self, server: Server, hire: Hire, killed_undisturbed: bytes) -> None:
         """First only the reserve is left: uploads are refused. Then nothing: the database cannot write. Then room."""
-        disk = SmallDisk(server, 40)
+        disk = SmallDisk(server, 160)
         server.start()
         run, clients = held_in_a_round(server, hire)
         disk.fill(leave_bytes=4 * MIB)
@@ -96,7 +97,7 @@ class TestFull:
             client.go()
         disk.free()
         server.operator.finished(run)
-        assert server.operator.model(run) == reference_model
+        assert server.operator.model(run) == killed_undisturbed
         assert "no room for updates: the server's disk has" in clients[0].process.log
         assert_nobody_saw_the_inside(server, clients)
 
@@ -185,7 +186,7 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
 @needs_compiler
 @pytest.mark.parametrize("fault", some_of(FAILING, "nothing can be synced"))
 def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
-    server: Server, hire: Hire, tmp_path: Path, reference_model: bytes, fault: str
+    server: Server, hire: Hire, tmp_path: Path, killed_undisturbed: bytes, fault: str
 ) -> None:
     faults = Faults(server, tmp_path)
     server.start()
@@ -196,7 +197,7 @@ def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
     until_logged(server, FAILING[fault][0])
     faults.end()
     server.operator.finished(run)
-    assert server.operator.model(run) == reference_model
+    assert server.operator.model(run) == killed_undisturbed
     assert_nobody_saw_the_inside(server, clients)
 
 
@@ -217,38 +218,63 @@ Damage = Callable[[Path, int], None]
 DAMAGES: dict[str, Damage] = {"flipped": flip_bits, "cut short": cut, "gone": lambda path, _seed: path.unlink()}
 
 
+PAYLOADS, INDEXES, RECORDS = "*/*.data", "*/*.index", "*.committed"
+"""Files of one upload, in its participant's folder."""
+
+
+def damage(paths: Iterable[Path], kind: str) -> None:
+    """Damage these files; there must be one at least."""
+    found = sorted(paths)
+    assert found
+    for seed, path in enumerate(found):
+        DAMAGES[kind](path, seed)
+
+
+def newest_model(server: Server) -> Path:
+    """The blob of the newest model. Those of the optimiser's states have twice its bytes."""
+    blobs = list((server.data / "blobs").glob("??/*"))
+    largest = max(path.stat().st_size for path in blobs)
+    return max((path for path in blobs if path.stat().st_size < largest), key=lambda path: path.stat().st_mtime_ns)
+
+
 class TestDamage:
-    """What lies on the disk of a server that is down is not what it wrote."""
+    """What lies on the disk of a server that is down is not what it wrote; one kind of file at a time."""
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
+    @pytest.mark.parametrize("files", [PAYLOADS, RECORDS])
     def test_a_damaged_update_is_left_out_and_its_round_tried_again(
-        self, server: Server, hire: Hire, reference_model: bytes, kind: str
+        self, server: Server, hire: Hire, killed_undisturbed: bytes, files: str, kind: str
     ) -> None:
-        server.start()
-        run, clients = held_in_a_round(server, hire)
-        for client in clients[:-1]:
-            client.go()
-            client.wait("reported", round=HELD_ROUND)
-        server.kill()
-        for seed, path in enumerate(sorted((server.data / "spool").rglob("*.*"))):
-            if path.is_file():
-                DAMAGES[kind](path, seed)
+        run, clients = self._all_but_one_reported(server, hire)
+        damage((server.data / "spool" / run / f"{HELD_ROUND}.0").glob(f"*/{files}"), kind)
         server.start()
         clients[-1].go()  # it still works at the attempt that is over
         for client in clients:
             client.wait("held", round=HELD_ROUND, attempt=1)
             client.go()
         server.operator.finished(run)
-        assert server.operator.model(run) == reference_model
+        assert server.operator.model(run) == killed_undisturbed
+        assert_nobody_saw_the_inside(server, clients)
+
+    @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
+    def test_what_only_served_to_receive_an_update_is_not_missed(
+        self, server: Server, hire: Hire, killed_undisturbed: bytes, kind: str
+    ) -> None:
+        """An index tells what has come; an update that is acknowledged has a record of its own."""
+        run, clients = self._all_but_one_reported(server, hire)
+        damage((server.data / "spool" / run / f"{HELD_ROUND}.0").glob(f"*/{INDEXES}"), kind)
+        server.start()
+        clients[-1].go()
+        server.operator.finished(run)
+        assert server.operator.model(run) == killed_undisturbed
+        assert {seen.attempt for seen in server.operator.rounds(run)} == {0}
         assert_nobody_saw_the_inside(server, clients)
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
     def test_a_damaged_model_fails_the_run_and_says_so(self, server: Server, hire: Hire, kind: str) -> None:
-        server.start()
-        run, clients = held_in_a_round(server, hire)
+        run, clients = held_in_a_round(server.start(), hire)
         server.kill()
-        for seed, path in enumerate(sorted((server.data / "blobs").glob("??/*"))):
-            DAMAGES[kind](path, seed)
+        damage([newest_model(server)], kind)
         server.start()
         for client in clients:
             client.go()
@@ -256,6 +282,16 @@ class TestDamage:
         assert "failed" in str(ended.reason) or "blob" in ended.reason, ended
         assert ended.rounds_released == HELD_ROUND
         assert_nobody_saw_the_inside(server, clients)
+
+    @staticmethod
+    def _all_but_one_reported(server: Server, hire: Hire) -> tuple[str, list[Client]]:
+        """A run whose server was killed when only the last member of a round had not reported; its id, the members."""
+        run, clients = held_in_a_round(server.start(), hire)
+        for client in clients[:-1]:
+            client.go()
+            client.wait("reported", round=HELD_ROUND)
+        server.kill()
+        return run, clients
 
     @pytest.mark.parametrize("kind", some_of(["flipped", "cut short"], "flipped"))
     def test_a_damaged_database_is_not_served(self, server: Server, hire: Hire, kind: str) -> None:

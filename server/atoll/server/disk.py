@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 from atoll.server.errors import StorageError, StorageFullError
@@ -98,6 +99,7 @@ class Room:
     def __init__(self, path: Path, reserve_bytes: int, spare: Sequence[Spare] = ()) -> None:
         self._path = path
         self._spare = spare
+        self._clearing = Lock()
         self.reserve_bytes = reserve_bytes
 
     @property
@@ -125,12 +127,13 @@ class Room:
         return self._shortage(needed_bytes, counting_spare=True)
 
     def make_room(self) -> None:
-        """Give back what is spare."""
-        for spare in self._spare:
-            try:
-                spare.clear()
-            except OSError as error:
-                log.warning("what is spare on the disk could not be removed: %s", error)
+        """Give back what is spare; waits for another thread that is just doing so."""
+        with self._clearing:
+            for spare in self._spare:
+                try:
+                    spare.clear()
+                except OSError as error:
+                    log.warning("what is spare on the disk could not be removed: %s", error)
 
     def _shortage(self, needed_bytes: int, *, counting_spare: bool) -> str:
         try:
