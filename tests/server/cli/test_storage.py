@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from atoll.server.cli.errors import UnreachableError
 from atoll.server.cli.server import server
 from atoll.server.cli.storage import prune, storage
 from atoll.server.ingest.spool import Spool
@@ -77,3 +79,12 @@ def test_a_dry_run_only_tells(fake: Any, invoke: Callable[..., Result]) -> None:
     found = json.loads(invoke(prune, "--dry-run", "--json").stdout)
     assert fake.control.asked[0].dry_run
     assert found[0] == {"kind": "events", "run": "ra", "count": 7, "stored_bytes": 1000}
+
+
+def test_without_a_server_it_is_told_what_would_prune() -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else answers there
+        taken.bind(("127.0.0.1", 0))
+        result = CliRunner().invoke(prune, ["--insecure", "--server", f"127.0.0.1:{taken.getsockname()[1]}"])
+    assert result.exit_code == UnreachableError.exit_code
+    assert "What to do: only a running server prunes" in result.output
+    assert "atoll server start" in result.output

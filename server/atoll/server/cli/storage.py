@@ -8,9 +8,11 @@ import click
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import CommandError
+from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.output import json_option, print_json, print_table, size
 from atoll.server.errors import ServerError
+
+_NEEDS_SERVER = "only a running server prunes, and one does at its start: start it with `atoll server start`"
 
 
 @click.command()
@@ -61,7 +63,10 @@ def storage(*, data: Path, json_output: bool) -> None:
 @connected
 def prune(client: ControlClient, *, dry_run: bool, json_output: bool) -> None:
     """Have a running server remove what nothing needs any more; it does so by itself from time to time."""
-    found = client.prune(dry_run=dry_run)
+    try:
+        found = client.prune(dry_run=dry_run)
+    except UnreachableError as error:
+        raise UnreachableError(error.message, f"{_NEEDS_SERVER}; {error.remedy}") from error
     if json_output:
         print_json(found)
         return

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import grpc.aio
 from grpc_health.v1._async import HealthServicer
-from sqlalchemy import Connection
 
 from atoll.server.aggregation import warm
 from atoll.server.backup import last_restoration
@@ -24,10 +23,11 @@ from atoll.server.daemon.evaluators import load_evaluators
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
+from atoll.server.daemon.operator_file import OperatorFile
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
-from atoll.server.identity import OPERATOR_FILE, Authority, CredentialError, OperatorCredential, Peer, PeerError
+from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.admission import Admission
@@ -38,7 +38,7 @@ from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
-from atoll.server.stores import Store, certificates
+from atoll.server.stores import Store
 from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
@@ -54,11 +54,9 @@ from atoll.wire.v1.enrolment_pb2_grpc import (
 
 log = logging.getLogger(__name__)
 
-OPERATOR_NAME = "admin"
 LOCAL_NODE = "main"
 THREADS = 8
 COME_BACK_S = 2.0
-_RENEW_OPERATOR_S = 30 * 86_400.0
 
 _MAIN_SERVICES = (
     "atoll.wire.v1.ParticipationService",
@@ -249,7 +247,12 @@ class Daemon:
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
         ]
-        operator = None if config.insecure else await self._operator_file(services, authority, main_address)
+        operator = None
+        if not config.insecure:
+            operator = config.data / OPERATOR_FILE
+            file = OperatorFile(operator, main_address, authority, services.writer, services.reader, self._clock)
+            await file.start()
+            self._closing.push_async_callback(file.stop)
         return Addresses(main_address, enrol_address, transfer_address, operator)
 
     async def _add_transfer(
@@ -279,36 +282,3 @@ class Daemon:
         self._closing.push_async_callback(workers.stop)
         port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
         return f"{self._config.advertised_host}:{port}"
-
-    async def _operator_file(self, services: Services, authority: Authority, address: str) -> Path:
-        """The operator's credential in the data directory: made on first start, renewed a month before it ends."""
-        path = self._config.data / OPERATOR_FILE
-        now = self._clock()
-        if await self._is_kept(services, authority, address, path):
-            return path
-        identity = authority.issue_operator(OPERATOR_NAME, now=now)
-
-        def work(connection: Connection) -> None:
-            certificates.add(connection, identity.issued.peer, issued_at=now)
-
-        await services.writer.run(work)
-        OperatorCredential(
-            name=OPERATOR_NAME,
-            address=address,
-            ca_certificate=authority.certificate_pem.decode(),
-            certificate=identity.issued.pem.decode(),
-            key=identity.key_pem.decode(),
-        ).write(path)
-        return path
-
-    async def _is_kept(self, services: Services, authority: Authority, address: str, path: Path) -> bool:
-        """Whether the credential on disk is of this authority and database, and good for a while."""
-        try:
-            kept = OperatorCredential.read(path)
-            peer = Peer.from_pem(kept.certificate.encode())
-        except (CredentialError, PeerError):
-            return False
-        known = await services.reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
-        same = kept.address == address and kept.ca_certificate == authority.certificate_pem.decode()
-        in_force = known is not None and known.revoked_at is None
-        return same and in_force and peer.not_after - self._clock() > _RENEW_OPERATOR_S
