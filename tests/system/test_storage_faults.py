@@ -7,10 +7,13 @@ files. The first of each kind of fault is always played, ``--every-fault`` plays
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
 import random
 import re
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -230,11 +233,13 @@ def damage(paths: Iterable[Path], kind: str) -> None:
         DAMAGES[kind](path, seed)
 
 
-def newest_model(server: Server) -> Path:
-    """The blob of the newest model. Those of the optimiser's states have twice its bytes."""
-    blobs = list((server.data / "blobs").glob("??/*"))
-    largest = max(path.stat().st_size for path in blobs)
-    return max((path for path in blobs if path.stat().st_size < largest), key=lambda path: path.stat().st_mtime_ns)
+def blobs_of_the_newest_model(server: Server) -> dict[str, Path]:
+    """Where model and optimiser states lie, as the database of a server that is down names them."""
+    with contextlib.closing(sqlite3.connect(server.data / "atoll.sqlite3")) as database:
+        query = "SELECT blob, optimiser_blobs FROM models ORDER BY version DESC LIMIT 1"
+        model, states = database.execute(query).fetchone()
+    named = {"model": model, **json.loads(states)}
+    return {what: server.data / "blobs" / name[:2] / name for what, name in named.items()}
 
 
 class TestDamage:
@@ -271,10 +276,11 @@ class TestDamage:
         assert_nobody_saw_the_inside(server, clients)
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
-    def test_a_damaged_model_fails_the_run_and_says_so(self, server: Server, hire: Hire, kind: str) -> None:
+    @pytest.mark.parametrize("blob", ["model", "momentum"])
+    def test_a_damaged_model_fails_the_run_and_says_so(self, server: Server, hire: Hire, blob: str, kind: str) -> None:
         run, clients = held_in_a_round(server.start(), hire)
         server.kill()
-        damage([newest_model(server)], kind)
+        damage([blobs_of_the_newest_model(server)[blob]], kind)
         server.start()
         for client in clients:
             client.go()
