@@ -98,6 +98,10 @@ class TestFull:
         disk.fill(leave_bytes=0)
         for client in clients[1:]:
             client.go()
+        with pytest.raises(Exception, match="full"):
+            server.operator.pause(run)
+        until_logged(server, "pause_requested not stored")
+        server.operator.until(run, says("uploads are refused: the server's disk has 0.0 MiB free"), "refusing uploads")
         disk.free()
         server.operator.finished(run)
         assert server.operator.model(run) == killed_undisturbed
@@ -188,9 +192,11 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
 
 @needs_compiler
 @pytest.mark.parametrize("fault", some_of(FAILING, "nothing can be synced"))
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
-    server: Server, hire: Hire, tmp_path: Path, killed_undisturbed: bytes, fault: str
+    server: Server, hire: Hire, tmp_path: Path, killed_undisturbed: bytes, fault: str, workers: str
 ) -> None:
+    server.options = (*server.options, "--workers", workers)
     faults = Faults(server, tmp_path)
     server.start()
     run, clients = held_in_a_round(server, hire)
