@@ -32,7 +32,7 @@ def fill(data: Path) -> list[str]:
     """A server's data: a run with three models, the newest with a state; a spare blob; an upload. The blobs' names."""
     store = Store.open(data)
     names = [put(store, bytes([number]) * 10_000) for number in range(5)]
-    row = runs.Run(RUN, "digits", job().decode(), "d", b"", names[0], names[2], 5, "running", "admin", NOW)
+    row = runs.Run(RUN, "digits", job().decode(), b"", names[0], names[2], 5, "running", "admin", NOW)
 
     def work(connection: Connection) -> None:
         runs.add(connection, row)
@@ -194,7 +194,7 @@ def test_the_copy_is_of_one_moment_while_others_write(data: Path, tmp_path: Path
     def pair(connection: Connection, number: int) -> None:
         for half in ("a", "b"):
             name = f"r{number}{half}"
-            row = runs.Run(name, "x", "", "d", b"", "0", "0", 1, "finished", "a", NOW, finished_at=1.0)
+            row = runs.Run(name, "x", "", b"", "0", "0", 1, "finished", "a", NOW, finished_at=1.0)
             runs.add(connection, row)
 
     writes = [store.writer.submit(pair, number) for number in range(3000)]

@@ -396,13 +396,57 @@ class TestRestart:
             await federation.state(run, is_open)
             spool = federation.services.spool
             (await federation.client("alice")).spool(Key(run=run), update_values(1))
-        with sqlite3.connect(tmp_path / "data" / "atoll.sqlite3") as database:
-            assert database.execute(damage).rowcount == 1
-        database.close()
+        damage_database(tmp_path / "data", damage)
         with pytest.raises(CorruptDataError, match=told):
             async with opened(tmp_path / "data"):
                 pass
         assert spool.runs() == [run]
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "UPDATE runs SET job_toml = replace(job_toml, 'size = ', 'size = 1')",
+            "UPDATE runs SET job_toml = CAST(x'ff' AS TEXT)",
+            "UPDATE runs SET layout = substr(layout, 2)",
+            "UPDATE runs SET initial_model = substr(initial_model, 2) || 'a'",
+        ],
+    )
+    async def test_a_run_is_not_resumed_with_another_job_or_model(self, tmp_path: Path, damage: str) -> None:
+        async with opened(tmp_path / "data") as federation:
+            await federation.submit(job())
+        damage_database(tmp_path / "data", damage)
+        with pytest.raises(CorruptDataError) as refused:
+            async with opened(tmp_path / "data"):
+                pass
+        assert refused.value.detail.code == "store.damaged"
+        assert "restore the data directory from a back-up" in refused.value.detail.remedy
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "DELETE FROM models WHERE version = 1",
+            "UPDATE models SET optimiser_blobs = '{}' WHERE version = 1",
+        ],
+    )
+    async def test_a_run_does_not_go_on_from_another_model(self, tmp_path: Path, damage: str) -> None:
+        async with opened(tmp_path / "data") as federation:
+            (alice,) = await federation.clients("alice")
+            run = await federation.submit(job(rounds=2) + b'[optimiser]\nname = "fedadam"\n')
+            await alice.report((await alice.next("participate")).key, update_values(1))
+            await federation.state(run, lambda state: is_open(state) and state.version == 1)
+        damage_database(tmp_path / "data", damage)
+        async with opened(tmp_path / "data") as federation:
+            (alice,) = await federation.clients("alice")
+            await alice.report((await alice.next("participate")).key, update_values(2))
+            row = await federation.ended(run)
+        assert row.status == "failed"
+        assert "not on record" in row.reason or "model 1 of run" in row.reason
+
+
+def damage_database(data: Path, statement: str) -> None:
+    """Change one row while no server uses it."""
+    with contextlib.closing(sqlite3.connect(data / "atoll.sqlite3")) as database, database:
+        assert database.execute(statement).rowcount == 1
 
 
 async def test_nobody_is_answered_before_all_runs_are_resumed(federation: Federation) -> None:

@@ -82,7 +82,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     opened = Store.open(tmp_path / "data")
 
     def fill(connection: Connection) -> None:
-        runs.add(connection, runs.Run(RUN, "test", "", "d", b"", "m0", "m0", 1, "submitted", "admin", 1.0))
+        runs.add(connection, runs.Run(RUN, "test", "", b"", "m0", "m0", 1, "submitted", "admin", 1.0))
         for name in (ALICE, BOB):
             participants.add(connection, participants.Participant(name, "acme", ParticipantKind.EDGE, 1.0))
 

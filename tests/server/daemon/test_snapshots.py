@@ -59,7 +59,7 @@ class Log:
         def fill(connection: Connection) -> None:
             runs.add(
                 connection,
-                runs.Run(self.first.run_id, "t", "", "d", b"", "m0", "m0", 1, "submitted", "admin", 1.0),
+                runs.Run(self.first.run_id, "t", "", b"", "m0", "m0", 1, "submitted", "admin", 1.0),
             )
             for name in sorted(everyone):
                 participants.add(connection, participants.Participant(name, "acme", ParticipantKind.EDGE, 1.0))

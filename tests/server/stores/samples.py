@@ -18,7 +18,7 @@ class OpenStore(Protocol):
 
 
 def run(run_id: str = RUN, created_at: float = NOW) -> Run:
-    return Run(run_id, "digits", "rounds = 20", DIGEST, b"layout\x00", DIGEST, DIGEST, 20, "running", "op", created_at)
+    return Run(run_id, "digits", "rounds = 20", b"layout\x00", DIGEST, DIGEST, 20, "running", "op", created_at)
 
 
 def participant(name: str) -> Participant:

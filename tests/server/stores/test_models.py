@@ -1,36 +1,66 @@
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from atoll.server.stores import Model, RecordConflictError, Store, models, runs
+from atoll.server.stores import Model, RecordConflictError, Store, StoreDamagedError, models, runs
 from tests.server.stores.samples import DIGEST, NOW, RUN
 
 
-def _model(version: int, round_number: int | None) -> Model:
+def model(version: int, round_number: int | None) -> Model:
     name = f"{version:064x}"
     return Model(RUN, version, round_number, name, 10, NOW, (("momentum", f"{version + 100:064x}"),))
 
 
 @pytest.fixture
 def with_models(with_run: Store) -> Store:
-    for model in (_model(0, None), _model(1, 0), _model(2, 2)):
-        with_run.writer.submit(models.add, model).result()
+    for made in (model(0, None), model(1, 0), model(2, 2)):
+        with_run.writer.submit(models.add, made).result()
     return with_run
 
 
 async def test_they_are_found_by_version_and_by_round(with_models: Store) -> None:
     run = with_models.reader.run
-    assert await run(models.latest, RUN) == _model(2, 2)
-    assert await run(models.of_version, RUN, 0) == _model(0, None)
+    assert await run(models.latest, RUN) == model(2, 2)
+    assert await run(models.of_version, RUN, 0) == model(0, None)
     assert await run(models.of_version, RUN, 3) is None
-    assert await run(models.of_round, RUN, 0) == _model(1, 0)
+    assert await run(models.of_round, RUN, 0) == model(1, 0)
     assert await run(models.of_round, RUN, 1) is None
-    assert await run(models.listed, RUN) == (_model(0, None), _model(1, 0), _model(2, 2))
+    assert await run(models.listed, RUN) == (model(0, None), model(1, 0), model(2, 2))
 
 
-@pytest.mark.parametrize("model", [_model(2, 3), _model(3, 2)])
-async def test_a_version_and_a_round_have_one_model(with_models: Store, model: Model) -> None:
+@pytest.mark.parametrize("model", [model(2, 3), model(3, 2)])
+async def test_a_version_and_a_round_have_onemodel(with_models: Store, model: Model) -> None:
     with pytest.raises(RecordConflictError):
         await with_models.writer.run(models.add, model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE models SET blob = replace(blob, '2', '3') WHERE version = 2",
+        "UPDATE models SET round = 7 WHERE version = 2",
+        "UPDATE models SET size_bytes = 11 WHERE version = 2",
+        "UPDATE models SET created_at = created_at + 1 WHERE version = 2",
+        "UPDATE models SET optimiser_blobs = '{}' WHERE version = 2",
+        "UPDATE models SET optimiser_blobs = replace(optimiser_blobs, 'momentum', 'variance') WHERE version = 2",
+        "UPDATE models SET optimiser_blobs = replace(optimiser_blobs, '}', '') WHERE version = 2",
+    ],
+)
+async def test_a_row_that_was_changed_on_disk_is_told(with_models: Store, change: str) -> None:
+    await with_models.writer.run(lambda connection: connection.execute(text(change)))
+    with pytest.raises(StoreDamagedError, match=r"model 2 of run .* was changed on disk|cannot be read"):
+        await with_models.reader.run(models.latest, RUN)
+    with pytest.raises(StoreDamagedError):
+        await with_models.reader.run(models.of_version, RUN, 2)
+    with pytest.raises(StoreDamagedError):
+        await with_models.reader.run(lambda connection: models.to_keep(connection, keep=1, ended_before=NOW))
+    assert await with_models.reader.run(models.of_version, RUN, 1) == model(1, 0)
+
+
+async def test_a_row_whose_states_were_forgotten_is_sound(with_models: Store) -> None:
+    await with_models.writer.run(models.forget_optimiser, RUN, below_version=2)
+    found = await with_models.reader.run(models.of_version, RUN, 1)
+    assert found is not None
+    assert found.optimiser_blobs == ()
 
 
 def name(number: int) -> str:

@@ -1,8 +1,9 @@
 import dataclasses
 
 import pytest
+from sqlalchemy import text
 
-from atoll.server.stores import RecordConflictError, RecordMissingError, Store, runs
+from atoll.server.stores import RecordConflictError, RecordMissingError, Store, StoreDamagedError, runs
 from tests.server.stores.samples import NOW, OTHER_DIGEST, RUN, run
 
 
@@ -41,3 +42,25 @@ async def test_lists(with_run: Store) -> None:
     assert await with_run.reader.run(runs.listed) == (ended, run(), older)
     assert await with_run.reader.run(runs.listed, limit=1) == (ended,)
     assert await with_run.reader.run(runs.with_status, {"running", "paused"}) == (older, run())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE runs SET name = 'other'",
+        "UPDATE runs SET job_toml = 'rounds = 21'",
+        "UPDATE runs SET layout = 'x'",
+        "UPDATE runs SET initial_model = replace(initial_model, '0', '1')",
+        "UPDATE runs SET rounds_total = 21",
+        "UPDATE runs SET keep_models = 1",
+        "UPDATE runs SET submitted_by = 'oq'",
+        "UPDATE runs SET created_at = created_at + 1",
+    ],
+)
+async def test_what_a_run_was_submitted_with_cannot_change_unnoticed(with_run: Store, change: str) -> None:
+    await with_run.writer.run(lambda connection: connection.execute(text(change)))
+    with pytest.raises(StoreDamagedError, match=f"record of run {RUN} was changed on disk"):
+        await with_run.reader.run(runs.get, RUN)
+    with pytest.raises(StoreDamagedError):
+        await with_run.reader.run(runs.with_status, {"running"})
+    assert [shown.id for shown in await with_run.reader.run(runs.listed)] == [RUN]

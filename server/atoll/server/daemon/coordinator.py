@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from blake3 import blake3
 from sqlalchemy import Connection
 
 from atoll.server.daemon.certificates import CertificateBook
@@ -99,7 +98,8 @@ class Coordinator:
         """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left.
 
         Raises:
-            CorruptDataError: if a run's log is damaged; nothing of it is lost, and nothing else is begun.
+            CorruptDataError: if a run's log, or what it was submitted with, is damaged; nothing of it is lost, and
+                nothing else is begun.
         """
         found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
         self._resuming = {run.id for run in found}
@@ -161,7 +161,6 @@ class Coordinator:
             id=run_id,
             name=spec.job.name,
             job_toml=job_toml.decode(),
-            job_digest=blake3(job_toml).hexdigest(),
             layout=layout_to_proto(layout).SerializeToString(deterministic=True),
             initial_model=initial_blob,
             current_model=initial_blob,

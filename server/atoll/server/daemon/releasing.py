@@ -36,7 +36,7 @@ from atoll.server.rounds import (
     UpdateRef,
     aggregate_of,
 )
-from atoll.server.stores import Blob, charges, models, runs
+from atoll.server.stores import Blob, StoreDamagedError, charges, models, runs
 from atoll.server.stores import release as releases
 from atoll.wire.layout import Layout
 
@@ -202,9 +202,10 @@ class Releaser:
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
     async def _make_candidate(self, effect: Aggregate) -> Candidate:
-        latest = await self._services.reader.run(lambda connection: models.latest(connection, self._driver.run))
-        if latest is None:
-            raise CorruptDataError("release.model", f"run {self._driver.run} has no model to go on from")
+        state = self._driver.state
+        latest = await self._services.reader.run(lambda connection: models.latest(connection, state.run_id))
+        if latest is None or (latest.version, latest.blob) != (state.version, state.model):
+            raise StoreDamagedError(f"run {state.run_id} has released model {state.version}, which is not on record")
         items = [
             (term.update.node, self._item(term.update, term.weight))
             for term in effect.contributions

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from sqlalchemy import Dialect, String, Text
 from sqlalchemy.types import TypeDecorator
 
+from atoll.server.stores.errors import StoreDamagedError
+
 E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
 NamedNumbers = tuple[tuple[str, float], ...]
 NamedTexts = tuple[tuple[str, str], ...]
 
@@ -29,10 +32,7 @@ class NamedNumbersText(TypeDecorator[NamedNumbers]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> NamedNumbers | None:
         """From JSON text; numbers come back as float."""
         del dialect
-        if value is None:
-            return None
-        loaded: Mapping[str, float] = json.loads(value)
-        return tuple((name, float(number)) for name, number in loaded.items())
+        return None if value is None else _read(value, _named_numbers)
 
 
 class NamedTextsText(TypeDecorator[NamedTexts]):
@@ -49,10 +49,7 @@ class NamedTextsText(TypeDecorator[NamedTexts]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> NamedTexts | None:
         """From JSON text."""
         del dialect
-        if value is None:
-            return None
-        loaded: Mapping[str, str] = json.loads(value)
-        return tuple(loaded.items())
+        return None if value is None else _read(value, _named_texts)
 
 
 class NumbersText(TypeDecorator[tuple[float, ...]]):
@@ -69,7 +66,7 @@ class NumbersText(TypeDecorator[tuple[float, ...]]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> tuple[float, ...] | None:
         """From JSON text; numbers come back as float."""
         del dialect
-        return None if value is None else tuple(float(number) for number in json.loads(value))
+        return None if value is None else _read(value, _numbers)
 
 
 class EnumText(TypeDecorator[E], Generic[E]):
@@ -90,8 +87,29 @@ class EnumText(TypeDecorator[E], Generic[E]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> E | None:
         """From its value."""
         del dialect
-        return None if value is None else self.members(value)
+        return None if value is None else _read(value, self.members)
 
 
 def _dump(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+def _read(text: str, made_by: Callable[[str], T]) -> T:
+    try:
+        return made_by(text)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreDamagedError(f"the database is damaged: {text[:40]!r} cannot be read") from error
+
+
+def _named_numbers(text: str) -> NamedNumbers:
+    loaded: Mapping[str, float] = json.loads(text)
+    return tuple((name, float(number)) for name, number in loaded.items())
+
+
+def _named_texts(text: str) -> NamedTexts:
+    loaded: Mapping[str, str] = json.loads(text)
+    return tuple((name, value) for name, value in loaded.items())
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(number) for number in json.loads(text))

@@ -40,6 +40,7 @@ BUSY_TIMEOUT_S = 10.0
 _WAL_LIMIT_BYTES = 64 << 20  # the log file is cut back to this after a checkpoint
 _SCHEMA_LOCK = 0x61746F6C6C  # "atoll": key of the PostgreSQL advisory lock held while migrating
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_NO_TEXT = "Could not decode to UTF-8"  # Python's sqlite3, of a text column; it has no code
 _REMEDIES = {
     sqlite3.SQLITE_READONLY: "make the data directory and its files writable for the server's account",
     sqlite3.SQLITE_CANTOPEN: "check that the data directory exists and that the server's account may write to it",
@@ -137,7 +138,7 @@ def translate(error: SQLAlchemyError, url: URL) -> ServerError:
     if not isinstance(cause, sqlite3.Error):
         return StoreUnavailableError("the database server cannot be used", _CHECK_SERVER, where=f"{place}, {cause}")
     code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary code of an extended one
-    if code in _DAMAGED:
+    if code in _DAMAGED or _NO_TEXT in str(cause):
         return StoreDamagedError(f"the database is damaged: {cause}", where=place)
     if code == sqlite3.SQLITE_FULL:
         return StoreFullError(f"the database cannot be written: {cause}", where=place)

@@ -5,19 +5,17 @@ Each row carries a checksum over its content, so that a bit flipped on disk is f
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from blake3 import blake3
 from sqlalchemy import Connection, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordConflictError, StoreDamagedError
 from atoll.server.stores.schema import events
 
 PAGE_EVENTS = 1000
-_CHECKSUM_BYTES = 16
 _ROW_BYTES = 110
 """Of an event besides its body: run, place, time, kind, checksum and the index."""
 
@@ -129,9 +127,4 @@ def _row(run_id: str, event: LoggedEvent) -> dict[str, object]:
 
 
 def _checksum(run_id: str, event: LoggedEvent) -> str:
-    hasher = blake3(struct.pack("<Qd", event.seq, event.at + 0.0))  # SQLite makes -0.0 a 0.0, and so does the sum
-    for text in (run_id, event.kind, event.body):
-        data = text.encode()
-        hasher.update(struct.pack("<Q", len(data)))
-        hasher.update(data)
-    return hasher.hexdigest(_CHECKSUM_BYTES)
+    return checksum_of(run_id, event.seq, float(event.at), event.kind, event.body)

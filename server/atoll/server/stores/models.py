@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, func, insert, select
 
+from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.columns import NamedTexts
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import models, runs
 
 _PAGE_NAMES = 500
@@ -32,6 +33,19 @@ class Model:
     created_at: float
     optimiser_blobs: NamedTexts = ()
 
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return f"model {self.version} of run {self.run_id}"
+
+    @property
+    def checksum(self) -> str:
+        """Over all of it."""
+        states = (text for pair in sorted(self.optimiser_blobs) for text in pair)
+        return checksum_of(
+            self.run_id, self.version, self.round, self.blob, self.size_bytes, float(self.created_at), *states
+        )
+
 
 def add(connection: Connection, model: Model) -> None:
     """Keep a model's name.
@@ -39,29 +53,33 @@ def add(connection: Connection, model: Model) -> None:
     Raises:
         RecordConflictError: (from the writer) if the version or round has one.
     """
-    connection.execute(insert(models).values(to_row(model)))
+    connection.execute(insert(models).values(to_checksummed_row(model)))
 
 
 def latest(connection: Connection, run_id: str) -> Model | None:
-    """The newest version; None before the first."""
-    query = select_all(Model, models).where(models.c.run_id == run_id).order_by(models.c.version.desc()).limit(1)
-    return fetch_one(connection, Model, query)
+    """The newest version; None before the first. Raises as ``of_version``."""
+    query = checksummed(Model, models).where(models.c.run_id == run_id).order_by(models.c.version.desc()).limit(1)
+    return next(iter(fetch_sound(connection, Model, query)), None)
 
 
 def of_version(connection: Connection, run_id: str, version: int) -> Model | None:
-    """One version; None if it is not there."""
-    query = select_all(Model, models).where(models.c.run_id == run_id, models.c.version == version)
-    return fetch_one(connection, Model, query)
+    """One version; None if it is not there.
+
+    Raises:
+        StoreDamagedError: if its row was changed on disk.
+    """
+    query = checksummed(Model, models).where(models.c.run_id == run_id, models.c.version == version)
+    return next(iter(fetch_sound(connection, Model, query)), None)
 
 
 def of_round(connection: Connection, run_id: str, round_number: int) -> Model | None:
-    """The model that a round released; None if it released none."""
-    query = select_all(Model, models).where(models.c.run_id == run_id, models.c.round == round_number)
-    return fetch_one(connection, Model, query)
+    """The model that a round released; None if it released none. Raises as ``of_version``."""
+    query = checksummed(Model, models).where(models.c.run_id == run_id, models.c.round == round_number)
+    return next(iter(fetch_sound(connection, Model, query)), None)
 
 
 def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
-    """Every version of a run, in order."""
+    """Every version of a run, in order, also those whose row is damaged: to be counted, not to be worked with."""
     query = select_all(Model, models).where(models.c.run_id == run_id).order_by(models.c.version)
     return fetch_all(connection, Model, query)
 
@@ -69,7 +87,11 @@ def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
 def forget_optimiser(connection: Connection, run_id: str, *, below_version: int) -> None:
     """Let go of the optimiser states of versions below this one: only the newest is needed to go on."""
     older = (models.c.run_id == run_id) & models.c.version.between(below_version - LOOK_BACK, below_version - 1)
-    connection.execute(models.update().where(older).values(optimiser_blobs=()))
+    for model in fetch_sound(connection, Model, checksummed(Model, models).where(older)):
+        if model.optimiser_blobs:
+            this = (models.c.run_id == run_id) & (models.c.version == model.version)
+            bare = replace(model, optimiser_blobs=())
+            connection.execute(models.update().where(this).values(to_checksummed_row(bare)))
 
 
 def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) -> frozenset[str]:
@@ -99,18 +121,21 @@ def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozen
 
     Of each run the first, the best and the newest model; of runs that have not ended, or not before ``ended_before``,
     the newest ``keep`` and, until then, the optimiser's states.
+
+    Raises:
+        StoreDamagedError: if a row that says so was changed on disk: it may have named another blob.
     """
     kept: set[str] = set()
     for run in connection.execute(_WHOLE):
         recent = run.finished_at is None or run.finished_at >= ended_before
         newest = (
-            select(models.c.blob, models.c.optimiser_blobs)
+            checksummed(Model, models)
             .where(models.c.run_id == run.id)
             .order_by(models.c.version.desc())
             .limit((run.keep_models or keep) if recent else 1)
         )
         kept.update(name for name in (run.initial_model, run.best_model) if name)
-        for model in connection.execute(newest):
+        for model in fetch_sound(connection, Model, newest):
             kept.add(model.blob)
             kept.update(blob for _, blob in model.optimiser_blobs if recent)
     return frozenset(kept)

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from sqlalchemy import Connection, Select, Table, select
+
+from atoll.server.stores.errors import StoreDamagedError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+
+class Checksummed(Protocol):
+    """A dataclass whose row carries a checksum over what must not change unnoticed."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        ...
+
+    @property
+    def checksum(self) -> str:
+        """Over its values as they are here."""
+        ...
+
+
 R = TypeVar("R", bound="DataclassInstance")
+C = TypeVar("C", bound=Checksummed)
 
 
 def to_row(record: DataclassInstance) -> dict[str, Any]:
     """Column values of a record."""
     return {name: getattr(record, name) for name in _names(type(record))}
+
+
+def to_checksummed_row(record: Checksummed) -> dict[str, Any]:
+    """Column values of a record, and its checksum."""
+    return {**to_row(record), "checksum": record.checksum}
 
 
 @cache
@@ -34,6 +59,28 @@ def fetch_one(connection: Connection, kind: type[R], query: Select[Any]) -> R | 
     """The only row of the query, None if there is none."""
     row = connection.execute(query).mappings().one_or_none()
     return None if row is None else kind(**row)
+
+
+def checksummed(kind: type[R], table: Table) -> Select[Any]:
+    """As ``select_all``, with the row's checksum: for ``fetch_sound``."""
+    return select_all(kind, table).add_columns(table.c.checksum)
+
+
+def fetch_sound(connection: Connection, kind: type[C], query: Select[Any]) -> tuple[C, ...]:
+    """All rows of the query, each compared with the checksum that it was written with.
+
+    Raises:
+        StoreDamagedError: naming a row that was changed on disk.
+    """
+    found = []
+    for row in connection.execute(query).mappings():
+        values = dict(row)
+        written = values.pop("checksum")
+        record = kind(**values)
+        if record.checksum != written:
+            raise StoreDamagedError(f"the record of {record.title} was changed on disk")
+        found.append(record)
+    return tuple(found)
 
 
 def fetch_all(connection: Connection, kind: type[R], query: Select[Any]) -> tuple[R, ...]:

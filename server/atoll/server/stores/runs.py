@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordMissingError
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import events, runs
 
 
@@ -25,7 +26,6 @@ class Run:
     id: str
     name: str
     job_toml: str
-    job_digest: str
     layout: bytes
     initial_model: str
     current_model: str
@@ -40,6 +40,17 @@ class Run:
     best_value: float | None = None
     keep_models: int | None = None
 
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return f"run {self.id}"
+
+    @property
+    def checksum(self) -> str:
+        """Over what it was submitted with, which never changes; how it stands is in its log."""
+        job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models)
+        return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
+
 
 def add(connection: Connection, run: Run) -> None:
     """Keep a new run.
@@ -47,7 +58,7 @@ def add(connection: Connection, run: Run) -> None:
     Raises:
         RecordConflictError: (from the writer) if the id is taken.
     """
-    connection.execute(insert(runs).values(to_row(run)))
+    connection.execute(insert(runs).values(to_checksummed_row(run)))
 
 
 def get(connection: Connection, run_id: str) -> Run:
@@ -55,22 +66,27 @@ def get(connection: Connection, run_id: str) -> Run:
 
     Raises:
         RecordMissingError: no such run.
+        StoreDamagedError: if what it was submitted with was changed on disk.
     """
-    run = fetch_one(connection, Run, select_all(Run, runs).where(runs.c.id == run_id))
-    if run is None:
+    found = fetch_sound(connection, Run, checksummed(Run, runs).where(runs.c.id == run_id))
+    if not found:
         raise RecordMissingError("run", run_id)
-    return run
+    return found[0]
 
 
 def listed(connection: Connection, *, limit: int = 1000) -> tuple[Run, ...]:
-    """The newest runs first."""
+    """The newest runs first, also those whose record is damaged: to be shown and counted, not to be worked with."""
     return fetch_all(connection, Run, select_all(Run, runs).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit))
 
 
 def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run, ...]:
-    """Every run in one of these statuses, oldest first: those to resume after a restart, say."""
-    query = select_all(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
-    return fetch_all(connection, Run, query)
+    """Every run in one of these statuses, oldest first: those to resume after a restart, say.
+
+    Raises:
+        StoreDamagedError: if what one was submitted with was changed on disk.
+    """
+    query = checksummed(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
+    return fetch_sound(connection, Run, query)
 
 
 def ended_with_events(connection: Connection, *, before: float) -> tuple[str, ...]:

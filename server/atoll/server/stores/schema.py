@@ -6,6 +6,8 @@ What the tables promise:
   Events before the older of a run's ``snapshots`` may be gone.
 - ``reports`` has at most one row per participant and attempt of a round: a participant counts at most once.
 - ``charges`` has at most one row per round of a run: no sum is charged, or released, twice.
+- A ``checksum`` finds what was changed on disk and could change a sum: an event, a snapshot, what a run was submitted
+  with, which model and optimiser's state it goes on from. Blobs and updates are named by their digests.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
 """
 
@@ -94,7 +96,6 @@ runs = Table(
     Column("id", _NAME, primary_key=True),
     Column("name", Text, nullable=False),
     Column("job_toml", Text, nullable=False),
-    Column("job_digest", _DIGEST, nullable=False),
     Column("layout", LargeBinary, nullable=False),
     Column("initial_model", _DIGEST, nullable=False),
     Column("current_model", _DIGEST, nullable=False),
@@ -108,6 +109,7 @@ runs = Table(
     Column("submitted_by", _NAME, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("finished_at", Double),
+    Column("checksum", String(32), nullable=False),
     Index(None, "created_at"),
 )
 
@@ -214,6 +216,7 @@ models = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("optimiser_blobs", NamedTextsText, nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("checksum", String(32), nullable=False),
     UniqueConstraint("run_id", "round"),
     Index(None, "blob"),
 )

@@ -5,17 +5,15 @@ The newest two of a run are kept: should one be damaged, the other one and the e
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 
-from blake3 import blake3
 from sqlalchemy import Connection, delete, insert, select
 
+from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.rows import fetch_all, select_all, to_row
 from atoll.server.stores.schema import snapshots
 
 KEPT = 2
-_CHECKSUM_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -31,12 +29,12 @@ class Snapshot:
     @classmethod
     def of(cls, run_id: str, seq: int, version: int, body: str) -> Snapshot:
         """A snapshot with its checksum."""
-        return cls(run_id, seq, version, body, _checksum(run_id, seq, version, body))
+        return cls(run_id, seq, version, body, checksum_of(run_id, seq, version, body))
 
     @property
     def whole(self) -> bool:
         """Whether it is what was written."""
-        return self.checksum == _checksum(self.run_id, self.seq, self.version, self.body)
+        return self.checksum == checksum_of(self.run_id, self.seq, self.version, self.body)
 
 
 def put(connection: Connection, snapshot: Snapshot) -> int:
@@ -63,12 +61,3 @@ def newest_first(connection: Connection, run_id: str) -> tuple[Snapshot, ...]:
 def drop(connection: Connection, run_id: str) -> None:
     """Remove a run's snapshots: it has ended."""
     connection.execute(delete(snapshots).where(snapshots.c.run_id == run_id))
-
-
-def _checksum(run_id: str, seq: int, version: int, body: str) -> str:
-    hasher = blake3(struct.pack("<QQ", seq, version))
-    for text in (run_id, body):
-        data = text.encode()
-        hasher.update(struct.pack("<Q", len(data)))
-        hasher.update(data)
-    return hasher.hexdigest(_CHECKSUM_BYTES)

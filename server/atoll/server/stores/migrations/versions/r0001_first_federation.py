@@ -67,7 +67,6 @@ def _create_runs() -> None:
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("job_toml", sa.Text(), nullable=False),
-        sa.Column("job_digest", sa.String(length=64), nullable=False),
         sa.Column("layout", sa.LargeBinary(), nullable=False),
         sa.Column("initial_model", sa.String(length=64), nullable=False),
         sa.Column("current_model", sa.String(length=64), nullable=False),
@@ -81,6 +80,7 @@ def _create_runs() -> None:
         sa.Column("submitted_by", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("finished_at", sa.Double(), nullable=True),
+        sa.Column("checksum", sa.String(length=32), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
     )
     op.create_index(op.f("ix_runs_created_at"), "runs", ["created_at"], unique=False)
@@ -154,6 +154,7 @@ def _create_models() -> None:
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("optimiser_blobs", sa.Text(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("checksum", sa.String(length=32), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_models_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "version", name=op.f("pk_models")),
         sa.UniqueConstraint("run_id", "round", name=op.f("uq_models_run_id_round")),
