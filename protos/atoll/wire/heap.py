@@ -7,9 +7,9 @@ import ctypes
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-_TRIM_BYTES = 32 << 20
-_ARENAS = 2
-"""Heaps that threads share: each keeps up to ``_TRIM_BYTES``, and what is freed in one serves no other."""
+_TRIM_BYTES = 16 << 20
+_ARENAS = 1
+"""Heaps that threads share: what is freed in one serves no other, and each has holes of its own."""
 _MMAP_BYTES = 32 << 20
 """The largest that glibc admits: above any message, below any array of a model's size."""
 
@@ -18,7 +18,7 @@ def keep_chunks() -> None:
     """Let the heap keep the memory of messages for the next ones (glibc; nothing happens elsewhere).
 
     Left alone it returns the memory of each chunk to the system, which then clears it page by page for the next: a
-    third of the processor time of receiving. Up to 64 MiB, 32 in each of two arenas, may so stay unused.
+    third of the processor time of receiving. Up to 16 MiB at the end of the heap may so stay unused.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

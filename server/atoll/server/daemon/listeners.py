@@ -33,10 +33,12 @@ _OPTIONS: dict[str, int] = {
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
     "grpc.http2.max_pings_without_data": 0,
-    # What a stream may send ahead of its handler: two chunks of the usual size. Fixed, for gRPC's own probing would
+    # What a stream may send ahead, besides the message that its handler waits for. Fixed, for gRPC's own probing would
     # raise it: it bounds what one participant's streams can make the server hold.
-    "grpc.http2.lookahead_bytes": 4 << 20,
+    "grpc.http2.lookahead_bytes": 128 << 10,
     "grpc.http2.bdp_probe": 0,
+    # Of every connection; 4 MiB unless told, which each that uploads would hold.
+    "grpc.experimental.tcp_max_read_chunk_size": 256 << 10,
     # Only the identity: tensors do not compress, and what is never inflated cannot be a bomb.
     "grpc.compression_enabled_algorithms_bitset": 1,
 }

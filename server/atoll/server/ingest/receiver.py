@@ -54,7 +54,7 @@ class Receiver:
             StorageError: if the disk refuses.
             TooLateError: if the round's uploads have been removed.
         """
-        await self._settle()
+        await self.settle()
         charged = self._charge(chunk.header)
         self._writing = self._executor.submit(self._write, chunk, charged)
         self._writing.add_done_callback(
@@ -71,7 +71,7 @@ class Receiver:
 
     async def finish(self) -> None:
         """Wait for the last write. Raises as ``add``."""
-        await self._settle()
+        await self.settle()
 
     def close(self) -> None:
         """Close the files, as soon as a write that is under way has ended; does not wait for it."""
@@ -81,7 +81,7 @@ class Receiver:
         else:
             writing.add_done_callback(lambda _: self._close_segment())
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         """Wait for the write under way. It stays known until it has ended, so that a cancelled stream's can too."""
         if self._writing is not None:
             await asyncio.wrap_future(self._writing)

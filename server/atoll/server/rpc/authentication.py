@@ -187,6 +187,7 @@ class Watch:
                 waited_s, received = 0.0, 0
             await self.check()
             yield message
+            del message, coming
 
     async def _wait(self, coming: asyncio.Future[Any], idle_s: float) -> None:
         until = time.monotonic() + idle_s

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +37,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
+AHEAD = 4
+"""With no more streams than this, each reads or makes its next chunk while one is written or sent. More of them keep
+disk and processors busy by themselves, and a second chunk of each would only take memory."""
 
 
 class TransferService:
@@ -117,20 +120,22 @@ class TransferService:
                 coming = None
                 for index in chunks:
                     message = await (coming or self._call(blob.frame, index))
-                    coming = self._call(blob.frame, index + 1) if index + 1 in chunks else None
+                    ahead = index + 1 in chunks and self._meter.downloads_open <= AHEAD
+                    coming = self._call(blob.frame, index + 1) if ahead else None
                     await watch.check()
                     self._meter.downloaded_chunks += 1
                     self._meter.downloaded_bytes += len(message)
                     allowance.count(len(message))
                     yield message
+                    del message
 
-    async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
+    async def upload(self, _: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
         admission = self._authenticator.admission
         with admission.transfer(participant), admission.upload(participant) as allowance, self._meter.upload():
-            async with contextlib.aclosing(watch.over(requests)) as messages:
+            async with contextlib.aclosing(watch.over(_read(context))) as messages:
                 first = await anext(messages, None)
                 if first is None:
                     return transfer_pb2.UploadResponse()
@@ -165,6 +170,9 @@ class TransferService:
                 await receiver.add(chunk)
                 self._meter.uploaded_chunks += 1
                 self._meter.uploaded_bytes += chunk.header.payload_bytes
+                del message, chunk
+                if self._meter.uploads_open > AHEAD:
+                    await receiver.settle()
             await receiver.finish()
         except RejectedUpdateError as error:
             await self._tell_rejected(participant, key, str(error))
@@ -249,6 +257,13 @@ class TransferService:
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+async def _read(context: Context) -> AsyncGenerator[bytes, None]:
+    """The messages of a stream. gRPC's own iterator would hold each until the next has come."""
+    while (message := await context.read()) is not grpc.aio.EOF:
+        yield message
+        del message
 
 
 def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> range:
