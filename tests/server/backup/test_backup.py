@@ -1,8 +1,11 @@
 """A back-up holds what a server needs to go on; a restoration believes nothing that it has not verified."""
 
+import errno
 import os
+import shutil
 import sqlite3
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -12,14 +15,26 @@ import pytest
 from sqlalchemy import Connection
 
 from atoll.server.backup import back_up, last_restoration, read_manifest, restore
-from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageFullError
+from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageError, StorageFullError
 from atoll.server.identity import Authority
-from atoll.server.stores import BlobDamagedError, BlobMissingError, Model, Store, StoreDamagedError, models, runs
+from atoll.server.stores import (
+    BlobDamagedError,
+    BlobMissingError,
+    Model,
+    SchemaError,
+    Store,
+    StoreDamagedError,
+    models,
+    runs,
+)
 from tests.server.ingest.uploads import flip
 from tests.server.rpc.world import job
 from tests.server.stores.samples import NOW, RUN
+from tests.system.disks import namespaces
+from tests.system.processes import ATOLL
 
 MADE_AT = 1_800_000_000.0
+NOT_KEPT = {"spool", "server.lock", "atoll.sqlite3-wal", "atoll.sqlite3-shm"}
 
 
 def put(store: Store, content: bytes) -> str:
@@ -77,6 +92,89 @@ def test_what_is_named_comes_back_and_nothing_of_peoples_data(tmp_path: Path, co
     assert last_restoration(tmp_path / "data") == 0.0
     before, after = (folder / "ca" / "authority.key" for folder in (tmp_path / "data", tmp_path / "again"))
     assert before.read_bytes() == after.read_bytes()
+
+
+def test_a_directory_that_is_there_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> None:
+    """A mount point can be filled, not replaced; a new file system has a folder of its own in it."""
+    back_up(data, tmp_path / "kept", now=MADE_AT)
+    again = tmp_path / "again"
+    (again / "lost+found").mkdir(parents=True)
+    before = again.stat().st_ino
+    restore(tmp_path / "kept", again, now=MADE_AT)
+    assert again.stat().st_ino == before
+    assert {path.name for path in again.iterdir()} == {path.name for path in data.iterdir()} - NOT_KEPT | {
+        "lost+found",
+        "restored.json",
+    }
+    Store.open(again).close()
+
+
+@pytest.mark.skipif(not namespaces(), reason="this machine lets nobody mount in a namespace of its own")
+def test_a_disk_of_its_own_is_restored_to(data: Path, tmp_path: Path) -> None:
+    back_up(data, tmp_path / "kept", now=MADE_AT)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = (
+        'mount -t tmpfs -o size=16m,mode=700 tmpfs "$0" && "$@" --json && '
+        'test -f "$0/atoll.sqlite3" && test ! -e "$0/.restoring" && umount "$0"'
+    )
+    command = [*ATOLL, "server", "restore", str(tmp_path / "kept"), "--data", str(disk)]
+    done = subprocess.run(
+        [*namespaces(), "sh", "-c", script, str(disk), *command], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert not list(disk.iterdir())
+
+
+class TestKilled:
+    """A restoration that ends in the middle."""
+
+    @pytest.mark.parametrize("moved", [0, 1, 2, 3])
+    def test_no_server_starts_on_what_it_left(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+    ) -> None:
+        back_up(data, tmp_path / "kept", now=MADE_AT)
+        again, rename = tmp_path / "again", Path.rename
+        names: list[str] = []
+
+        def die_after(path: Path, target: Path) -> Path:
+            if path.parent.name == ".restoring" and len(names) == moved:
+                raise KeyboardInterrupt
+            names.append(path.name)
+            return rename(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", die_after)
+            patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+            with pytest.raises(KeyboardInterrupt):
+                restore(tmp_path / "kept", again, now=MADE_AT)
+        assert (again / ".restoring" / "atoll.sqlite3").exists()
+        with pytest.raises(SchemaError, match="did not come to its end"):
+            Store.open(again)
+        with pytest.raises(InvalidRequestError, match="is not empty"):
+            restore(tmp_path / "kept", again, now=MADE_AT)
+
+    @pytest.mark.parametrize("there", [True, False])
+    def test_one_that_fails_leaves_what_it_found(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+    ) -> None:
+        back_up(data, tmp_path / "kept", now=MADE_AT)
+        again, rename = tmp_path / "again", Path.rename
+        if there:
+            again.mkdir()
+
+        def refuse_the_last(path: Path, target: Path) -> Path:
+            if target == again / "atoll.sqlite3":
+                raise OSError(errno.EIO, "Input/output error")
+            return rename(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", refuse_the_last)
+            with pytest.raises(StorageError, match="cannot be written"):
+                restore(tmp_path / "kept", again, now=MADE_AT)
+        assert again.exists() == there
+        assert not there or not list(again.iterdir())
+        restore(tmp_path / "kept", again, now=MADE_AT)
 
 
 def test_keys_are_private_in_both_places(data: Path, tmp_path: Path) -> None:

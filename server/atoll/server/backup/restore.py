@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
 import sqlite3
 from contextlib import closing
@@ -15,10 +14,11 @@ from atoll.server.disk import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError
 from atoll.server.identity.files import PRIVATE_MODE, write_atomic
 from atoll.server.stores import DirectoryBlobStore, schema_version
-from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE
+from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, RESTORING_FOLDER
 
 RESTORED_FILE = "restored.json"
 _PRIVATE_MODE = 0o700
+_OF_THE_DISK = "lost+found"  # in the root of a file system of its own
 _USE_ANOTHER = "use another back-up, or another copy of this one"
 
 
@@ -31,11 +31,14 @@ class Restored:
 
 
 def restore(source: Path, data: Path, *, now: float) -> Restored:
-    """Make a data directory of a back-up, verified whole first; it appears whole or not at all.
+    """Make a data directory of a back-up, verified whole first; it becomes whole or, if anything fails, empty again.
+
+    All is written inside ``data``, which may be a mount point, and the database is moved to its place last: no server
+    starts on a directory whose restoration was killed.
 
     Args:
         source: the back-up; it is only read.
-        data: the data directory to make: it must not exist, or be empty.
+        data: the data directory to make: it must not exist, or be empty. One that is there keeps its mode and owner.
         now: epoch seconds, UTC.
 
     Raises:
@@ -47,20 +50,25 @@ def restore(source: Path, data: Path, *, now: float) -> Restored:
     _check_place(data)
     _check_schema(manifest)
     _verify(source, manifest)
-    temporary = data.absolute().with_name(f".{data.name}.{secrets.token_hex(6)}.partial")
+    Room(data, 0).require("the data directory", manifest.stored_bytes)
+    made, partial = not data.exists(), data / RESTORING_FOLDER
     try:
-        Room(data, 0).require("the data directory", manifest.stored_bytes)
-        _copy(source, temporary, manifest)
-        fact = {"restored_at": now, "made_at": manifest.made_at}
-        write_atomic(temporary / RESTORED_FILE, json.dumps(fact).encode(), mode=PRIVATE_MODE)
-        if data.exists():
-            data.rmdir()
-        temporary.rename(data)
-        fsync_path(data.absolute().parent)
+        data.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
+        partial.mkdir(mode=_PRIVATE_MODE)  # fails if another restoration has begun: nothing of it is cleared away
     except OSError as error:
         raise storage_error("backup.disk", f"{data} cannot be written", error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        _copy(source, partial, manifest)
+        fact = {"restored_at": now, "made_at": manifest.made_at}
+        write_atomic(partial / RESTORED_FILE, json.dumps(fact).encode(), mode=PRIVATE_MODE)
+        _move_into_place(partial, data)
+        fsync_path(data.absolute().parent)
+    except OSError as error:
+        _clear(data, whole=made)
+        raise storage_error("backup.disk", f"{data} cannot be written", error) from error
+    except BaseException:
+        _clear(data, whole=made)
+        raise
     return Restored(manifest, now)
 
 
@@ -82,10 +90,33 @@ def last_restoration(data: Path) -> float:
 
 
 def _check_place(data: Path) -> None:
-    if data.exists() and (not data.is_dir() or any(data.iterdir())):
+    if data.exists() and (not data.is_dir() or any(path.name != _OF_THE_DISK for path in data.iterdir())):
         raise InvalidRequestError(
-            "backup.target", f"{data} is not empty", "move it away first: a restoration changes nothing that is there"
+            "backup.target",
+            f"{data} is not empty",
+            "move away what is in it first: a restoration changes nothing that is there",
         )
+
+
+def _move_into_place(partial: Path, data: Path) -> None:
+    for path in sorted(partial.iterdir(), key=lambda path: path.name == DATABASE_FILE):
+        if path.name == DATABASE_FILE:
+            fsync_path(data)  # all else is there, also after a power cut
+        path.rename(data / path.name)
+    fsync_path(data)
+    partial.rmdir()
+
+
+def _clear(data: Path, *, whole: bool) -> None:
+    """Leave the directory as it was found: empty, or not there."""
+    if whole:
+        shutil.rmtree(data, ignore_errors=True)
+        return
+    for path in data.iterdir():
+        if path.is_dir() and path.name != _OF_THE_DISK:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.is_file():
+            path.unlink(missing_ok=True)
 
 
 def _check_schema(manifest: Manifest) -> None:
@@ -129,7 +160,6 @@ def _flaw_of(database: Path) -> str:
 
 
 def _copy(source: Path, target: Path, manifest: Manifest) -> None:
-    target.mkdir(mode=_PRIVATE_MODE, parents=True)
     held, wanted = DirectoryBlobStore(source / BLOBS_FOLDER), DirectoryBlobStore(target / BLOBS_FOLDER)
     pairs = [(held.path_of(name), wanted.path_of(name)) for name in manifest.blobs]
     pairs += [(source / entry.path, target / entry.path) for entry in manifest.files]

@@ -24,6 +24,8 @@ DATABASE_FILE = "atoll.sqlite3"
 BLOBS_FOLDER = "blobs"
 SPOOL_FOLDER = "spool"
 PARTIALS_FOLDER = "partials"
+RESTORING_FOLDER = ".restoring"
+"""Where a back-up is copied to; it is there until the last file, the database, has moved out of it."""
 _FILE_MODE = 0o600
 
 
@@ -64,6 +66,10 @@ class Store:
 
     @classmethod
     def _open_locked(cls, directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int) -> Store:
+        if any((directory / RESTORING_FOLDER).glob("*")):
+            raise SchemaError(
+                f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
+            )
         place = _sqlite(directory, create=lock is not None) if url is None else dialects.parse_url(url)
         engine = dialects.writer_engine(place)
         try:
