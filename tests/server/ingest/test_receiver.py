@@ -105,6 +105,18 @@ class TestLimits:
         assert {type(each) for each in sent} == {LimitExceededError}
         assert spool.usage(ref()).payload_bytes <= 4000
 
+    async def test_so_many_uploads_may_be_begun_and_gone_on_with(
+        self, spool: Spool, executor: ThreadPoolExecutor
+    ) -> None:
+        """``[limits] uploads_per_round``: those that an earlier process stored count too."""
+        for number in (7, 8):
+            write(spool, ref(number=number), CHUNKS[:1])
+        with pytest.raises(LimitExceededError) as caught:
+            await send(Receiver(spool, ref(number=9), grant(max_uploads=2), executor), CHUNKS)
+        assert caught.value.detail.code == "upload.unfinished"
+        assert set(spool.usage(ref()).streams) == {ref(number=7).upload_id, ref(number=8).upload_id}
+        await send(Receiver(spool, ref(number=8), grant(max_uploads=2), executor), CHUNKS[1:])
+
     async def test_uploads_begun_together_share_one_grant(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
         receivers = [Receiver(spool, ref(number=at), grant(max_uploads=2), executor) for at in range(8)]
         sent = await asyncio.gather(*(send(each, CHUNKS[:1]) for each in receivers), return_exceptions=True)
