@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
 _CPUINFO = Path("/proc/cpuinfo")
+_GIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,31 @@ def table(figures: Sequence[Figure]) -> str:
 
 
 def write(name: str, figures: Sequence[Figure], folder: Path = RESULTS) -> None:
-    """Keep figures as ``<name>.json``: a list; each entry also carries the machine and the date (UTC)."""
-    about = {"machine": machine(), "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    """Keep figures as ``<name>.json``: a list; each entry also carries the machine, the date (UTC) and the commit."""
+    about = circumstances()
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps([asdict(figure) | about for figure in figures], indent=1) + "\n")
+
+
+def circumstances() -> dict[str, str]:
+    """Where, when and of what something was measured."""
+    return {"machine": machine(), "date": time.strftime("%Y-%m-%d", time.gmtime()), "commit": commit()}
+
+
+@cache
+def commit() -> str:
+    """The commit that is measured, with a ``+`` if files of it were changed since; empty outside a git repository."""
+    changed = (
+        "status",
+        "--porcelain",
+        "--untracked-files=no",
+        "--",
+        ".",
+        ":!benchmarks/results",
+        ":!benchmarks/samples",
+    )
+    found = _git("rev-parse", "--short=12", "HEAD")
+    return f"{found}+" if found and _git(*changed) else found
 
 
 @cache
@@ -86,6 +109,14 @@ def _line(figure: Figure, width: int) -> str:
     verdict = "" if figure.target is None else f"target {figure.target:.4g}: {'met' if figure.ok else 'MISSED'}"
     line = f"{figure.name:<{width}} {figure.value:>10.4g} {figure.unit:<10} {beside:<24} {verdict}"
     return line.rstrip()
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(RESULTS.parents[1]), *arguments]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_GIT_S).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository
+        return ""
 
 
 def _lines(path: Path) -> list[str]:

@@ -31,7 +31,7 @@ class Idle(Participant):
         step = np.float32(1e-3 * (task.key.round % 100 + 1))
         if self._constant:
             self._weights = {name: np.broadcast_to(step, view.shape) for name, view in model.items()}
-        elif not self._weights:
+        elif {name: held.shape for name, held in self._weights.items()} != {n: view.shape for n, view in model.items()}:
             self._weights = {name: np.full(view.shape, 1e-3, np.float32) for name, view in model.items()}
         else:
             for array in self._weights.values():

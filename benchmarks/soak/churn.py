@@ -7,13 +7,15 @@ import subprocess
 from dataclasses import dataclass, field
 from random import Random
 
-from benchmarks.federation import ATOLL, Federation
+from benchmarks.federation import ATOLL, Federation, write_zeros
 
 PEOPLE = 6
 LEAST = 3
 """So many of them are left running, that rounds go on."""
 SUSPENDED_S = 4.0
-ROUNDS_EACH = 200
+KEPT_RUNS = 3
+"""Runs that have ended and that the operator keeps; older ones are deleted."""
+MIB = 1 << 20
 
 JOB = """
 [job]
@@ -21,7 +23,7 @@ name = "soak"
 rounds = {rounds}
 
 [model]
-initial = "init.safetensors"
+initial = "{model}.safetensors"
 
 [cohort]
 size = 2
@@ -35,12 +37,26 @@ retry_delay_s = 0.5
 
 [optimiser]
 name = "fedavgm"
+lr = {lr}
 
 [evaluation]
 before_training = false
 final = false
 every = {every}
 """
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run: its model's name and size in float32 elements, and its rounds."""
+
+    model: str
+    elements: int
+    rounds: int
+
+
+KINDS = (Kind("small", 2560, 60), Kind("large", 5 * MIB // 4, 30))
+"""In turn: updates that travel within their reports, and updates that become files, which are written over later."""
 
 
 @dataclass
@@ -54,6 +70,7 @@ class Counts:
     submitted: int = 0
     finished: int = 0
     cancelled: int = 0
+    deleted: int = 0
 
 
 @dataclass
@@ -133,7 +150,7 @@ class Crowd:
 
 @dataclass
 class Runs:
-    """One run after the other; some are cancelled half-way."""
+    """One run after the other; some are cancelled half-way, and old ones are deleted."""
 
     place: Federation
     rng: Random
@@ -142,6 +159,12 @@ class Runs:
     _run: str = ""
     _seen: int = 0
     _cancel_at: int = 0
+    _ended: list[str] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Make the models that runs begin with."""
+        for kind in KINDS:
+            write_zeros(self.place.place / f"{kind.model}.safetensors", kind.elements)
 
     def look(self) -> None:
         """Count what was released, and go on with the next run when one is over."""
@@ -153,18 +176,28 @@ class Runs:
         self._seen = shown["rounds_released"]
         if shown["status"] == "finished":
             self.counts.finished += 1
-            self._submit()
+            self._go_on()
         elif shown["status"] != "running":
             raise RuntimeError(f"the run has {shown['status']}: {shown['reason']}")
         elif self._seen >= self._cancel_at:
             self.place.command("run", "cancel", self._run)
             self.counts.cancelled += 1
-            self._submit()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """As an operator whose disk is not without end: forget what is old, then begin the next."""
+        self._ended.append(self._run)
+        while len(self._ended) > KEPT_RUNS:
+            self.place.call("run", "delete", self._ended.pop(0), "--yes")
+            self.counts.deleted += 1
+        self._submit()
 
     def _submit(self) -> None:
-        job = JOB.format(rounds=ROUNDS_EACH, every=self.rng.choice((0, 5)))
+        kind = KINDS[self.counts.submitted % len(KINDS)]
+        lr = 1.0 - 1e-4 * self.counts.submitted  # else runs would make the same models, and share them on disk
+        job = JOB.format(model=kind.model, rounds=kind.rounds, lr=lr, every=self.rng.choice((0, 5)))
         (self.place.place / "job.toml").write_text(job)
         self._run = self.place.call("run", "submit", str(self.place.place / "job.toml"))["run"]
         self._seen = 0
-        self._cancel_at = self.rng.randrange(20, ROUNDS_EACH) if self.rng.random() < 0.2 else ROUNDS_EACH + 1
+        self._cancel_at = self.rng.randrange(10, kind.rounds) if self.rng.random() < 0.2 else kind.rounds + 1
         self.counts.submitted += 1

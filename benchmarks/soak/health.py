@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.sampling import disk_bytes, family, total
 
 DATABASE = "atoll.sqlite3"
 _KEPT_FOLDERS = ("blobs", "spool", "partials")
+_FREE_FOLDERS = ("blobs/free", "spool/.free")
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Health:
         descriptors: open files and sockets of all of them.
         threads: of all of them.
         files: bytes on disk of models, uploads and partial sums.
+        entries: how many files these are.
+        free: bytes on disk of files that are only kept to be written over, which ``files`` leaves out.
         database: bytes of the database, without its write-ahead log.
         log: bytes of the write-ahead log.
     """
@@ -34,16 +38,16 @@ class Health:
     descriptors: float
     threads: float
     files: float
+    entries: float
+    free: float
     database: float
     log: float
-
-
-SERIES = tuple(field.name for field in fields(Health) if field.type == "float" and field.name != "at_s")
 
 
 def sample(server: int, data: Path, at_s: float, rounds: int, connected: int) -> Health:
     """Look at a server by the id of its process, and at its data directory."""
     pids = family(server)
+    free = float(sum(disk_bytes(data / name) for name in _FREE_FOLDERS))
     return Health(
         at_s=at_s,
         rounds=rounds,
@@ -51,7 +55,11 @@ def sample(server: int, data: Path, at_s: float, rounds: int, connected: int) ->
         memory=float(total(pids).anonymous),
         descriptors=float(sum(map(_descriptors, pids))),
         threads=float(sum(map(_threads, pids))),
-        files=float(sum(disk_bytes(data / name) for name in _KEPT_FOLDERS)),
+        files=float(sum(disk_bytes(data / name) for name in _KEPT_FOLDERS)) - free,
+        entries=float(
+            sum(_entries(data / name) for name in _KEPT_FOLDERS) - sum(_entries(data / name) for name in _FREE_FOLDERS)
+        ),
+        free=free,
         database=_size(data / DATABASE),
         log=_size(data / f"{DATABASE}-wal"),
     )
@@ -69,6 +77,10 @@ def _threads(pid: int) -> int:
         return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return 0
+
+
+def _entries(folder: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(folder))
 
 
 def _size(path: Path) -> float:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 from benchmarks.figures import Figure, table, write
@@ -6,10 +7,11 @@ from benchmarks.figures import Figure, table, write
 KEYS = {"name", "value", "unit", "limit", "ratio", "target", "ok", "command"}
 
 
-def test_results_are_a_list_with_machine_and_date(tmp_path: Path) -> None:
+def test_results_are_a_list_with_machine_date_and_commit(tmp_path: Path) -> None:
     write("case", [Figure.stated("a", 1.0, "s", "make bench")], tmp_path / "results")
     (entry,) = json.loads((tmp_path / "results" / "case.json").read_text())
-    assert set(entry) == KEYS | {"machine", "date"}
+    assert set(entry) == KEYS | {"machine", "date", "commit"}
+    assert re.fullmatch(r"([0-9a-f]{12}\+?)?", entry["commit"])
 
 
 def test_a_figure_is_judged_by_its_ratio_or_by_itself() -> None:
