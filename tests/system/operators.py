@@ -30,6 +30,11 @@ FAILED = control_pb2.RUN_STATUS_FAILED
 CANCELLED = control_pb2.RUN_STATUS_CANCELLED
 
 
+def is_over(seen: Sight) -> bool:
+    """Whether the run has ended."""
+    return seen.summary.status in (FINISHED, FAILED, CANCELLED)
+
+
 def layout_of(arrays: Arrays) -> Layout:
     """The layout of arrays, in their order."""
     return Layout(tuple(TensorSpec(name, array.shape, Dtype(array.dtype.name)) for name, array in arrays.items()))
@@ -112,8 +117,7 @@ class Operator:
 
     def ended(self, run: str, timeout_s: float = WAIT_S) -> control_pb2.RunSummary:
         """How a run ended, once it has."""
-        over = (FINISHED, FAILED, CANCELLED)
-        return self.until(run, lambda seen: seen.summary.status in over, "over", timeout_s).summary
+        return self.until(run, is_over, "over", timeout_s).summary
 
     def connected(self, run: str, count: int) -> None:
         """Wait until at least so many participants are connected, while a run is there to be watched."""

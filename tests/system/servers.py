@@ -10,12 +10,16 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.system.operators import Operator
 from tests.system.processes import ATOLL, HERE, Nursery, Process
 
+RESUMES_WITHIN_S = 10.0
+"""From the start of a killed server's successor until its runs go on: its own start, and participants who try again
+after at most 5 s."""
 _PORTS_EACH = 4
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections, so that none takes the place of a server while it is down."""
@@ -44,6 +48,7 @@ class Server:
         self.options = (*options, "--insecure") if insecure else options
         self.prefix: tuple[str, ...] = ()
         self.env: dict[str, str] = {}
+        self._started_s = 0.0
         self._process: Process | None = None
         self._operator: Operator | None = None
 
@@ -69,6 +74,7 @@ class Server:
             dies: see ``dying_server``; perhaps before it serves.
             skew_s: how far ahead its clock is, see ``skewed``.
         """
+        self._started_s = time.monotonic()
         ready, written = os.pipe()
         script = "dying_server.py" if dies else "skewed.py" if skew_s else ""
         command = (sys.executable, str(HERE / script)) if script else ATOLL
@@ -99,6 +105,11 @@ class Server:
     def deaths(self) -> list[str]:
         """What it died of (``dies``), oldest first."""
         return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
+
+    def went_on(self, what: str) -> None:
+        """A run goes on now: it must not have taken too long since this process was started."""
+        took_s = time.monotonic() - self._started_s
+        assert took_s < RESUMES_WITHIN_S, f"{what} {took_s:.1f} s after the start"
 
     def kill(self) -> None:
         """End it as a power cut would."""

@@ -9,7 +9,7 @@ import pytest
 from tests.system.clients import Crew
 from tests.system.conftest import Hire, Serve
 from tests.system.dying_server import ANY
-from tests.system.operators import PAUSED, job_toml
+from tests.system.operators import PAUSED, is_over, job_toml
 from tests.system.reference import (
     KILLED_JOB,
     KILLED_MODEL,
@@ -37,7 +37,12 @@ def fatal_moments(seed: int) -> list[str]:
 
 
 def has_ended(server: Server, run: str) -> bool:
-    """Whether the run ends before the server that plays it does."""
+    """Whether the run ends before the server that plays it does; everybody is back in time if that lives so long."""
+    try:
+        server.operator.until(run, lambda seen: seen.connected == SIZE or is_over(seen), "going on")
+    except AssertionError:
+        return False
+    server.went_on("all participants were back")
     try:
         server.operator.ended(run)
     except AssertionError:
@@ -88,6 +93,7 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
     ):
         server.start(dies=moment)
         server.died()
+        server.went_on(moment)
     server.start(dies="after pause_requested:1")
     with pytest.raises(Exception, match="UNAVAILABLE"):
         server.operator.pause(run)
@@ -95,12 +101,15 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
     server.start()
     operator = server.operator
     operator.until(run, lambda seen: seen.summary.status == PAUSED or "pauses" in seen.summary.reason, "to be paused")
+    server.went_on("pausing")
     server.kill()
     server.start(dies="after Finish:1")
     server.operator.resume(run)
     server.died()
+    server.went_on("the last round")
     server.start()
     server.operator.finished(run)
+    server.went_on("the end")
     attempts = [(seen.round, seen.attempt, seen.phase) for seen in server.operator.rounds(run)]
     assert attempts == [(0, 0, "abandoned"), (0, 1, "released")]
     assert_close(server.operator.arrays(run), averaged(MODEL, shares_of([0, 1]), 0))

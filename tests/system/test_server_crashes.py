@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 
 import psutil
 import pytest
 
 from tests.system.conftest import Hire, Serve
-from tests.system.operators import Operator, seconds_since
+from tests.system.operators import Operator
 from tests.system.participants import examples_of
 from tests.system.reference import (
     JOB,
@@ -26,8 +25,6 @@ from tests.system.reference import (
 
 pytestmark = pytest.mark.system
 
-BACK_WITHIN_S = 10.0
-"""Participants wait for at most 5 s between two tries, and a try takes some time too."""
 MOMENTS = (
     "before cohort_drawn:1",
     "after round_prepared:1",
@@ -65,12 +62,14 @@ def test_killed_at_ten_exact_moments_the_run_ends_with_the_same_bits(
     server.start(dies=MOMENTS[0])
     for client in clients:
         client.start()
-    for moment in MOMENTS[1:]:
-        server.died()
-        server.start(dies=moment)
     server.died()
+    for moment in MOMENTS[1:]:
+        server.start(dies=moment)
+        server.died()
+        server.went_on(moment)
     server.start()
     server.operator.finished(run)
+    server.went_on("the run's end")
     assert server.operator.model(run) == reference_model
     assert_each_counted_once(server.operator, run)
     assert all(client.process.running for client in clients)
@@ -92,12 +91,11 @@ def test_killed_in_mid_round_it_resumes_on_the_same_port_with_what_was_acknowled
     for client in (*done, at_work):
         client.wait("disconnected")
     server.start()
-    back = time.monotonic()
 
     # The two that were told "counted" do not report again; the third goes on with the work that it had begun.
     for client in (*done, at_work):
         client.wait("connected", count=2)
-    assert seconds_since(back) < BACK_WITHIN_S
+    server.went_on("all participants were back")
     seen = server.operator.until(run, lambda seen: seen.round.reported == 2, "two reports in")
     assert (seen.round.round, seen.round.attempt, seen.round.phase) == (held_round, 0, "open")
     at_work.go()
@@ -124,6 +122,9 @@ def test_killed_while_an_upload_is_under_way_the_upload_goes_on(serve: Serve, hi
         client.wait("reported")
     server.kill()
     server.start()
+    for client in crew.clients:
+        client.wait("connected", count=2)
+    server.went_on("all participants were back")
     server.operator.finished(run)
     uploading.go()
 
@@ -155,6 +156,9 @@ def test_killed_server_takes_its_workers_along(serve: Serve, hire: Hire, referen
     assert (len(gone), alive) == (2, [])
 
     server.start()
+    for client in crew.clients:
+        client.wait("connected", count=2)
+    server.went_on("all participants were back")
     at_work.go()
     server.operator.finished(run)
     assert server.operator.model(run) == reference_model
