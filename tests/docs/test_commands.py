@@ -48,7 +48,7 @@ def words_of(line: str) -> Iterator[list[str]]:
 
 def arguments_of(words: list[str]) -> list[str] | None:
     """What follows ``atoll``; None if the line runs something else."""
-    places = [at for at, word in enumerate(words) if word == "atoll" or word.endswith("/atoll")]
+    places = [at for at, word in enumerate(words) if word == "atoll" or word.endswith("bin/atoll")]
     if not places or places[-1] == len(words) - 1:
         return None
     rest = words[places[-1] + 1 :]
