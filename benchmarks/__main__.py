@@ -18,19 +18,19 @@ from benchmarks import bulk, connected, flood, fold, growth, memory, rounds, soa
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import Case, Options, progress
 
+_SIZES = frozenset({"model_mb", "clients", "rounds", "tls"})
 CASES: dict[str, Case] = {
-    "fold": fold.run,
-    "rounds": rounds.run,
-    "connected": connected.run,
-    "bulk": bulk.run,
-    "memory": memory.run,
-    "workers": workers.run,
-    "growth": growth.run,
-    "flood": flood.run,
-    "soak": soak.run,
+    "fold": Case(fold.run),
+    "rounds": Case(rounds.run, frozenset({"clients", "rounds", "tls"})),
+    "connected": Case(connected.run, frozenset({"clients", "rounds"})),
+    "connected-10000": Case(connected.run_many, by_name_only=True),
+    "bulk": Case(bulk.run, _SIZES | {"workers"}),
+    "memory": Case(memory.run, _SIZES | {"workers"}),
+    "workers": Case(workers.run, _SIZES | {"workers"}),
+    "growth": Case(growth.run, _SIZES),
+    "flood": Case(flood.run, frozenset({"clients", "rounds"})),
+    "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),
 }
-BY_NAME_ONLY = {"soak"}
-"""Cases that take half an hour."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,13 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
     settings = {key: value for key, value in vars(given).items() if key not in {"names", "json"}}
-    options = Options(**settings)
+    options, names = Options(**settings), given.names or [name for name, case in CASES.items() if not case.by_name_only]
+    for name in names:
+        if refused := CASES[name].refused(options):
+            parser.error(f"{name} has no setting {', '.join('--' + one.replace('_', '-') for one in refused)}")
     kept = replace(options, minutes=None) == Options() and (options.minutes or soak.MINUTES) >= soak.MINUTES
     figures: list[Figure] = []
-    for name in given.names or [name for name in CASES if name not in BY_NAME_ONLY]:
+    for name in names:
         started = time.monotonic()
         progress(f"{name} ...")
-        found = CASES[name](options)
+        found = CASES[name].run(options)
         progress(f"{name}: {time.monotonic() - started:.0f} s")
         if kept:
             write(name, found)
@@ -69,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which: {', '.join(CASES)}; default: all but soak",
+        help=f"which: {', '.join(CASES)}; default: all but connected-10000 and soak",
     )
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
     parser.add_argument("--model-mb", type=float, help="size of the model, in 10^6 bytes")

@@ -57,16 +57,54 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
     return Streams(down_s, up_s, cpu_s)
 
 
-def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> float:
-    """Seconds to write ``files`` new files of ``size`` bytes in turn, each fsynced; the median turn."""
-    seconds = []
+@dataclass(frozen=True)
+class Writes:
+    """Seconds to write files in turn, each fsynced: new ones, and the same ones once more, over what they hold."""
+
+    new_s: float
+    over_s: float
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a round costs at least: the streams, and the writing of what every client sends."""
+
+    streams: Streams
+    writes: Writes
+
+    @property
+    def round_s(self) -> float:
+        """Both ways through gRPC, then every upload into a new file with fsync."""
+        return self.streams.total_s + self.writes.new_s
+
+    @property
+    def over_s(self) -> float:
+        """The same with uploads written over files that are there."""
+        return self.streams.total_s + self.writes.over_s
+
+    @classmethod
+    def mean(cls, turns: Sequence[Plain]) -> Plain:
+        """Of what was measured at several times."""
+        streams, writes = [turn.streams for turn in turns], [turn.writes for turn in turns]
+        return cls(
+            Streams(*(statistics.mean(getattr(one, name) for one in streams) for name in ("down_s", "up_s", "cpu_s"))),
+            Writes(*(statistics.mean(getattr(one, name) for one in writes) for name in ("new_s", "over_s"))),
+        )
+
+
+def plain(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Plain:
+    """Measure all of it now."""
+    return Plain(streams(size, clients, tls=tls, repeats=repeats), write_and_fsync(size, clients, repeats=repeats))
+
+
+def write_and_fsync(size: int, files: int, folder: Path | None = None, repeats: int = 3) -> Writes:
+    """Write ``files`` files of ``size`` bytes, and write them over; the median turn of each."""
+    turns = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            started = time.perf_counter()
-            for number in range(files):
-                _write(Path(place) / str(number), size)
-            seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+            turns.append([_write_all(Path(place), size, files) for _ in range(2)])
+    new_s, over_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+    return Writes(new_s, over_s)
 
 
 def loopback(size: int) -> float:
@@ -91,9 +129,19 @@ def _send(address: tuple[str, int], size: int) -> None:
             connection.sendall(piece[: min(MESSAGE_BYTES, size - start)])
 
 
+def _write_all(place: Path, size: int, files: int) -> float:
+    started = time.perf_counter()
+    for number in range(files):
+        path = place / str(number)
+        path.touch()
+        _write(path, size)
+    return time.perf_counter() - started
+
+
 def _write(path: Path, size: int) -> None:
+    """Fill a file; what it holds is not cut off first."""
     piece = os.urandom(MESSAGE_BYTES)
-    with path.open("wb", buffering=0) as file:
+    with path.open("r+b", buffering=0) as file:
         for start in range(0, size, MESSAGE_BYTES):
             file.write(piece[: min(MESSAGE_BYTES, size - start)])
         os.fsync(file.fileno())

@@ -9,7 +9,6 @@ are the mean of what is measured before and after.
 from __future__ import annotations
 
 import statistics
-from typing import NamedTuple
 
 from benchmarks import baselines
 from benchmarks.federation import Course, federation
@@ -32,42 +31,40 @@ def run(options: Options) -> list[Figure]:
 
 def _measure(options: Options, *, tls: bool) -> list[Figure]:
     model_mb, clients = options.or_else(options.model_mb, 1000.0, 1.0), options.or_else(options.clients, 2, 2)
-    rounds, workers = options.or_else(options.rounds, 4, 2), options.workers or 1
+    rounds, workers = options.or_else(options.rounds, 6, 2), options.workers or 1
     size = int(model_mb * MB) // 4 * 4
     with_tls = "TLS" if tls else "plaintext"
     what = f"{model_mb:g} MB, {clients} clients{f', {workers} workers' if workers > 1 else ''}, {with_tls}"
     command = options.command("bulk")
-    before = _plain(size, clients, tls=tls, smoke=options.smoke)
-    progress(f"{what}: plain streams {before.streamed_s:.2f} s, writes {before.written_s:.2f} s; now {rounds} rounds")
+    repeats = 1 if options.smoke else 3
+    before = baselines.plain(size, clients, tls=tls, repeats=repeats)
+    progress(f"{what}: plainly {before.round_s:.2f} s; now {rounds} rounds")
     with federation(clients=clients, tls=tls, workers=workers, options=["--keep-models", "1"]) as place:
         course = place.run(elements=size // 4, rounds=WARM_UP + rounds, clients=clients, warm_up=WARM_UP)
     every = [course.first_s, *course.warming, *course.seconds]
     progress(f"{what}: {', '.join(f'{one:.2f}' for one in every)} s")
-    after = _plain(size, clients, tls=tls, smoke=options.smoke)
-    progress(f"{what}: plain streams {after.streamed_s:.2f} s, writes {after.written_s:.2f} s")
-    streamed, written, cpu_s = ((one + other) / 2 for one, other in zip(before, after, strict=True))
-    median = statistics.median(course.seconds)
+    after = baselines.plain(size, clients, tls=tls, repeats=repeats)
+    progress(f"{what}: plainly {after.round_s:.2f} s")
+    plain = baselines.Plain.mean([before, after])
     return [
-        _judged(f"round, {what}", median, command, limit=streamed + written, target=TARGET, smoke=options.smoke),
-        Figure.stated("  beside the gRPC streams alone (stretch: 1.5)", median, "s", command, beside=streamed),
-        Figure.stated("  its processor time, beside that of the streams", course.cpu_s, "s", command, beside=cpu_s),
-        Figure.stated("  its first round", course.first_s, "s", command, beside=streamed + written),
+        *_seconds(course, plain, f"round, {what}", command, smoke=options.smoke),
         *memory_figures(course, model_mb, what, command),
     ]
 
 
-class _Plain(NamedTuple):
-    """Seconds of the plain gRPC streams, and of plainly writing the uploads; processor seconds of the streams."""
-
-    streamed_s: float
-    written_s: float
-    cpu_s: float
-
-
-def _plain(size: int, clients: int, *, tls: bool, smoke: bool) -> _Plain:
-    repeats = 1 if smoke else 3
-    streamed = baselines.streams(size, clients, tls=tls, repeats=repeats)
-    return _Plain(streamed.total_s, baselines.write_and_fsync(size, clients, repeats=repeats), streamed.cpu_s)
+def _seconds(course: Course, plain: baselines.Plain, name: str, command: str, *, smoke: bool) -> list[Figure]:
+    median, streams = statistics.median(course.seconds), plain.streams
+    beside_all = Figure.within(name, median, "s", command, limit=plain.round_s, target=TARGET)
+    if smoke:
+        beside_all = Figure.stated(name, median, "s", command, beside=plain.round_s)
+    return [
+        beside_all,
+        Figure.stated("  with the plain uploads written over files", median, "s", command, beside=plain.over_s),
+        Figure.stated("  beside the gRPC streams alone (stretch: 1.5)", median, "s", command, beside=streams.total_s),
+        Figure.stated("  its slowest round", max(course.seconds), "s", command, beside=plain.round_s),
+        Figure.stated("  its first round", course.first_s, "s", command, beside=plain.round_s),
+        Figure.stated("  processor time, beside the streams'", course.cpu_s, "s", command, beside=streams.cpu_s),
+    ]
 
 
 def memory_figures(course: Course, model_mb: float, what: str, command: str) -> list[Figure]:
@@ -91,9 +88,3 @@ def memory_figures(course: Course, model_mb: float, what: str, command: str) -> 
         Figure.stated("  server mapped files", server.mapped / MB, "MB", command),
         Figure.stated("  client mapped files", client.mapped / MB, "MB", command),
     ]
-
-
-def _judged(name: str, value: float, command: str, *, limit: float, target: float, smoke: bool) -> Figure:
-    if smoke:
-        return Figure.stated(name, value, "s", command, beside=limit)
-    return Figure.within(name, value, "s", command, limit=limit, target=target)

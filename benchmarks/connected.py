@@ -12,11 +12,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
+from benchmarks.floor import floor
 from benchmarks.idle_peer import idle_bytes
 from benchmarks.options import Options, progress
 from benchmarks.sampling import memory_of
@@ -40,16 +42,48 @@ enrolments_per_minute = 1000000
 
 def run(options: Options) -> list[Figure]:
     """Figures with 1,000 participants, or as many as ``--clients`` says."""
-    crowd = options.or_else(options.clients, 1000, 20)
-    rounds = options.or_else(options.rounds, 12, 3)
+    crowd, rounds = options.or_else(options.clients, 1000, 20), options.or_else(options.rounds, 12, 3)
+    return _figures(options, crowd, rounds, options.command("connected"))
+
+
+def run_many(options: Options) -> list[Figure]:
+    """The same with 10,000."""
+    crowd, rounds = (20, 3) if options.smoke else (10_000, 5)
+    return _figures(options, crowd, rounds, options.command("connected-10000"))
+
+
+def _figures(options: Options, crowd: int, rounds: int, command: str) -> list[Figure]:
     cohort = min(COHORT, crowd // 2)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
         settings.write(_LIMITS)
         settings.flush()
-        return _measure(options, crowd, cohort, rounds, settings.name)
+        found = _measure(options, crowd, cohort, rounds, settings.name)
+    plain_bytes = idle_bytes(min(crowd, PLAIN))
+    plain = floor(4 * ELEMENTS, repeats=20 if options.smoke else 200)
+    name, usual, plain_s = f"{crowd} connected", float(np.median(found.seconds)), plain.round_of(cohort)
+    drawn = f"{name}, {cohort} drawn, 10 KB"
+    each, plain_kb, most_kb = found.idle_bytes / crowd / 1e3, plain_bytes / 1e3, IDLE_BYTES / 1e3
+    later_kb = found.later_bytes / crowd / 1e3
+    return [
+        Figure.at_most(f"{drawn}: a round", usual, "s", ROUND_S, command, beside=plain_s),
+        Figure.stated(f"{drawn}: slowest round", max(found.seconds), "s", command, beside=plain_s),
+        Figure.at_most(f"{name}: server memory each, at rest", each, "KB", most_kb, command, beside=plain_kb),
+        Figure.stated(f"{name}: server memory each, after rounds", later_kb, "KB", command, beside=plain_kb),
+        Figure.stated("a plain gRPC connection with mutual TLS and a stream", plain_kb, "KB", command),
+        Figure.stated(f"{name}, at rest: server CPU", 100 * found.share, "% of a core", command),
+    ]
 
 
-def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: str) -> list[Figure]:
+class _Found(NamedTuple):
+    """Server memory beyond that of an empty server, seconds of rounds, and the share of a core at rest."""
+
+    idle_bytes: int
+    later_bytes: int
+    seconds: list[float]
+    share: float
+
+
+def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: str) -> _Found:
     with federation(clients=0, options=("--config", settings)) as place:
         assert place.server is not None
         before = memory_of(place.server.pid).anonymous
@@ -60,17 +94,7 @@ def _measure(options: Options, crowd: int, cohort: int, rounds: int, settings: s
         idle = memory_of(place.server.pid).anonymous - before
         seconds = place.run(elements=ELEMENTS, rounds=rounds, clients=cohort).seconds
         later = memory_of(place.server.pid).anonymous - before
-    plain = idle_bytes(min(crowd, PLAIN))
-    command, name = options.command("connected"), f"{crowd} connected"
-    usual, slowest = float(np.median(seconds)), max(seconds)
-    return [
-        Figure.at_most(f"{name}, {cohort} drawn, 10 KB: a round", usual, "s", ROUND_S, command),
-        Figure.stated(f"{name}, {cohort} drawn, 10 KB: slowest round", slowest, "s", command),
-        Figure.at_most(f"{name}: server memory each, at rest", idle / crowd / 1e3, "KB", IDLE_BYTES / 1e3, command),
-        Figure.stated("a plain gRPC connection with mutual TLS and a stream", plain / 1e3, "KB", command),
-        Figure.stated(f"{name}: server memory each, after rounds", later / crowd / 1e3, "KB", command),
-        Figure.stated(f"{name}, at rest: server CPU", 100 * share, "% of a core", command),
-    ]
+    return _Found(idle, later, seconds, share)
 
 
 def _gather(place: Federation, crowd: int) -> None:

@@ -64,7 +64,7 @@ class Course:
         server: peak memory of all processes of the server.
         client: peak memory of the largest of the first few participants.
         disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
-        cpu_s: processor seconds of each later round, of the server and the first few participants.
+        cpu_s: processor seconds of each later round, of the server and all participants.
     """
 
     first_s: float
@@ -148,7 +148,8 @@ class Federation:
         write_zeros(self.place / "init.safetensors", elements)
         groups = {"server": self.server.pid}
         groups |= {f"client {one.pid}": one.pid for one in self.participants[:_WATCHED]}
-        with Sampler(groups, self.data if watch_disk else None) as sampler:
+        everybody = [self.server.pid, *(one.pid for one in self.participants)]
+        with Sampler(groups, self.data if watch_disk else None, spenders=everybody) as sampler:
             run = self.call("run", "submit", str(self.place / "job.toml"))["run"]
             self.command("run", "watch", run)
             shown = self.call("run", "show", run)

@@ -27,7 +27,8 @@ class Figure:
         unit: of value and limit.
         limit: the limit or plain baseline; None where a figure stands alone.
         ratio: value / limit; None without a limit.
-        target: what the ratio (or without one the value) should reach or stay below; None if it is only stated.
+        target: what should be reached or stayed below: by the ratio (``within``) or by the value (``at_most``,
+            ``at_least``); None if it is only stated.
         ok: whether the target is met; True where nothing is asked.
         command: what makes this figure.
     """
@@ -47,14 +48,18 @@ class Figure:
         return cls(name, value, unit, beside, value / beside if beside else None, None, ok=True, command=command)
 
     @classmethod
-    def at_most(cls, name: str, value: float, unit: str, most: float, command: str) -> Figure:
-        """A figure that should not be above ``most``, in its own unit."""
-        return cls(name, value, unit, None, None, most, value <= most, command)
+    def at_most(
+        cls, name: str, value: float, unit: str, most: float, command: str, *, beside: float | None = None
+    ) -> Figure:
+        """A figure that should not be above ``most``, in its own unit; ``beside`` is a limit of the same run."""
+        return cls(name, value, unit, beside, value / beside if beside else None, most, value <= most, command)
 
     @classmethod
-    def at_least(cls, name: str, value: float, unit: str, least: float, command: str) -> Figure:
-        """A figure that should not be below ``least``, in its own unit."""
-        return cls(name, value, unit, None, None, least, value >= least, command)
+    def at_least(
+        cls, name: str, value: float, unit: str, least: float, command: str, *, beside: float | None = None
+    ) -> Figure:
+        """A figure that should not be below ``least``, in its own unit; ``beside`` as for ``at_most``."""
+        return cls(name, value, unit, beside, value / beside if beside else None, least, value >= least, command)
 
     @classmethod
     def within(cls, name: str, value: float, unit: str, command: str, *, limit: float, target: float) -> Figure:

@@ -1,12 +1,13 @@
 """One participant checks in without end: what it costs the rounds of the others.
 
-Three runs of the same federation: calm, flooded, calm. All processes share this machine, the flooder too: what it takes
-of the processors itself is part of the figure.
+Three runs of the same federation: calm, flooded (from the first refusal on), calm. All processes share this machine,
+the flooder too: what it takes of the processors itself is part of the figure.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.federation import Federation, federation
 from benchmarks.figures import Figure
+from benchmarks.flooder import REFUSED, WELCOME
 from benchmarks.options import Options
 
 ELEMENTS = 2560
@@ -24,7 +26,7 @@ _END_S = 30.0
 
 def run(options: Options) -> list[Figure]:
     """Mean round with the flood beside mean round without, and how often the flooder was refused."""
-    clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 100, 5)
+    clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 900, 5)
     with federation(clients=clients) as place:
 
         def mean_s() -> float:
@@ -35,12 +37,14 @@ def run(options: Options) -> list[Figure]:
         with _flood(place, answers):
             flooded = mean_s()
         calm = statistics.mean((before, mean_s()))
-    command = options.command("flood")
+    command, refused = options.command("flood"), answers.get(REFUSED, 0)
+    if not refused:
+        raise RuntimeError(f"nobody was refused: {answers}")
     name = f"round of 10 KB, {clients} clients, while another checks in without end"
     return [
         Figure.within(name, flooded, "s", command, limit=calm, target=TARGET),
-        Figure.stated("check-ins refused meanwhile", answers.get("checkin.rate", 0), "calls", command),
-        Figure.stated("check-ins let in meanwhile", answers.get("welcome", 0), "calls", command),
+        Figure.stated("check-ins refused meanwhile", refused, "calls", command),
+        Figure.stated("check-ins let in meanwhile", answers.get(WELCOME, 0), "calls", command),
     ]
 
 
@@ -48,9 +52,14 @@ def run(options: Options) -> list[Figure]:
 def _flood(place: Federation, answers: dict[str, int]) -> Iterator[None]:
     (token,) = place.call("token", "new")["tokens"]
     counts = place.place / "flood.json"
+    reading, writing = os.pipe()
     arguments = [sys.executable, "-m", "benchmarks.flooder", token, str(place.place / "flooder"), str(counts)]
-    process = place.start_process(arguments, "flooder")
+    process = place.start_process([*arguments, str(writing)], "flooder", keep_open=(writing,))
+    os.close(writing)
     try:
+        with os.fdopen(reading) as told:
+            if not told.readline():
+                raise RuntimeError(f"the flooder ended with status {process.wait()}")
         yield
     finally:
         process.terminate()

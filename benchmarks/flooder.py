@@ -1,12 +1,14 @@
 """A participant that checks in again and again on several connections, as fast as it is let, until it is told to end.
 
-``python -m benchmarks.flooder TOKEN STATE COUNTS``: what it was answered is written to COUNTS at the end, as JSON.
+``python -m benchmarks.flooder TOKEN STATE COUNTS FD``: it writes a line to the descriptor FD when it is refused for the
+first time; what it was answered is written to COUNTS at the end, as JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections import Counter
@@ -24,17 +26,32 @@ CONNECTIONS = 4
 STREAMS = 128
 """At the same time, on each connection: what the server allows by default."""
 WELCOME = "welcome"
+REFUSED = "checkin.rate"
 _HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=PROTOCOL, examples=1))
 
 
-async def flood(identity: Identity, answers: Counter[str]) -> None:
+class Answers(Counter[str]):
+    """How often each answer was given; ``refused`` is set once the server says that this is too often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = asyncio.Event()
+
+    def note(self, answer: str) -> None:
+        """Count one."""
+        self[answer] += 1
+        if answer == REFUSED:
+            self.refused.set()
+
+
+async def flood(identity: Identity, answers: Answers) -> None:
     """Check in until cancelled."""
     async with asyncio.TaskGroup() as group:
         for _ in range(CONNECTIONS):
             group.create_task(_connection(identity, answers))
 
 
-async def _connection(identity: Identity, answers: Counter[str]) -> None:
+async def _connection(identity: Identity, answers: Answers) -> None:
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with (
         grpc.aio.secure_channel(identity.server_address, identity.credentials(), options=options) as channel,
@@ -44,32 +61,40 @@ async def _connection(identity: Identity, answers: Counter[str]) -> None:
             group.create_task(_come_and_go(channel, answers))
 
 
-async def _come_and_go(channel: grpc.aio.Channel, answers: Counter[str]) -> None:
+async def _come_and_go(channel: grpc.aio.Channel, answers: Answers) -> None:
     stub = participation_pb2_grpc.ParticipationServiceStub(channel)
     while True:
         call = stub.CheckIn()
         try:
             await call.write(_HELLO)
             await call.read()
-            answers[WELCOME] += 1
+            answers.note(WELCOME)
         except asyncio.InvalidStateError:  # it ended while the greeting was written
-            answers[(await call.code()).name] += 1
+            answers.note((await call.code()).name)
         except grpc.aio.AioRpcError as error:
             detail = detail_from_trailers(list(error.trailing_metadata() or ()))
-            answers[detail.code if detail is not None else error.code().name] += 1
+            answers.note(detail.code if detail is not None else error.code().name)
         finally:
             call.cancel()
 
 
-async def main(token: str, state: Path, counts: Path) -> None:
+async def main(token: str, state: Path, counts: Path, ready_fd: int) -> None:
     """Flood until SIGTERM."""
-    answers: Counter[str] = Counter()
+    answers = Answers()
     identity = await asyncio.to_thread(enrol, token, state)
     running = asyncio.ensure_future(flood(identity, answers))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    telling = asyncio.create_task(_tell(answers, ready_fd))
     await asyncio.gather(running, return_exceptions=True)
+    telling.cancel()
     await asyncio.to_thread(counts.write_text, json.dumps(answers))
 
 
+async def _tell(answers: Answers, ready_fd: int) -> None:
+    await answers.refused.wait()
+    with os.fdopen(ready_fd, "w") as told:
+        told.write("refused\n")
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])))

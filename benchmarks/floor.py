@@ -1,7 +1,7 @@
 """What a durable round of a small model cannot do without, done plainly and measured one by one.
 
-Two commits (the reports; the sum with what follows from it), two files (an update, a model), each on disk before the
-next step, and two gRPC round trips (an invitation with its answer, a report).
+Two commits (the reports; the sum with what follows from it), a file for every update and one for the new model, each
+on disk before the next step, and for every participant two gRPC round trips (an invitation with its answer, a report).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,7 +21,7 @@ from typing import Any
 
 import grpc
 
-COMMITS, FILES, CALLS = 2, 2, 2
+COMMITS, CALLS = 2, 2
 _ROW_BYTES = 2000
 _METHOD = "/benchmarks.Floor/Echo"
 
@@ -36,8 +36,17 @@ class Floor:
 
     @property
     def round_s(self) -> float:
-        """What a round adds up to."""
-        return COMMITS * self.commit_s + FILES * self.file_s + CALLS * self.call_s
+        """What a round of two participants adds up to."""
+        return self.round_of(2)
+
+    def round_of(self, participants: int) -> float:
+        """What a round adds up to whose participants are served one after the other; commits are for all of them."""
+        return COMMITS * self.commit_s + participants * (self.file_s + CALLS * self.call_s) + self.file_s
+
+    @classmethod
+    def mean(cls, turns: Sequence[Floor]) -> Floor:
+        """Of what was measured at several times."""
+        return cls(*(statistics.mean(getattr(one, name) for one in turns) for name in ("commit_s", "file_s", "call_s")))
 
 
 def floor(size_bytes: int, repeats: int = 200) -> Floor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks import baselines
-from benchmarks.bulk import MB
+from benchmarks.bulk import MB, WARM_UP
 from benchmarks.federation import federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
@@ -18,6 +18,8 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 CLIENTS_MB = 10.0
 SIZES_MB = (1.0, 4.0, 10.0, 40.0, 100.0, 400.0, 1000.0, 4000.0)
 SIZES_CLIENTS = 2
+LARGE_MB = 400.0
+"""Beyond this size three rounds are measured instead of eight."""
 
 
 def run(options: Options) -> list[Figure]:
@@ -29,15 +31,17 @@ def run(options: Options) -> list[Figure]:
 
 
 def _row(options: Options, model_mb: float, clients: int) -> list[Figure]:
-    rounds = options.or_else(options.rounds, 2 if model_mb > 400 else 5, 1)
-    size, command = int(model_mb * MB) // 4 * 4, f"{options.command('growth')}"
-    streamed = baselines.streams(size, clients).total_s + baselines.write_and_fsync(size, clients)
-    with federation(clients=clients, tls=options.tls is True, weights="constant", options=["--keep-models", "1"]) as at:
-        course = at.run(elements=size // 4, rounds=rounds + 1, clients=clients, watch_disk=True)
+    large, tls = model_mb > LARGE_MB, options.tls is True
+    rounds, warm_up = options.or_else(options.rounds, 3 if large else 8, 1), 1 if options.smoke else WARM_UP
+    size, command, repeats = int(model_mb * MB) // 4 * 4, options.command("growth"), 1 if large else 3
+    before = baselines.plain(size, clients, tls=tls, repeats=repeats)
+    with federation(clients=clients, tls=tls, weights="constant", options=["--keep-models", "1"]) as at:
+        course = at.run(elements=size // 4, rounds=warm_up + rounds, clients=clients, watch_disk=True, warm_up=warm_up)
+    plain = baselines.Plain.mean([before, baselines.plain(size, clients, tls=tls, repeats=repeats)])
     what = f"{model_mb:g} MB, {clients} clients"
-    progress(f"{what}: {statistics.median(course.seconds):.3f} s")
+    progress(f"{what}: {statistics.median(course.seconds):.3f} s, plainly {plain.round_s:.3f} s")
     return [
-        Figure.stated(f"round, {what}", statistics.median(course.seconds), "s", command, beside=streamed),
+        Figure.stated(f"round, {what}", statistics.median(course.seconds), "s", command, beside=plain.round_s),
         Figure.stated(f"  server anonymous memory, {what}", course.server.anonymous / MB, "MB", command),
         Figure.stated(f"  server disk, {what}", course.disk_bytes / MB, "MB", command),
     ]

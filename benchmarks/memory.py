@@ -17,7 +17,7 @@ FLAT = 1.05
 
 def run(options: Options) -> list[Figure]:
     """Peak anonymous memory of the server at 1 GB with 2 clients and with 16; one number of clients if it is given."""
-    model_mb, rounds = options.or_else(options.model_mb, 1000.0, 1.0), options.or_else(options.rounds, 1, 1)
+    model_mb, rounds = options.or_else(options.model_mb, 1000.0, 1.0), options.or_else(options.rounds, 3, 1)
     command = options.command("memory")
     if options.smoke or options.clients is not None:
         clients = options.clients or FEW

@@ -54,7 +54,24 @@ class Options:
         return " ".join(["python -m benchmarks", name, *words])
 
 
-Case = Callable[[Options], list[Figure]]
+@dataclass(frozen=True)
+class Case:
+    """A benchmark.
+
+    Attributes:
+        run: measures.
+        takes: the settings that it heeds, besides ``smoke``; others are refused.
+        by_name_only: whether it is left out unless it is asked for.
+    """
+
+    run: Callable[[Options], list[Figure]]
+    takes: frozenset[str] = frozenset()
+    by_name_only: bool = False
+
+    def refused(self, options: Options) -> list[str]:
+        """The settings given that mean nothing to this case."""
+        given = {name for name, value in vars(options).items() if value is not None}
+        return sorted(given - self.takes - {"smoke"})
 
 
 def progress(text: str) -> None:

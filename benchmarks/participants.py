@@ -15,6 +15,8 @@ class Idle(Participant):
 
     The platform computes local - global from them.
 
+    They are random and each participant's own, so that an update is never zero.
+
     Args:
         weights: ``array`` holds them, as a trainer does (one model's worth of memory), and changes one element;
             ``constant`` is one number seen as an array, for machines that run many participants.
@@ -24,15 +26,17 @@ class Idle(Participant):
 
     def __init__(self, weights: str = "array") -> None:
         self._constant = weights == "constant"
+        self._random = np.random.default_rng()
         self._weights: dict[str, Array] = {}
 
     def fit(self, model: Model, task: Task) -> Update:
         """No training."""
         step = np.float32(1e-3 * (task.key.round % 100 + 1))
         if self._constant:
-            self._weights = {name: np.broadcast_to(step, view.shape) for name, view in model.items()}
+            number = step * self._random.random(dtype=np.float32)
+            self._weights = {name: np.broadcast_to(number, view.shape) for name, view in model.items()}
         elif {name: held.shape for name, held in self._weights.items()} != {n: view.shape for n, view in model.items()}:
-            self._weights = {name: np.full(view.shape, 1e-3, np.float32) for name, view in model.items()}
+            self._weights = {name: self._random.random(view.shape, np.float32) for name, view in model.items()}
         else:
             for array in self._weights.values():
                 array.reshape(-1)[0] = step

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,10 +34,14 @@ class Sampler:
     Args:
         groups: by name, the process that heads it; its descendants at the moment belong to it.
         folder: watch also what its files take on disk.
+        spenders: whose processor time counts, with their descendants'; by default that of the groups.
     """
 
-    def __init__(self, groups: dict[str, int], folder: Path | None = None) -> None:
+    def __init__(
+        self, groups: dict[str, int], folder: Path | None = None, *, spenders: Collection[int] | None = None
+    ) -> None:
         self._groups = groups
+        self._spenders = groups.values() if spenders is None else spenders
         self._folder = folder
         self._peaks = dict.fromkeys(groups, Memory())
         self.disk_bytes = 0
@@ -50,7 +54,7 @@ class Sampler:
         return self._peaks[group]
 
     def cpu_s(self, start: float, stop: float) -> float:
-        """Processor seconds that all groups together spent between two moments (epoch seconds)."""
+        """Processor seconds that all spenders together spent between two moments (epoch seconds)."""
         times = [at for at, _ in self._spent]
         first, last = (min(bisect_left(times, at), len(times) - 1) for at in (start, stop))
         return self._spent[last][1] - self._spent[first][1]
@@ -68,7 +72,7 @@ class Sampler:
         self._spent.append(self._spent_now())
 
     def _spent_now(self) -> tuple[float, float]:
-        return time.time(), cpu_s_of(pid for head in self._groups.values() for pid in family(head))
+        return time.time(), cpu_s_of(pid for head in self._spenders for pid in family(head))
 
     def _sample(self) -> None:
         while not self._done.wait(INTERVAL_S):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 
 from benchmarks import baselines
-from benchmarks.bulk import MB
-from benchmarks.federation import federation
+from benchmarks.bulk import MB, WARM_UP
+from benchmarks.federation import Course, federation
 from benchmarks.figures import Figure
 from benchmarks.options import Options, progress
 
@@ -14,15 +14,27 @@ from benchmarks.options import Options, progress
 def run(options: Options) -> list[Figure]:
     """Median seconds of a round with each number of processes; only stated."""
     model_mb, clients = options.or_else(options.model_mb, 100.0, 0.1), options.or_else(options.clients, 8, 2)
-    rounds = options.or_else(options.rounds, 5, 1)
+    rounds, warm_up = options.or_else(options.rounds, 8, 1), 1 if options.smoke else WARM_UP
     size, tls, command = int(model_mb * MB) // 4 * 4, options.tls is True, options.command("workers")
-    streamed = baselines.streams(size, clients, tls=tls).total_s + baselines.write_and_fsync(size, clients)
-    figures = []
     usual = [2] if options.smoke else [1, 2]
+    courses: dict[int, Course] = {}
+    plain = [baselines.plain(size, clients, tls=tls)]
     for workers in [options.workers] if options.workers else usual:
         progress(f"{workers} workers")
-        with federation(clients=clients, tls=tls, workers=workers, weights="constant") as place:
-            seconds = place.run(elements=size // 4, rounds=rounds + 1, clients=clients).seconds
-        name = f"round, {model_mb:g} MB, {clients} clients, {workers} ingest process{'es' if workers > 1 else ''}"
-        figures.append(Figure.stated(name, statistics.median(seconds), "s", command, beside=streamed))
-    return figures
+        kept = ["--keep-models", "1"]
+        with federation(clients=clients, tls=tls, workers=workers, weights="constant", options=kept) as place:
+            courses[workers] = place.run(elements=size // 4, rounds=warm_up + rounds, clients=clients, warm_up=warm_up)
+        plain.append(baselines.plain(size, clients, tls=tls))
+    beside, what = baselines.Plain.mean(plain), f"{model_mb:g} MB, {clients} clients"
+    return [
+        figure for workers, course in courses.items() for figure in _figures(course, workers, what, command, beside)
+    ]
+
+
+def _figures(course: Course, workers: int, what: str, command: str, plain: baselines.Plain) -> list[Figure]:
+    processes = f"{workers} ingest process{'es' if workers > 1 else ''}"
+    seconds = statistics.median(course.seconds)
+    return [
+        Figure.stated(f"round, {what}, {processes}", seconds, "s", command, beside=plain.round_s),
+        Figure.stated("  processor time, beside the streams'", course.cpu_s, "s", command, beside=plain.streams.cpu_s),
+    ]

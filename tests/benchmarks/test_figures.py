@@ -26,3 +26,9 @@ def test_the_table_tells_what_is_missed() -> None:
     lines = table([Figure.at_most("large", 3.0, "MB", 2.0, "c"), Figure.stated("small", 1.0, "s", "c")]).splitlines()
     assert "MISSED" in lines[0]
     assert "target" not in lines[1]
+
+
+def test_a_limit_of_the_same_run_may_stand_beside_a_bound() -> None:
+    figure = Figure.at_most("a", 3.0, "s", 4.0, "c", beside=1.5)
+    assert (figure.ok, figure.limit, figure.ratio, figure.target) == (True, 1.5, 2.0, 4.0)
+    assert Figure.at_least("a", 30.0, "rounds/s", 20.0, "c", beside=60.0).ratio == 0.5
