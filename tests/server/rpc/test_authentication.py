@@ -249,8 +249,9 @@ class TestWatch:
         messages = watch_at(door).over(silent(), idle_s=0.05)
         assert await anext(messages) == b"1"
         started = time.monotonic()
-        with pytest.raises(UnavailableError, match=r"0\.05 s"):
+        with pytest.raises(UnavailableError, match=r"0\.05 s") as refused:
             await asyncio.wait_for(anext(messages), WAIT_S)
+        assert refused.value.detail.code == "stream.idle"
         assert time.monotonic() - started >= 0.05
         await asyncio.wait_for(ended.wait(), WAIT_S)
 
