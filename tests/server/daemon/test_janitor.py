@@ -145,7 +145,7 @@ class TestDelete:
             run = await finished(federation, job(), 1)
             busy = Janitor(federation.services, StorageSettings(), lambda: [run])
             with pytest.raises(UnavailableError, match="is just ending"):
-                await busy.delete_run(run)
+                await busy.delete_run(run, operator="admin")
             assert await events_of(federation, run) > 0
 
     async def test_its_uploads_and_blobs_go_but_not_those_that_are_held(self, tmp_path: Path) -> None:
@@ -157,7 +157,8 @@ class TestDelete:
             initial, first, second = (one.blob for one in await federation.store.reader.run(models.listed, run))
             assert federation.blobs() == {initial, first, second}
             federation.services.leases.hold("somebody", first)
-            removed = {one.kind: one.count for one in await federation.coordinator.janitor.delete_run(run)}
+            found = await federation.coordinator.janitor.delete_run(run, operator="admin")
+            removed = {one.kind: one.count for one in found}
             assert (removed["uploads"], removed["models"]) == (1, 2)
             assert federation.blobs() == {first}
             assert federation.services.spool.runs() == []

@@ -85,11 +85,12 @@ class Janitor:
             log.info("storage: removed %d things, %d bytes", sum(one.count for one in found), total)
         return tuple(found)
 
-    async def delete_run(self, run: str) -> tuple[Pruned, ...]:
+    async def delete_run(self, run: str, *, operator: str) -> tuple[Pruned, ...]:
         """Forget a run that has ended: its rows, its uploads, and the blobs that nothing else names or holds.
 
         Its events go first, page by page, as they would in time; all else of it in one transaction. If the server dies
-        in between, blobs are left that no row names: they go with the next start.
+        in between, blobs are left that no row names: they go with the next start. ``operator`` is who
+        wants it, for the log.
 
         Raises:
             RecordMissingError: no such run.
@@ -105,6 +106,7 @@ class Janitor:
             while await services.writer.run(_prune_page, run):
                 pass
             named = await services.writer.run(_delete_ended, run)
+            log.info("run %s deleted by operator %s", run, operator, extra={"run": run})
             uploads = await self._drop_uploads(run, dry_run=False)
             blobs = Pruned("models", run, *await self._remove_spare(named))
         removed = (Pruned("events", run, held.count, held.stored_bytes), uploads, blobs)

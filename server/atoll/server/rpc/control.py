@@ -196,8 +196,7 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
     async def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> control_pb2.DeleteRunResponse:
         """Forget a run that has ended."""
         operator = await self._authenticator.operator(context)
-        removed = await self._coordinator.janitor.delete_run(request.run)
-        _tell_order(request.run, "deleted", operator)
+        removed = await self._coordinator.janitor.delete_run(request.run, operator=operator)
         return control_pb2.DeleteRunResponse(removed=map(_pruned, removed))
 
     async def GetRunModel(
