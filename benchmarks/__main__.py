@@ -35,8 +35,6 @@ CASES: dict[str, Case] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases; 1 if a figure misses its target, but never in a smoke run, which only shows that they run."""
-    # Ended from outside, it still ends what it has started and removes its files, which may be many gigabytes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = _parser()
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in CASES]
@@ -87,4 +85,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Ended from outside, it still ends what it has started and removes its files, which may be many gigabytes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 WORTH_A_THREAD = 16
 """Chunks from which on an update's digests are checked beside its fold."""
+CHECKERS = 2
+CHECKED_AHEAD = 4
+"""Chunks that wait for their fold, checked or about to be."""
 Chunk = tuple[ChunkHeader, memoryview]
 
 
@@ -188,14 +192,22 @@ class IngestNode:
 
 def _chunks(upload: Committed) -> Iterator[Chunk]:
     """Every chunk, checked against its digest: what lay on disk may have changed since it came."""
-    checked = ((record.header, upload.payload(record)) for record in upload.records)
-    return _ahead(checked) if len(upload.records) >= WORTH_A_THREAD else checked
+    if len(upload.records) >= WORTH_A_THREAD:
+        return _ahead(upload)
+    return ((record.header, upload.payload(record)) for record in upload.records)
 
 
-def _ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The chunks; the next is checked on a thread of its own while the one before it is folded."""
-    with ThreadPoolExecutor(1, "check") as pool:
-        coming = pool.submit(next, chunks, None)
-        while (chunk := coming.result()) is not None:
-            coming = pool.submit(next, chunks, None)
-            yield chunk
+def _ahead(upload: Committed) -> Iterator[Chunk]:
+    """The chunks; the next ones are checked on threads of their own while one is folded: checking takes longer."""
+    with ThreadPoolExecutor(CHECKERS, "check") as pool:
+        coming: deque[tuple[ChunkHeader, Future[memoryview]]] = deque()
+        try:
+            for record in upload.records:
+                coming.append((record.header, pool.submit(upload.payload, record)))
+                if len(coming) > CHECKED_AHEAD:
+                    header, payload = coming.popleft()
+                    yield header, payload.result()
+            for header, payload in coming:
+                yield header, payload.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
