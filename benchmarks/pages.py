@@ -1,0 +1,64 @@
+"""Puts the kept figures into the pages: ``python -m benchmarks.pages`` writes docs/performance.md's tables anew.
+
+A table stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``; NAME is that of a file of results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+_TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_HEAD = "| what | value | beside | ratio | target | |\n|---|---|---|---|---|---|\n"
+
+
+def with_tables(page: str, results: Path = RESULTS) -> str:
+    """The page with every table as the results have it.
+
+    Raises:
+        FileNotFoundError: if a table names results that there are none of.
+    """
+    return _TABLE.sub(lambda found: found[1] + _table(json.loads(_kept(results, found[2]))) + found[3], page)
+
+
+def _kept(results: Path, name: str) -> str:
+    return (results / f"{name}.json").read_text(encoding="utf-8")
+
+
+def _table(figures: Sequence[dict[str, Any]]) -> str:
+    of = figures[0]
+    rows = "".join(map(_row, figures))
+    said = f"`{of['command']}`, {of['machine']}, {of['date']}, commit {of['commit'].rstrip('+')}."
+    return f"\n{said}\n\n{_HEAD}{rows}\n"
+
+
+def _row(figure: dict[str, Any]) -> str:
+    name = figure["name"].strip()
+    if figure["name"].startswith(" "):
+        name = f"&nbsp;&nbsp;{name}"
+    unit, limit, ratio, target = figure["unit"], figure["limit"], figure["ratio"], figure["target"]
+    beside = "" if limit is None else f"{limit:.3g} {unit}"
+    verdict = "" if target is None else "met" if figure["ok"] else "**missed**"
+    cells = [name, f"{figure['value']:.3g} {unit}", beside, _number(ratio), _number(target), verdict]
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def main() -> None:
+    """Write the tables of the page anew."""
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"{PAGE.name}: written", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
