@@ -16,6 +16,7 @@ from benchmarks.figures import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 _TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+_THOUSAND = 1000
 _HEAD = "| what | value | beside | ratio | target | |\n|---|---|---|---|---|---|\n"
 
 
@@ -44,14 +45,17 @@ def _row(figure: dict[str, Any]) -> str:
     if figure["name"].startswith(" "):
         name = f"&nbsp;&nbsp;{name}"
     unit, limit, ratio, target = figure["unit"], figure["limit"], figure["ratio"], figure["target"]
-    beside = "" if limit is None else f"{limit:.3g} {unit}"
+    beside = "" if limit is None else f"{_number(limit)} {unit}"
     verdict = "" if target is None else "met" if figure["ok"] else "**missed**"
-    cells = [name, f"{figure['value']:.3g} {unit}", beside, _number(ratio), _number(target), verdict]
+    cells = [name, f"{_number(figure['value'])} {unit}", beside, _number(ratio), _number(target), verdict]
     return f"| {' | '.join(cells)} |\n"
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    """Three digits, or all before the point."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= _THOUSAND else f"{value:.3g}"
 
 
 def main() -> None:
