@@ -180,9 +180,17 @@ class Runs:
         elif shown["status"] != "running":
             raise RuntimeError(f"the run has {shown['status']}: {shown['reason']}")
         elif self._seen >= self._cancel_at:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        try:
             self.place.command("run", "cancel", self._run)
-            self.counts.cancelled += 1
-            self._go_on()
+        except RuntimeError as error:
+            if "has finished already" not in str(error):
+                raise
+            return  # since it was looked at; the next look counts it
+        self.counts.cancelled += 1
+        self._go_on()
 
     def _go_on(self) -> None:
         """As an operator whose disk is not without end: forget what is old, then begin the next."""
