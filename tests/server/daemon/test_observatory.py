@@ -11,11 +11,14 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from atoll.server.stores import StoreUnavailableError
-from tests.server.rpc.world import Participant, World, job, update_values
+from atoll.server.daemon.journal import SqlJournal
+from atoll.server.stores import StoreDamagedError, StoreUnavailableError
+from atoll.wire.v1 import control_pb2
+from tests.server.rpc.world import Participant, World, job, refusal, update_values
 
 EXPECTED = {
     "atoll_build_info",
@@ -85,6 +88,28 @@ async def test_the_metrics_of_a_run(world: World, alice: Participant) -> None:
     assert found["atoll_certificate_expiry_timestamp_seconds", frozenset({("certificate", "server")})] > 0
     assert alice.name not in text
     assert len(found) < 400
+
+
+async def test_a_run_whose_log_is_damaged_is_told_to_everybody(
+    world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the participant that waits for its receipt, to the operator who looks, and to the alert."""
+
+    async def damaged(*_: object) -> None:
+        raise StoreDamagedError("the database is damaged: malformed", where="/srv/atoll.sqlite3")
+
+    async with alice.check_in() as stream:
+        run = await world.submit(job())
+        task = await stream.next("participate")
+        monkeypatch.setattr(SqlJournal, "append", damaged)
+        refused = await refusal(alice.report(task.key, update_values(1)))
+        assert refused.detail is not None
+        assert (refused.status, refused.detail.code) == (grpc.StatusCode.DATA_LOSS, "run.log")
+        assert "/srv" not in str(refused.detail)
+        shown = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run))
+    assert "cannot go on: the database is damaged" in shown.summary.reason
+    _, text = await fetch(world, "/metrics")
+    assert samples(text)["atoll_runs", frozenset({("status", "broken")})] == 1
 
 
 async def test_who_is_connected_by_kind(world: World, alice: Participant) -> None:

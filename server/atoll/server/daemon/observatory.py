@@ -30,7 +30,7 @@ from atoll.server.stores import participants, schema_version
 from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE, SPOOL_FOLDER
 from atoll.server.telemetry import health
 from atoll.server.telemetry.endpoint import Endpoint, Page
-from atoll.server.telemetry.gauges import Gauges, families
+from atoll.server.telemetry.gauges import BROKEN, Gauges, families
 from atoll.server.telemetry.node import NodeFigures, of_nodes, plain
 from atoll.server.telemetry.recent import Recent
 from atoll.server.telemetry.rounds import RoundFigures
@@ -128,12 +128,13 @@ class Observatory:
         """How things stand now."""
         loop = asyncio.get_running_loop()
         free_bytes, disk_bytes = await loop.run_in_executor(self.executor, _disk, self.config.data)
-        states = [active.driver.state for active in self.coordinator.in_work()]
+        drivers = [active.driver for active in self.coordinator.in_work()]
+        states = [driver.state for driver in drivers]
         live = [state.round for state in states if state.round is not None and not state.status.ended]
         now = self.services.clock()
         return Gauges(
             connected=await self._connected(),
-            runs=Counter(state.status.value for state in states),
+            runs=Counter(BROKEN if driver.broken is not None else driver.state.status.value for driver in drivers),
             members=Counter(member.status.value for item in live for member in item.roster),
             queues=self._queues(),
             stored_bytes=await self._stored(),

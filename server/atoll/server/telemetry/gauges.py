@@ -11,6 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 import atoll.server
 
+BROKEN = "broken"
+
 
 @dataclass(frozen=True)
 class Gauges:
@@ -18,7 +20,7 @@ class Gauges:
 
     Attributes:
         connected: participants with an open check-in stream, by kind.
-        runs: runs that have not ended, by status.
+        runs: runs that have not ended, by status; ``BROKEN`` for those whose log can no longer be known.
         members: members of rounds in work, by status.
         queues: what waits, by queue: events of runs, writes of the database, calls for its threads, instructions to
             participants.
@@ -52,7 +54,7 @@ def families(now: Gauges) -> Iterator[Metric]:
     yield _by(
         "atoll_participants_connected", "Participants with an open check-in stream, by kind.", "kind", now.connected
     )
-    yield _by("atoll_runs", "Runs that have not ended, by status.", "status", now.runs)
+    yield _by("atoll_runs", "Runs that have not ended, by status; broken: the log is damaged.", "status", now.runs)
     yield _by("atoll_open_round_members", "Members of rounds in work, by status.", "status", now.members)
     yield _by("atoll_queue_length", "What waits, by queue.", "queue", now.queues)
     yield _by("atoll_stored_bytes", "Bytes on disk: models, uploads, database.", "what", now.stored_bytes)
