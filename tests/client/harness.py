@@ -162,6 +162,8 @@ class Faults:
     break_download_after: list[int] = field(default_factory=list)
     flip_download: list[int] = field(default_factory=list)
     lose_report_ack: int = 0
+    hold_report: asyncio.Event | None = None
+    """The report is counted at once, its answer waits for this."""
     lose_chunks: int = 0
     refuse_report: ErrorDetail | None = None
     bar: ErrorDetail | None = None
@@ -408,6 +410,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             faults.lose_report_ack -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
         self.reports.put_nowait(request)
+        if faults.hold_report is not None:
+            await faults.hold_report.wait()
         counted = transfer_pb2.ReportResponse.DISPOSITION_COUNTED
         return transfer_pb2.ReportResponse(disposition=counted, digest=request.digest)
 

@@ -246,6 +246,24 @@ async def test_another_run_is_declined_while_busy(server: Federation, start: Sta
     await server.report()
 
 
+async def test_another_run_that_follows_the_report_before_its_answer_waits_for_it(
+    server: Federation, start: Start
+) -> None:
+    """The server has counted the report, and may draw its sender for another run at once."""
+    server.faults.hold_report = asyncio.Event()
+    start(AddOne())
+    server.invite(0)
+    await accepted(server)
+    await server.report()
+    server.invite(4, run="r2")
+    server.invite(5, run="r3")  # one can wait
+    reply = await server.reply()
+    assert (reply.key.run, reply.verdict) == ("r3", DECLINED)
+    server.faults.hold_report.set()
+    reply = await server.reply()
+    assert (reply.key.run, reply.verdict) == ("r2", ACCEPTED)
+
+
 # -- pushed changes ---------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ class TaskControl:
     def __init__(self, remaining_s: float) -> None:
         self.stop_event = threading.Event()
         self.abandoned = threading.Event()
+        self.reporting = threading.Event()
+        """Set once the report is sent: the server may count it any moment, before its answer is here."""
         self.reason = ""
         self.reserve_s = 0.0
         self._deadline_s = now_s() + remaining_s

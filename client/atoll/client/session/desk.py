@@ -190,6 +190,9 @@ class Desk:
             # Without a Stop the old round may still take the work late: come to an end with it, and report.
             job.invitation.task.control.stop(f"the server went on to {invitation.task.key}")
             self._next = invitation
+        elif job.invitation.task.control.reporting.is_set() and self._next is None:
+            # To the server the work may be over, though its answer to the report is not here yet.
+            self._next = invitation
         else:
             self._finish(invitation.task.key, DECLINED, f"busy with {job.key}")
 

@@ -153,6 +153,7 @@ class Work:
         return self._report(request, uploading.total_bytes)
 
     def _report(self, request: transfer_pb2.ReportRequest, uploaded_bytes: int = 0) -> transfer_pb2.ReportResponse:
+        self.invitation.task.control.reporting.set()
         with self.tracing.step("report"):
             return self.link.report(request, uploaded_bytes)
 
