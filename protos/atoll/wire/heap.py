@@ -25,3 +25,10 @@ def keep_chunks() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS)
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
+def give_back() -> None:
+    """Return to the system what the heap holds and nobody uses, also between what is in use (glibc, see above)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

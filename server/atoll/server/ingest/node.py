@@ -18,6 +18,7 @@ from atoll.server.ingest.committed import Committed
 from atoll.server.ingest.meter import ignore
 from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
+from atoll.wire.heap import give_back
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +130,11 @@ class IngestNode:
         )
 
     def drop_run(self, run: str) -> None:
-        """Forget every sum of a run, and the spare memory."""
+        """Forget every sum of a run, and give back the spare memory and what its chunks have left in the heap."""
         self._drop(key for key in self._keys() if key.run == run)
         with self._lock:
             self._spare = None
+        give_back()
 
     def _keys(self) -> list[SumKey]:
         with self._lock:
