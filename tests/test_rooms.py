@@ -17,12 +17,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = {
     "wire": ROOT / "protos" / "atoll" / "wire",
+    "settings": ROOT / "protos" / "atoll" / "settings",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
 }
 NEVER = {
     "wire": {"torch", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "settings": {"torch", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
     "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
     "server": {"atoll.client", "atoll.datacenter"},
     "datacenter": {"atoll.server"},

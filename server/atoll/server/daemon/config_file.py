@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.errors import InvalidRequestError
-from atoll.server.jobs.lines import key_lines, line_of
+from atoll.settings.lines import key_lines, line_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.limits import Limits, Refusal
-from atoll.server.jobs.describe import allowed
+from atoll.settings.describe import allowed
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

@@ -4,7 +4,7 @@ Read ``models`` for what a job can say, ``convert`` for what the engine makes of
 """
 
 from atoll.server.jobs.convert import averaged_tensors, expected_window_s, optimiser_of, report_window_of, to_run_policy
-from atoll.server.jobs.errors import JobFileError, Problem
+from atoll.server.jobs.errors import JobFileError
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
 from atoll.server.jobs.models import (
     AggregationSection,
@@ -29,7 +29,6 @@ __all__ = [
     "LearnedWindow",
     "ModelSection",
     "OptimiserSection",
-    "Problem",
     "StragglerSection",
     "averaged_tensors",
     "expected_window_s",

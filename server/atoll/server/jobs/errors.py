@@ -8,44 +8,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from atoll.server.errors import InvalidRequestError
 
-_SHOWN_VALUE_CHARS = 60
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing wrong with a job file.
-
-    Attributes:
-        key: dotted name, e.g. ``cohort.size``; empty for the file as a whole.
-        value: the value found, written as in TOML; empty if there is none.
-        message: what is wrong and what is allowed.
-        line: 1-based line of the key, if it could be found.
-    """
-
-    key: str
-    message: str
-    value: str = ""
-    line: int | None = None
-
-    def describe(self, file: str) -> str:
-        """One line: ``file:line: key = value: message``."""
-        where = file if self.line is None else f"{file}:{self.line}"
-        value = self.value if len(self.value) <= _SHOWN_VALUE_CHARS else f"{self.value[:_SHOWN_VALUE_CHARS]}..."
-        subject = f"{self.key} = {value}" if value else self.key
-        return ": ".join(part for part in (where, subject, self.message) if part)
+if TYPE_CHECKING:
+    from atoll.settings import SettingsFileError
 
 
 class JobFileError(InvalidRequestError):
     """A job file with problems, all of them listed, one per line."""
 
-    def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
-        self.file = file
-        self.problems = problems
-        lines = [problem.describe(file) for problem in problems]
-        if len(lines) > 1:
-            lines.insert(0, f"{file}: {len(problems)} problems")
-        super().__init__("job.invalid", "\n".join(lines), "correct the job file and submit it again")
+    def __init__(self, error: SettingsFileError) -> None:
+        self.file = error.file
+        self.problems = error.problems
+        super().__init__("job.invalid", str(error), "correct the job file and submit it again")

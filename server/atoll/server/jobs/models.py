@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from atoll.server.jobs.section import Hint, Section
 from atoll.server.jobs.training import TrainingSettings
+from atoll.settings.section import Hint, Section
 from atoll.wire.encoding import Encoding
 
 MAX_ROUNDS = 1_000_000

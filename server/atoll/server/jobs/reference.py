@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from atoll.server.jobs.describe import allowed, hint_of, section_of
 from atoll.server.jobs.models import JobSpec
 from atoll.server.jobs.training import MAX_SETTINGS, MAX_TEXT_CHARS
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
-
-    from atoll.server.jobs.section import Section
+from atoll.settings.describe import section_of
+from atoll.settings.reference import chapters
 
 MINIMAL = """\
 [job]
@@ -96,31 +89,15 @@ them. Nothing in them is ever executed.
 
 def reference() -> str:
     """The job reference, as Markdown."""
-    return "\n".join([_HEAD, *_sections(JobSpec)])
+    return "\n".join([_HEAD, *_sections()])
 
 
-def _sections(parent: type[Section], prefix: str = "") -> Iterator[str]:
-    for name, field in parent.model_fields.items():
+def _sections() -> Iterator[str]:
+    for name, field in JobSpec.model_fields.items():
         if section := section_of(field):
-            yield f"## `[{prefix}{name}]`\n\n{inspect.getdoc(section)}\n"
-            yield "\n".join(_table(section))
-            yield from _sections(section, f"{name}.")
-        elif parent is JobSpec:
+            yield from chapters(name, section)
+        else:
             yield f"## `[{name}]`\n\n{_TRAINING}"
-
-
-def _table(section: type[Section]) -> Iterator[str]:
-    yield "| key | meaning | allowed | default |\n|---|---|---|---|"
-    for name, field in section.model_fields.items():
-        cells = (f"`{name}`", field.description or "", allowed(field), _default(field))
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "**required**"
-    return hint_of(field).default or f"`{json.dumps(field.default)}`"
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SkipValidation
 
-from atoll.server.jobs.section import SectionProblems
+from atoll.settings.section import SectionProblems
 from atoll.wire.messages import SettingValue
 
 MAX_SETTINGS = 128

@@ -1,4 +1,4 @@
-"""What every section of a job file is: frozen, strict, without unknown keys, and with its own cross-field checks."""
+"""What every section of a file is: frozen, strict, without unknown keys, and with its own cross-field checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Hint:
     default: str = ""
 
 
-class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loader raises JobFileError from it)
+class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loader raises SettingsFileError from it)
     """Everything that does not fit together within one section: (key, message) pairs."""
 
     def __init__(self, problems: tuple[tuple[str, str], ...]) -> None:
@@ -25,7 +25,7 @@ class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loa
 
 
 class Section(BaseModel):
-    """A table of the job file.
+    """A table of the file.
 
     Raises:
         pydantic.ValidationError: for a value of another type or range, an unknown key, or keys that do not fit.

@@ -9,7 +9,7 @@ from typing import Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from atoll.server.jobs.section import Hint, Section
+from atoll.settings.section import Hint, Section
 
 _KINDS: dict[object, str] = {
     int: "a whole number",

@@ -1,6 +1,6 @@
 import textwrap
 
-from atoll.server.jobs.lines import key_lines, line_of
+from atoll.settings.lines import key_lines, line_of
 
 TEXT = textwrap.dedent('''\
     # a comment = 1

@@ -1,0 +1,38 @@
+"""The reference of a file of settings, as Markdown, from its section classes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atoll.settings.describe import allowed, hint_of, section_of
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from atoll.settings.section import Section
+
+
+def chapters(name: str, section: type[Section]) -> Iterator[str]:
+    """A heading and a table for the section of this dotted name, then for those inside it."""
+    yield f"## `[{name}]`\n\n{inspect.getdoc(section)}\n"
+    yield "\n".join(_table(section))
+    for inner, field in section.model_fields.items():
+        if kind := section_of(field):
+            yield from chapters(f"{name}.{inner}", kind)
+
+
+def _table(section: type[Section]) -> Iterator[str]:
+    yield "| key | meaning | allowed | default |\n|---|---|---|---|"
+    for name, field in section.model_fields.items():
+        cells = (f"`{name}`", field.description or "", allowed(field), _default(field))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    return hint_of(field).default or f"`{json.dumps(field.default)}`"
