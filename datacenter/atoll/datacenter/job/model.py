@@ -1,0 +1,117 @@
+"""``[model]``: what is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from atoll.settings import Hint, Section
+
+
+def _kv_heads(found: dict[str, Any]) -> int:
+    return int(found.get("heads", 1))
+
+
+def _ffn_dim(found: dict[str, Any]) -> int:
+    """Two thirds of four times the width, rounded up to a multiple of 64 (Touvron et al. 2023, section 2.2)."""
+    return -(-8 * int(found.get("dim", 64)) // 3 // 64) * 64
+
+
+class MoeSection(Section):
+    """Mixture of experts in place of the feed-forward part of each block (Shazeer et al. 2017)."""
+
+    experts: Annotated[int, Field(ge=2, le=4096, description="Experts of each block.")]
+    top_k: Annotated[int, Field(ge=1, description="Experts that each token goes to.")] = 2
+    expert_dim: Annotated[int, Field(ge=1, description="Hidden width of one expert.")]
+    shared_experts: Annotated[int, Field(ge=0, description="Experts that every token passes, besides.")] = 0
+    capacity_factor: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="An expert takes at most this times its even share of a rank's tokens; the rest skip it "
+            "(Fedus et al. 2021, section 2.2). Without it no token is dropped.",
+        ),
+    ] = None
+    balance: Annotated[
+        Literal["loss", "bias", "none"],
+        Field(
+            description="What keeps experts evenly loaded. `loss`: an auxiliary loss (Fedus et al. 2021). `bias`: a "
+            "bias on the routing scores that follows the load (Wang et al. 2024)."
+        ),
+    ] = "loss"
+    loss_weight: Annotated[float, Field(ge=0, description="Weight of the auxiliary loss.")] = 0.01
+    bias_rate: Annotated[float, Field(gt=0, description="Step of the bias.")] = 0.001
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """More experts per token than there are, and settings of the other way to balance."""
+        if self.top_k > self.experts:
+            yield "top_k", f"is more than the {self.experts} experts"
+        if self.balance != "loss":
+            yield from self.unused(("loss_weight",), f'balance = "{self.balance}"')
+        if self.balance != "bias":
+            yield from self.unused(("bias_rate",), f'balance = "{self.balance}"')
+
+
+class LoraSection(Section):
+    """Low-rank adapters: the model itself is frozen (Hu et al. 2021)."""
+
+    rank: Annotated[int, Field(ge=1, le=4096, description="Rank of each adapter.")] = 8
+    alpha: Annotated[float, Field(gt=0, description="Scale: what an adapter adds is times alpha / rank.")] = 16.0
+    targets: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, strict=False, description="Last names of the linear layers that get one."),
+    ] = ("wq", "wv")
+
+
+class ModelSection(Section):
+    """What is trained. The sizes are those of a Llama-style transformer; `kind` chooses others."""
+
+    kind: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="`llama`, `vision` (a small image classifier), or `module:function`: your own model, see the "
+            "chapter on bringing your own.",
+        ),
+        Hint(allowed='"llama", "vision", or "module:function"'),
+    ] = "llama"
+    vocab: Annotated[int, Field(ge=2, le=1 << 24, description="Size of the vocabulary; 256 for bytes.")] = 256
+    layers: Annotated[int, Field(ge=1, le=4096, description="Transformer blocks.")] = 4
+    dim: Annotated[int, Field(ge=2, le=1 << 20, description="Width of the residual stream.")] = 128
+    heads: Annotated[int, Field(ge=1, description="Attention heads.")] = 4
+    kv_heads: Annotated[
+        int,
+        Field(ge=1, default_factory=_kv_heads, description="Heads of keys and values (GQA, Ainslie et al. 2023)."),
+        Hint(default="`heads`"),
+    ]
+    ffn_dim: Annotated[
+        int,
+        Field(ge=1, default_factory=_ffn_dim, description="Hidden width of the feed-forward part (SwiGLU)."),
+        Hint(default="8/3 `dim`, up to a multiple of 64"),
+    ]
+    rope_theta: Annotated[float, Field(gt=0, description="Base of the rotary frequencies.")] = 10_000.0
+    norm_epsilon: Annotated[float, Field(gt=0, description="RMSNorm's epsilon.")] = 1e-5
+    tied_embeddings: Annotated[bool, Field(description="The output projection is the token embedding.")] = False
+    weights: Annotated[
+        str | None,
+        Field(description="Folder with a Hugging Face checkpoint to start from, relative to the job file."),
+        Hint(allowed="the path of a folder with config.json and .safetensors files"),
+    ] = None
+    moe: Annotated[MoeSection | None, Field(description="Mixture of experts.")] = None
+    lora: Annotated[LoraSection | None, Field(description="Low-rank adapters.")] = None
+    settings: Annotated[
+        dict[str, bool | int | float | str],
+        Field(default_factory=dict, description="Handed to your own model's function."),
+        Hint(default="none"),
+    ]
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Widths that heads do not divide."""
+        if self.dim % self.heads:
+            yield "heads", f"{self.heads} heads do not divide dim = {self.dim}"
+        elif self.dim // self.heads % 2:
+            yield "heads", f"a head of {self.dim // self.heads} is odd: rotary embeddings turn pairs"
+        if self.heads % self.kv_heads:
+            yield "kv_heads", f"{self.kv_heads} do not divide the {self.heads} heads"

@@ -1,0 +1,140 @@
+"""``[mesh]``, ``[data_parallel]``, ``[tensor_parallel]``, ``[pipeline]``, ``[memory]``: how the work is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll.settings import Hint, Section
+
+REST = -1
+"""The degree of ``dp_shard`` that takes all ranks which the other axes leave."""
+MAX_DEGREE = 1 << 16
+
+Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
+Hook = Literal["none", "float16", "bfloat16", "powersgd", "int8", "sign", "topk"]
+
+
+class MeshSection(Section):
+    """Degrees of the mesh axes. Their product, `ep` left out, is the number of processes."""
+
+    pp: Annotated[Degree, Field(description="Pipeline stages' groups: layers are cut across ranks.")] = 1
+    dp_replicate: Annotated[Degree, Field(description="Data parallel with whole replicas of each shard.")] = 1
+    dp_shard: Annotated[
+        int,
+        Field(
+            ge=REST,
+            le=MAX_DEGREE,
+            description="Data parallel with parameters, gradients or states sharded; -1: the rest.",
+        ),
+        Hint(allowed="a whole number from 1, or -1 for all ranks that the other axes leave", default="`-1`"),
+    ] = REST
+    cp: Annotated[Degree, Field(description="Context parallel: the sequence is cut.")] = 1
+    tp: Annotated[Degree, Field(description="Tensor parallel: matrices are cut.")] = 1
+    ep: Annotated[
+        Degree,
+        Field(description="Expert parallel: experts are cut across ranks of `dp_shard` and `cp`, which it divides."),
+    ] = 1
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Zero ranks."""
+        if self.dp_shard == 0:
+            yield "dp_shard", "allowed is a whole number from 1, or -1 for all ranks that the other axes leave"
+
+
+class DataParallelSection(Section):
+    """How replicas share gradients, parameters and optimiser states."""
+
+    method: Annotated[
+        Literal["ddp", "zero1", "zero2", "zero3"],
+        Field(
+            description="`ddp`: whole replicas. `zero1`, `zero2`, `zero3`: optimiser states, gradients too, parameters "
+            "too are sharded over `dp_shard` (Rajbhandari et al. 2020, section 5)."
+        ),
+    ] = "zero3"
+    cpu_offload: Annotated[bool, Field(description="Keep parameters and states in host memory (`zero2`, `zero3`).")] = (
+        False
+    )
+    bucket_mb: Annotated[int, Field(ge=1, le=4096, description="Gradients sent at a time, in MiB (`ddp`).")] = 25
+    hook: Annotated[
+        Hook,
+        Field(
+            description="How gradients travel (`ddp`): as they are, in half precision, by PowerSGD (Vogels et al. 2019) "
+            "or with error feedback as int8, signs (Seide et al. 2014) or the largest (Lin et al. 2018)."
+        ),
+    ] = "none"
+    hook_rank: Annotated[int, Field(ge=1, description="Rank of PowerSGD's factors.")] = 4
+    hook_keep: Annotated[float, Field(gt=0, le=1, description="Share of elements that `topk` sends.")] = 0.01
+    hook_start: Annotated[int, Field(ge=0, description="Steps before PowerSGD begins.")] = 10
+    check_replicas_every: Annotated[
+        int, Field(ge=0, description="Steps between checks that replicas are equal; 0: never.")
+    ] = 0
+    uneven: Annotated[
+        bool,
+        Field(
+            description="Replicas get sequences in proportion to their measured speed; the gradient stays the exact mean."
+        ),
+    ] = False
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Settings of a method or hook that is not chosen."""
+        if self.method not in {"zero2", "zero3"}:
+            yield from self.unused(("cpu_offload",), f'method = "{self.method}"')
+        if self.method != "ddp":
+            yield from self.unused(("bucket_mb", "hook", "check_replicas_every"), f'method = "{self.method}"')
+        if self.hook != "powersgd":
+            yield from self.unused(("hook_rank", "hook_start"), f'hook = "{self.hook}"')
+        if self.hook != "topk":
+            yield from self.unused(("hook_keep",), f'hook = "{self.hook}"')
+
+
+class TensorParallelSection(Section):
+    """Tensor parallel (Shoeybi et al. 2019) and what comes with it."""
+
+    sequence: Annotated[
+        bool, Field(description="Between matrices, cut activations along the sequence (Korthikanti et al. 2022).")
+    ] = True
+    loss: Annotated[bool, Field(description="The loss is worked out from logits cut along the vocabulary.")] = True
+
+
+class PipelineSection(Section):
+    """Pipeline parallel."""
+
+    schedule: Annotated[
+        PipelineSchedule,
+        Field(
+            description="`gpipe` (Huang et al. 2019), `1f1b` and `interleaved` (Narayanan et al. 2021), `looped_bfs` "
+            "(Lamy-Poirier 2022), `interleaved_zero_bubble` and `zbv` (Qi et al. 2024), `dualpipev` (DeepSeek-AI 2024)."
+        ),
+    ] = "1f1b"
+    stages_per_rank: Annotated[int, Field(ge=1, le=64, description="Stages on each rank, for schedules that loop.")] = 1
+    balance: Annotated[
+        Literal["even", "cost"],
+        Field(
+            description="How blocks are dealt to stages: evenly (embedding and output count as one each), or by cost."
+        ),
+    ] = "even"
+
+
+class MemorySection(Section):
+    """What trades time for memory."""
+
+    checkpointing: Annotated[
+        Literal["none", "selective", "full", "budget"],
+        Field(
+            description="Activations worked out again in the backward pass. `selective`: all but matrix products and "
+            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler picks."
+        ),
+    ] = "none"
+    budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
+    compile: Annotated[bool, Field(description="Compile each block.")] = False
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """A budget without the compiler, and a budget that nobody reads."""
+        if self.checkpointing == "budget" and not self.compile:
+            yield "checkpointing", '"budget" is the compiler\'s: set compile = true too'
+        if self.checkpointing != "budget":
+            yield from self.unused(("budget",), f'checkpointing = "{self.checkpointing}"')

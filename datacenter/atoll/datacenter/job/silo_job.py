@@ -1,0 +1,68 @@
+"""The job file as one frozen value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from atoll.datacenter.job.model import ModelSection
+from atoll.datacenter.job.operation import CheckpointSection, FaultsSection, MetricsSection
+from atoll.datacenter.job.parallel import (
+    DataParallelSection,
+    MemorySection,
+    MeshSection,
+    PipelineSection,
+    TensorParallelSection,
+)
+from atoll.datacenter.job.training import (
+    BatchSection,
+    DataSection,
+    OptimiserSection,
+    PrecisionSection,
+    ScheduleSection,
+)
+from atoll.settings import Hint, Section, parse
+
+
+class JobSection(Section):
+    """What is run, and for how long."""
+
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$", description="Shown in progress, metrics and checkpoints."),
+        Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
+    ]
+    steps: Annotated[int, Field(ge=1, le=1 << 40, description="Steps of the optimiser.")]
+    seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Of initial weights, data order and dropout.")] = 0
+
+
+class SiloJob(Section):
+    """Everything that a silo's training job is told. All sections but ``[job]`` and ``[model]`` may be left out."""
+
+    job: JobSection
+    model: ModelSection
+    data: DataSection = Field(default_factory=DataSection)
+    batch: BatchSection = Field(default_factory=BatchSection)
+    optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+    precision: PrecisionSection = Field(default_factory=PrecisionSection)
+    mesh: MeshSection = Field(default_factory=MeshSection)
+    data_parallel: DataParallelSection = Field(default_factory=DataParallelSection)
+    tensor_parallel: TensorParallelSection = Field(default_factory=TensorParallelSection)
+    pipeline: PipelineSection = Field(default_factory=PipelineSection)
+    memory: MemorySection = Field(default_factory=MemorySection)
+    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    faults: FaultsSection = Field(default_factory=FaultsSection)
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
+
+
+def load_job(path: Path) -> SiloJob:
+    """Read and validate a job file.
+
+    Raises:
+        SettingsFileError: listing every problem: file, line, key, value and what is allowed.
+        OSError: if it cannot be read.
+    """
+    return parse(path.read_bytes(), SiloJob, str(path))
