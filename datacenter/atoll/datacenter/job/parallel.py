@@ -62,8 +62,8 @@ class DataParallelSection(Section):
     hook: Annotated[
         Hook,
         Field(
-            description="How gradients travel (`ddp`): as they are, in half precision, by PowerSGD (Vogels et al. 2019) "
-            "or with error feedback as int8, signs (Seide et al. 2014) or the largest (Lin et al. 2018)."
+            description="How gradients travel (`ddp`): as they are, in half precision, by PowerSGD (Vogels et al. 2019)"
+            " or with error feedback as int8, signs (Seide et al. 2014) or the largest (Lin et al. 2018)."
         ),
     ] = "none"
     hook_rank: Annotated[int, Field(ge=1, description="Rank of PowerSGD's factors.")] = 4
@@ -74,9 +74,7 @@ class DataParallelSection(Section):
     ] = 0
     uneven: Annotated[
         bool,
-        Field(
-            description="Replicas get sequences in proportion to their measured speed; the gradient stays the exact mean."
-        ),
+        Field(description="Replicas get sequences in proportion to measured speed; the gradient stays the exact mean."),
     ] = False
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -126,7 +124,7 @@ class MemorySection(Section):
         Literal["none", "selective", "full", "budget"],
         Field(
             description="Activations worked out again in the backward pass. `selective`: all but matrix products and "
-            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler picks."
+            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler's."
         ),
     ] = "none"
     budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
