@@ -1,0 +1,43 @@
+"""What goes wrong in a silo's training job.
+
+::
+
+    DatacenterError        base; its text names the values and the remedy
+    ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
+    ├── MissingExtraError  an optional library is needed and not installed
+    └── TrainingError      something went wrong while training
+"""
+
+from __future__ import annotations
+
+
+class DatacenterError(Exception):
+    """Base of everything that this package raises by itself."""
+
+
+class LayoutError(DatacenterError):
+    """A job that cannot be cut as it asks.
+
+    Attributes:
+        problems: everything that is wrong, one sentence each, with the numbers.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class MissingExtraError(DatacenterError):
+    """An optional library is needed.
+
+    Attributes:
+        extra: what to install: ``pip install "atoll[extra]"``.
+    """
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        self.extra = extra
+        super().__init__(f'{purpose} needs {library}: pip install "atoll[{extra}]"')
+
+
+class TrainingError(DatacenterError):
+    """Training cannot go on."""

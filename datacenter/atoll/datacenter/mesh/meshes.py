@@ -1,0 +1,54 @@
+"""The device meshes of a job: views of one world, so that DTensors of different views may be combined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+if TYPE_CHECKING:
+    from atoll.datacenter.mesh.dims import ParallelDims
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """Views of one world.
+
+    Attributes:
+        dims: their degrees.
+        dense: axes ``pp, dp_replicate, fsdp, tp``: parameters that every token passes.
+        sparse: axes ``pp, dp_replicate, efsdp, ep, tp``: experts; None if ``ep`` is 1.
+        data: axes ``pp, batch, cp, tp``: what each rank is fed.
+        loss: axis ``loss``: the ranks over which token losses are summed.
+    """
+
+    dims: ParallelDims
+    dense: DeviceMesh
+    sparse: DeviceMesh | None
+    data: DeviceMesh
+    loss: DeviceMesh
+
+    @classmethod
+    def build(cls, dims: ParallelDims, device_type: str) -> Meshes:
+        """Arrange all ranks; collective. Takes a process group for each axis and each line along it.
+
+        Raises:
+            RuntimeError: if the process group has another number of ranks.
+        """
+        world = init_device_mesh(device_type, (dims.world_size,), mesh_dim_names=("world",))
+
+        def view(**axes: int) -> DeviceMesh:
+            return world._unflatten(0, tuple(axes.values()), tuple(axes))  # noqa: SLF001  # no public name for it yet
+
+        data = view(pp=dims.pp, batch=dims.batch, cp=dims.cp, tp=dims.tp)
+        sparse = None
+        if dims.ep > 1:
+            sparse = view(pp=dims.pp, dp_replicate=dims.dp_replicate, efsdp=dims.efsdp, ep=dims.ep, tp=dims.tp)
+        return cls(
+            dims=dims,
+            dense=view(pp=dims.pp, dp_replicate=dims.dp_replicate, fsdp=dims.fsdp, tp=dims.tp),
+            sparse=sparse,
+            data=data,
+            loss=data["batch", "cp"]._flatten("loss"),  # noqa: SLF001  # as above
+        )
