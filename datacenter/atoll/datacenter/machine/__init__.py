@@ -1,0 +1,30 @@
+"""The machine: what collectives cost in theory, how fast devices and links are, and measuring both."""
+
+from atoll.datacenter.machine.cost import Algorithm, Collective, Cost, Group, cost, predict
+from atoll.datacenter.machine.rates import (
+    DATA_SHEETS,
+    Link,
+    MachineRates,
+    MatmulRates,
+    RatesError,
+    load_rates,
+    rates_of,
+    save_rates,
+)
+
+__all__ = [
+    "DATA_SHEETS",
+    "Algorithm",
+    "Collective",
+    "Cost",
+    "Group",
+    "Link",
+    "MachineRates",
+    "MatmulRates",
+    "RatesError",
+    "cost",
+    "load_rates",
+    "predict",
+    "rates_of",
+    "save_rates",
+]
