@@ -6,7 +6,7 @@ all-to-all; what each rank ends with of an all-gather; what each rank starts wit
 reductions (their gamma) is left out: a device adds faster than a link delivers.
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"; Sanders,
-Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (the trees of NCCL); Bruck
+Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); Bruck
 et al. 1997, "Efficient algorithms for all-to-all communications"; the volumes of ring and pairwise are the bus bandwidth
 factors of NCCL's tests (doc/PERFORMANCE.md).
 """

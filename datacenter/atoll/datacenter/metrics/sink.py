@@ -1,0 +1,94 @@
+"""Where records go. The trainer tells ``Sinks``, on rank 0; a sink that fails is given up, training goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from atoll.datacenter.metrics.record import RunFacts, StepRecord
+
+log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Takes records, in order of their steps."""
+
+    def step(self, record: StepRecord) -> None:
+        """Take one record.
+
+        Raises:
+            OSError: if it cannot be kept; the sink is then closed and told nothing more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of files and ports; no record comes after it."""
+        ...
+
+
+class Sinks:
+    """Several sinks as one; closes those that it was given."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = list(sinks)
+
+    def step(self, record: StepRecord) -> None:
+        """Tell each of them; one that raises ``OSError`` is closed and left out from then on, with a warning."""
+        for sink in tuple(self._sinks):
+            try:
+                sink.step(record)
+            except OSError as error:
+                log.warning("step %d: no more metrics to %s: %s", record.step, type(sink).__name__, error)
+                self._sinks.remove(sink)
+                _close(sink)
+
+    def close(self) -> None:
+        """Close each of them, whatever becomes of the others."""
+        while self._sinks:
+            _close(self._sinks.pop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class JsonLines:
+    """Appends to a file: a line ``{"run": facts}``, then one line for each record.
+
+    A job that is started again appends to the same file; of a step that is there twice the later line counts.
+
+    Raises:
+        OSError: if the file cannot be opened or written.
+    """
+
+    def __init__(self, path: Path, facts: RunFacts) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._write({"run": asdict(facts)})
+
+    def step(self, record: StepRecord) -> None:
+        """Append the record; a line reaches the operating system at once."""
+        self._write(asdict(record))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, value: dict[str, object]) -> None:
+        self._file.write(json.dumps(value) + "\n")
+
+
+def _close(sink: Sink) -> None:
+    try:
+        sink.close()
+    except OSError as error:
+        log.warning("closing %s: %s", type(sink).__name__, error)
