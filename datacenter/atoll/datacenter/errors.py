@@ -3,6 +3,7 @@
 ::
 
     DatacenterError        base; its text names the values and the remedy
+    ├── DataError          what is learned from: missing, damaged, too little, or not what the job began with
     ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
     ├── MissingExtraError  an optional library is needed and not installed
     └── TrainingError      something went wrong while training
@@ -12,7 +13,19 @@ from __future__ import annotations
 
 
 class DatacenterError(Exception):
-    """Base of everything that this package raises by itself."""
+    """Base of everything that this package raises by itself.
+
+    Attributes:
+        exit_code: of a command that ends with it.
+    """
+
+    exit_code = 1
+
+
+class DataError(DatacenterError):
+    """Data that cannot be trained on: missing, damaged, too little, or other than what the job began with."""
+
+    exit_code = 2
 
 
 class LayoutError(DatacenterError):

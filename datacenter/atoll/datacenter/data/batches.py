@@ -1,0 +1,203 @@
+"""Steps: which rows a step has is a pure function, and any rank of any world takes its share of them.
+
+A rank's share is a run of consecutive rows of the step's ``global_batch``. So the same job on another number of ranks
+sees the same rows in the same steps, and a resumed one goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from atoll.datacenter.data.packing import IGNORED, Rows, Sequences
+from atoll.datacenter.data.permutation import Permutation
+from atoll.datacenter.errors import DataError
+
+State = dict[str, int | str]
+"""What a checkpoint keeps of the data; fits JSON."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a step.
+
+    Attributes:
+        tokens: int64 [b, s]. Of images: float32 [b, ...].
+        labels: int64 [b, s], -100 where there is nothing to predict. Of images: [b].
+        documents: int64 [b, s], which document of its row a token belongs to, from 0, and -1 for padding: attention
+            inside documents is where these are equal. None of images.
+        positions: int64 [b, s], place of a token in its document within the row. None of images.
+    """
+
+    tokens: torch.Tensor
+    labels: torch.Tensor
+    documents: torch.Tensor | None = None
+    positions: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.labels.shape[0]
+
+    @property
+    def counted(self) -> int:
+        """Labels that the loss counts."""
+        return int((self.labels != IGNORED).sum())
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same on a device."""
+        return self._each(lambda part: part.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """The same in page-locked memory, from which a GPU copies while it computes."""
+        return self._each(torch.Tensor.pin_memory)
+
+    def micro_batches(self, rows: int) -> Iterator[Batch]:
+        """Views of up to ``rows`` rows each, in order."""
+        for start in range(0, len(self), rows):
+            yield self._each(partial(torch.narrow, dim=0, start=start, length=min(rows, len(self) - start)))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+        documents = None if self.documents is None else change(self.documents)
+        positions = None if self.positions is None else change(self.positions)
+        return Batch(change(self.tokens), change(self.labels), documents, positions)
+
+
+class Source(Protocol):
+    """Rows of every step."""
+
+    global_batch: int
+
+    @property
+    def digest(self) -> str:
+        """Of everything that the rows depend on, the seed and the size of a step too."""
+        ...
+
+    def rows(self, step: int, start: int, stop: int) -> Rows:
+        """Rows [start, stop) of a step's ``global_batch``: a pure function of its arguments."""
+        ...
+
+    def epoch(self, step: int) -> int:
+        """How many times everything was seen when the step begins."""
+        ...
+
+
+class Shuffled:
+    """Sequences in an order that differs in each epoch; epochs follow each other without a gap.
+
+    Row r of step k is number k · global_batch + r of the endless row of epochs, so each sequence comes exactly once in
+    an epoch; a step may begin in one and end in the next.
+    """
+
+    def __init__(self, sequences: Sequences, global_batch: int, seed: int) -> None:
+        if len(sequences) < global_batch:
+            raise DataError(
+                f"{sequences.name}: {len(sequences)} sequences are too few for one global batch of {global_batch}: "
+                "set batch.global_batch or batch.sequence lower, or give more data"
+            )
+        self._sequences, self.global_batch, self._seed = sequences, global_batch, seed
+
+    @property
+    def digest(self) -> str:
+        """Of sequences, order and size of a step."""
+        return f"{self._sequences.digest}/shuffled/{self._seed}/{self.global_batch}"
+
+    def rows(self, step: int, start: int, stop: int) -> Rows:
+        """Rows of a step."""
+        places = np.arange(start, stop, dtype=np.int64) + step * self.global_batch
+        epochs, places = np.divmod(places, len(self._sequences))
+        indices = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            indices[here] = Permutation(len(self._sequences), self._seed, int(epoch))(places[here])
+        return self._sequences.rows(indices)
+
+    def epoch(self, step: int) -> int:
+        """Whole passes before the step."""
+        return step * self.global_batch // len(self._sequences)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's ``global_batch`` rows, read when a share is taken.
+
+    Attributes:
+        number: from 0.
+        source: whose rows.
+    """
+
+    number: int
+    source: Source
+
+    def share(self, rank: int, world: int) -> Batch:
+        """Rows of one of ``world`` data-parallel ranks: as even as can be, the first ranks get one more."""
+        return self.counted_share(rank, even_counts(self.source.global_batch, world))
+
+    def counted_share(self, rank: int, counts: Sequence[int]) -> Batch:
+        """Rows of a rank where rank i gets ``counts[i]``; a rank may get none.
+
+        Raises:
+            DataError: if the counts do not add up to the global batch.
+        """
+        if sum(counts) != self.source.global_batch or min(counts) < 0:
+            raise DataError(f"shares of {list(counts)} rows are not a global batch of {self.source.global_batch}")
+        ends = list(accumulate(counts))
+        rows = self.source.rows(self.number, ends[rank] - counts[rank], ends[rank])
+        return Batch(
+            torch.from_numpy(rows.inputs),
+            torch.from_numpy(rows.labels),
+            None if rows.documents is None else torch.from_numpy(rows.documents),
+            None if rows.positions is None else torch.from_numpy(rows.positions),
+        )
+
+
+def even_counts(global_batch: int, world: int) -> list[int]:
+    """Rows of each rank: they differ by at most one."""
+    whole, rest = divmod(global_batch, world)
+    return [whole + (rank < rest) for rank in range(world)]
+
+
+class Batches:
+    """Steps one after the other, from where a state says."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._next = 0
+
+    @property
+    def position(self) -> int:
+        """Number of the next step."""
+        return self._next
+
+    def step(self, number: int) -> Step:
+        """Any step."""
+        return Step(number, self.source)
+
+    def next_step(self) -> Step:
+        """The next step."""
+        self._next += 1
+        return Step(self._next - 1, self.source)
+
+    def state(self) -> State:
+        """Where the next step is; the same on every rank."""
+        return {"step": self._next, "epoch": self.source.epoch(self._next), "digest": self.source.digest}
+
+    def load(self, state: Mapping[str, object]) -> None:
+        """Go on from a state, on any number of ranks.
+
+        Raises:
+            DataError: if the state is none, or is of other data, another seed, sequence or global batch.
+        """
+        step, digest = state.get("step"), state.get("digest")
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(digest, str):
+            raise DataError(f"not a state of data: {dict(state)!r}: the checkpoint is damaged")
+        if digest != self.source.digest:
+            raise DataError(
+                f"the checkpoint was made with data {digest}, this job has {self.source.digest} "
+                "(digest / cut / sequence / order / seed / global batch): go on with the same [data], [batch] and seed"
+            )
+        self._next = step
