@@ -1,0 +1,39 @@
+"""From ``[model] kind`` to a spec."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.llama_spec import llama_spec
+from atoll.datacenter.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import ModelSection
+
+
+def spec_of(model: ModelSection) -> ModelSpec:
+    """The spec of the job's model.
+
+    Raises:
+        LayoutError: if there is no such kind, or the user's function cannot be imported or gives something else.
+    """
+    if model.kind == "llama":
+        return llama_spec(model)
+    return _users(model)
+
+
+def _users(model: ModelSection) -> ModelSpec:
+    module, _, function = model.kind.partition(":")
+    if not function:
+        raise LayoutError(f'model.kind = "{model.kind}": allowed are "llama", "vision" and "module:function"')
+    try:
+        spec = getattr(importlib.import_module(module), function)(model.settings)
+    except (ImportError, AttributeError) as error:
+        raise LayoutError(
+            f'model.kind = "{model.kind}" cannot be imported: {error}; its folder must be on PYTHONPATH'
+        ) from error
+    if not isinstance(spec, ModelSpec):
+        raise LayoutError(f'model.kind = "{model.kind}" gave {type(spec).__name__}, not a ModelSpec')
+    return spec

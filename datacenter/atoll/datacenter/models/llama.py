@@ -1,0 +1,164 @@
+"""A Llama-style transformer (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, grouped queries.
+
+Written to be cut: blocks stand in a ``ModuleDict`` by number, so that a pipeline stage keeps a subset under the same
+names; embedding, norm and output may be missing; nothing is kept in buffers, so that a model made on the meta device
+needs only its parameters filled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.datacenter.job.model import ModelSection
+
+
+def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
+    """Cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2).
+
+    Args:
+        positions: int64 ``[sequence]``.
+        head_dim: width of a head, even.
+        theta: base of the frequencies.
+
+    Returns:
+        float32 ``[2, sequence, head_dim / 2]``: cosines, sines.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    angles = torch.outer(positions.to(torch.float32), theta**-exponents)
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def rotate(heads: Tensor, angles: Tensor) -> Tensor:
+    """Turn each head's pairs (first half with second half, as in Hugging Face's Llama).
+
+    Args:
+        heads: ``[batch, sequence, heads, head_dim]``.
+        angles: see ``rotations``.
+
+    Returns:
+        As ``heads``, same dtype; worked out in float32.
+    """
+    cos, sin = angles[:, :, None, :]
+    first, second = heads.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
+
+
+class CausalAttention(nn.Module):
+    """Softmax attention over a token and those before it. A module, so that context parallel can replace it."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """All ``[batch, sequence, heads, head_dim]``; keys and values may have fewer heads."""
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        grouped = query.shape[1] != key.shape[1]
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped).transpose(
+            1, 2
+        )
+
+
+class Attention(nn.Module):
+    """Attention with rotary positions and grouped queries (Ainslie et al. 2023)."""
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.head_dim = model.dim // model.heads
+        self.wq = nn.Linear(model.dim, model.heads * self.head_dim, bias=False)
+        self.wk = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=False)
+        self.wv = nn.Linear(model.dim, model.kv_heads * self.head_dim, bias=False)
+        self.wo = nn.Linear(model.heads * self.head_dim, model.dim, bias=False)
+        self.core: nn.Module = CausalAttention()
+
+    def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
+        """``[batch, sequence, dim]`` to the same. Under tensor parallel the heads are those of this rank."""
+        batch, sequence, _ = hidden.shape
+        query, key, value = (
+            linear(hidden).view(batch, sequence, -1, self.head_dim) for linear in (self.wq, self.wk, self.wv)
+        )
+        mixed: Tensor = self.core(rotate(query, angles), rotate(key, angles), value)
+        projected: Tensor = self.wo(mixed.reshape(batch, sequence, -1))
+        return projected
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020)."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(dim, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, dim, bias=False)
+        self.w3 = nn.Linear(dim, hidden, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[..., dim]`` to the same."""
+        mixed: Tensor = self.w2(functional.silu(self.w1(hidden)) * self.w3(hidden))
+        return mixed
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm and beside a residual."""
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.attention = Attention(model)
+        self.ffn_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.feed_forward = FeedForward(model.dim, model.ffn_dim)
+
+    def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
+        """``[batch, sequence, dim]`` to the same."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), angles)
+        fed: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
+        return fed
+
+
+class Llama(nn.Module):
+    """Token ids to logits. A pipeline stage is one of these with parts taken out.
+
+    Attributes:
+        tok_embeddings: on the first stage, else None: then ``forward`` takes hidden states.
+        blocks: ``Block`` by number in the whole model.
+        norm: on the last stage, else None.
+        output: on the last stage, else None: then ``forward`` gives hidden states.
+        positions: where this rank's part of each sequence lies; replaced by context parallel.
+    """
+
+    def __init__(self, model: ModelSection) -> None:
+        super().__init__()
+        self.model = model
+        self.tok_embeddings: nn.Embedding | None = nn.Embedding(model.vocab, model.dim)
+        self.blocks = nn.ModuleDict({str(number): Block(model) for number in range(model.layers)})
+        self.norm: nn.RMSNorm | None = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
+        self.output: nn.Linear | None = nn.Linear(model.dim, model.vocab, bias=False)
+        self.positions: Callable[[int, torch.device], Tensor] = _from_zero
+        if model.tied_embeddings:
+            self.output.weight = self.tok_embeddings.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Run the parts that are here.
+
+        Args:
+            tokens: int64 ids ``[batch, sequence]``; hidden states ``[batch, sequence, dim]`` where the embedding is
+                missing.
+
+        Returns:
+            logits ``[batch, sequence, vocab]``, or hidden states where the output is missing.
+        """
+        sequence = tokens.shape[1]
+        hidden: Tensor = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
+        positions = self.positions(sequence, tokens.device)
+        angles = rotations(positions, self.model.dim // self.model.heads, self.model.rope_theta)
+        for block in self.blocks.values():
+            hidden = block(hidden, angles)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return self.output(hidden) if self.output is not None else hidden
+
+
+def _from_zero(sequence: int, device: torch.device) -> Tensor:
+    return torch.arange(sequence, device=device)

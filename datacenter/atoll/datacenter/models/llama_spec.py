@@ -1,0 +1,66 @@
+"""How the Llama-style model is made, filled and cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn import functional
+
+from atoll.datacenter.models.llama import Llama
+from atoll.datacenter.models.spec import Constant, Cut, ModelSpec, Normal
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import ModelSection
+
+IGNORED_LABEL = -100
+_STD = 0.02
+_CUTS: dict[str, Cut] = {
+    "tok_embeddings": "embedding",
+    "norm": "norm",
+    "output": "output",
+    "attention_norm": "norm",
+    "attention.wq": "column",
+    "attention.wk": "column",
+    "attention.wv": "column",
+    "attention.wo": "row",
+    "ffn_norm": "norm",
+    "feed_forward.w1": "column",
+    "feed_forward.w3": "column",
+    "feed_forward.w2": "row",
+}
+
+
+def llama_spec(model: ModelSection) -> ModelSpec:
+    """The spec of ``[model]`` of kind ``llama``."""
+    residual_std = _STD / (2 * model.layers) ** 0.5
+
+    def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
+        """Normal with 0.02, projections into the residual stream by sqrt(2 layers) less (Radford et al. 2019, 2.3)."""
+        if len(shape) == 1:
+            return Constant(1.0)
+        return Normal(residual_std if name.endswith(("wo.weight", "w2.weight")) else _STD)
+
+    return ModelSpec(
+        build=lambda: Llama(model),
+        initial=initial,
+        blocks="blocks",
+        first=("tok_embeddings",),
+        last=("norm", "output"),
+        loss=token_loss,
+        tensor=_CUTS,
+        entries={"attention": 2, "feed_forward": 1},
+        tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),
+    )
+
+
+def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of cross entropies in float32.
+
+    Args:
+        logits: ``[batch, sequence, vocab]``.
+        labels: int64 ``[batch, sequence]``; -100 does not count.
+    """
+    return functional.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(0, 1), ignore_index=IGNORED_LABEL, reduction="sum"
+    )

@@ -1,0 +1,63 @@
+"""Makes the model of a job and cuts it. The parts compose in this order only.
+
+::
+
+    pipeline stages → tensor parallel → activation checkpointing → compilation of each block → data parallel
+
+Everything up to here happens on the meta device; then memory is taken for what this rank holds, and filled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from atoll.datacenter.parallel.activation import checkpoint_blocks
+from atoll.datacenter.parallel.data import shard, wrap_ddp
+from atoll.datacenter.parallel.initial import fill
+from atoll.datacenter.parallel.tensor import cut_tensors, tie
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes, ParallelDims
+    from atoll.datacenter.models.spec import ModelSpec
+
+
+def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
+    """The job's model, cut for this rank, its weights at their initial values.
+
+    Args:
+        job: validated against the mesh.
+        spec: of the job's model.
+        meshes: of the world.
+        device: where this rank computes.
+    """
+    with torch.device("meta"):
+        module = spec.build()
+    cut(module, job, spec, meshes)
+    module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
+    tie(module, spec)
+    fill(module, spec.initial, job.job.seed)
+    if uses_ddp(job, meshes.dims):
+        return wrap_ddp(module, meshes, job)
+    return module
+
+
+def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> None:
+    """Cut a model, or one stage of it, on the meta device, in place."""
+    blocks = getattr(module, spec.blocks)
+    if meshes.dims.tp > 1:
+        cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
+    checkpoint_blocks(blocks, job.memory)
+    if job.memory.compile:
+        for block in blocks.values():
+            block.compile(fullgraph=True)
+    if not uses_ddp(job, meshes.dims):
+        shard(module, spec, meshes, job)
+
+
+def uses_ddp(job: SiloJob, dims: ParallelDims) -> bool:
+    """Whether the model is wrapped in PyTorch's DDP, which stands alone; with other axes FSDP2 replicates."""
+    return job.data_parallel.method == "ddp" and dims.batch == dims.world_size

@@ -1,0 +1,88 @@
+"""Data parallel: whole replicas (DDP), or parameters, gradients and states sharded over replicas (ZeRO).
+
+The three stages of ZeRO (Rajbhandari et al. 2020, section 5) are FSDP2 with three habits:
+
+======  ============================  ==================================  =======================
+stage   between forward and backward  between micro-batches: gradients    states, between steps
+======  ============================  ==================================  =======================
+zero1   parameters stay whole         summed whole, scattered at the end  sharded
+zero2   parameters stay whole         scattered after each                sharded
+zero3   parameters are given back     scattered after each                sharded
+======  ============================  ==================================  =======================
+
+Gradients are summed over ranks, never averaged: the loss is already divided by the tokens of the global batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.datacenter.parallel.sum_hook import sum_hook
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.spec import ModelSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float8": torch.bfloat16}
+"""Format of activations by ``[precision] compute``."""
+
+
+def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> None:
+    """Shard (``zero1`` to ``zero3``), or replicate by the same machinery (``ddp`` with other axes), in place.
+
+    Blocks are units of their own, so that one is gathered while the one before computes.
+    """
+    settings = _settings(meshes, job)
+    stage3 = job.data_parallel.method == "zero3"
+    for block in getattr(module, spec.blocks).values():
+        _apply(block, job, settings, reshard=stage3)
+    _apply(module, job, settings, reshard=False)
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(enable=True)
+
+
+def _apply(module: nn.Module, job: SiloJob, settings: dict[str, Any], *, reshard: bool) -> None:
+    if job.data_parallel.method == "ddp":
+        replicate(module, **settings)
+    else:
+        fully_shard(module, reshard_after_forward=reshard, **settings)
+
+
+def _settings(meshes: Meshes, job: SiloJob) -> dict[str, Any]:
+    reduce = DTYPES[job.precision.reduce]
+    settings: dict[str, Any] = {"mesh": _mesh(meshes, job), "mp_policy": MixedPrecisionPolicy(reduce_dtype=reduce)}
+    if job.precision.compute != "float32":
+        compute = DTYPES[job.precision.compute]
+        settings["mp_policy"] = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce)
+    if job.data_parallel.cpu_offload:
+        settings["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+    return settings
+
+
+def _mesh(meshes: Meshes, job: SiloJob) -> DeviceMesh:
+    if job.data_parallel.method == "ddp":
+        return meshes.loss
+    return meshes.dense["dp_replicate", "fsdp"] if meshes.dims.dp_replicate > 1 else meshes.dense["fsdp"]
+
+
+def wrap_ddp(module: nn.Module, meshes: Meshes, job: SiloJob) -> DistributedDataParallel:
+    """The module under PyTorch's DDP: gradients travel in buckets while the backward pass goes on (Li et al. 2020)."""
+    wrapped = DistributedDataParallel(
+        module,
+        process_group=meshes.loss.get_group(),
+        bucket_cap_mb=job.data_parallel.bucket_mb,
+        gradient_as_bucket_view=True,
+    )
+    wrapped.register_comm_hook(meshes.loss.get_group(), sum_hook)
+    return wrapped

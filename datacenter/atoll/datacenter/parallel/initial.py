@@ -1,0 +1,67 @@
+"""Initial weights that depend on seed and name alone, whatever the layout: each rank fills just what it holds."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from atoll.datacenter.models.spec import Constant, Normal
+
+if TYPE_CHECKING:
+    from atoll.datacenter.models.spec import Initial
+
+_BLOCK_ELEMENTS = 1 << 20
+"""Elements that are drawn from one generator: rows of a parameter, as many as fit, at least one."""
+
+
+@torch.no_grad()
+def fill(module: nn.Module, initial: Initial, seed: int) -> None:
+    """Fill every parameter in place.
+
+    Memory: one block of float32 (4 MiB, or one row) beside the parameters.
+
+    Args:
+        module: on a real device, its parameters plain or ``DTensor``.
+        initial: how each parameter is filled, by its name in the whole model.
+        seed: the job's.
+    """
+    for name, parameter in module.named_parameters():
+        local, offsets = _held(parameter)
+        rule = initial(name, tuple(parameter.shape))
+        if isinstance(rule, Constant):
+            local.fill_(rule.value)
+        elif local.numel():
+            _fill_normal(local, offsets, tuple(parameter.shape), rule, f"{seed}/{name}")
+
+
+def _held(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:
+    """What this rank holds of a parameter, and where it begins."""
+    if not isinstance(parameter, DTensor):
+        return parameter.data, (0,) * parameter.dim()
+    _, offsets = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local(), tuple(offsets)
+
+
+def _fill_normal(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], rule: Normal, key: str) -> None:
+    """Draw those blocks of rows that reach into what is held."""
+    row_elements = 1
+    for size in shape[1:]:
+        row_elements *= size
+    rows = max(1, _BLOCK_ELEMENTS // row_elements)
+    begin, end = offsets[0], offsets[0] + local.shape[0]
+    inner = tuple(slice(start, start + size) for start, size in zip(offsets[1:], local.shape[1:], strict=True))
+    for block in range(begin // rows, -(-end // rows)):
+        first, last = block * rows, min((block + 1) * rows, shape[0])
+        drawn = torch.empty(last - first, *shape[1:]).normal_(0.0, rule.std, generator=_generator(f"{key}/{block}"))
+        lower, upper = max(first, begin), min(last, end)
+        local[lower - begin : upper - begin].copy_(drawn[(slice(lower - first, upper - first), *inner)])
+
+
+def _generator(key: str) -> torch.Generator:
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)

@@ -1,0 +1,88 @@
+"""Tensor and sequence parallel: the cuts that a spec names become PyTorch's parallel styles.
+
+Column then row (Shoeybi et al. 2019, section 3): one all-reduce for each pair of matrices. With ``sequence`` the
+all-reduce becomes a reduce-scatter and an all-gather around the norms (Korthikanti et al. 2022, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from atoll.datacenter.job.parallel import TensorParallelSection
+    from atoll.datacenter.models.spec import Cut, ModelSpec
+
+_SEQUENCE_DIM = 1
+
+
+def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: TensorParallelSection) -> None:
+    """Cut the parts of the model that are here, in place.
+
+    Args:
+        module: on the meta device, or a stage of it.
+        spec: names the cuts.
+        mesh: of the one axis ``tp``.
+        section: whether activations and loss are cut too.
+    """
+    between: Placement = Shard(_SEQUENCE_DIM) if section.sequence else Replicate()
+    blocks = getattr(module, spec.blocks)
+    inside = {name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)}
+    outside = {name: cut for name, cut in spec.tensor.items() if name not in inside and _has(module, name)}
+    parallelize_module(module, mesh, _plan(outside, between, section))
+    plan = _plan(inside, between, section)
+    if section.sequence:
+        plan |= {name: _gathered(inputs, between) for name, inputs in spec.entries.items()}
+    for block in blocks.values():
+        parallelize_module(block, mesh, plan)
+    tie(module, spec)
+
+
+def tie(module: nn.Module, spec: ModelSpec) -> None:
+    """Make the parameters that the spec ties one again, where both are here: cutting and taking memory part them."""
+    for kept, replaced in spec.tied:
+        if _has(module, kept) and _has(module, replaced):
+            owner, _, name = replaced.rpartition(".")
+            setattr(module.get_submodule(owner), name, module.get_parameter(kept))
+
+
+def _gathered(inputs: int, between: Placement) -> PrepareModuleInput:
+    """Hidden states come first, cut; what else a module takes is whole on every rank."""
+    rest = (None,) * (inputs - 1)
+    return PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
+
+
+def _plan(cuts: dict[str, Cut], between: Placement, section: TensorParallelSection) -> dict[str, ParallelStyle]:
+    found = {name: _style(cut, between, section) for name, cut in cuts.items()}
+    return {name: style for name, style in found.items() if style is not None}
+
+
+def _style(cut: Cut, between: Placement, section: TensorParallelSection) -> ParallelStyle | None:
+    match cut:
+        case "column":
+            return ColwiseParallel()
+        case "row":
+            return RowwiseParallel(output_layouts=between)
+        case "embedding":
+            return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        case "output":
+            layout = Shard(-1) if section.loss else Replicate()
+            return ColwiseParallel(input_layouts=between, output_layouts=layout, use_local_output=not section.loss)
+        case "norm":
+            return SequenceParallel() if section.sequence else None
+
+
+def _has(module: nn.Module, name: str) -> bool:
+    return getattr(module, name.partition(".")[0], None) is not None

@@ -1,0 +1,28 @@
+"""From a job to what makes its steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.parallel.apply import make_model
+from atoll.datacenter.train.optimiser import make_optimiser
+from atoll.datacenter.train.passes import PlainPasses
+from atoll.datacenter.train.scale import LossScale
+from atoll.datacenter.train.step import Step
+
+if TYPE_CHECKING:
+    import torch
+
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.spec import ModelSpec
+
+
+def make_step(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Step:
+    """Model, optimiser and passes of a job on this rank; collective."""
+    module = make_model(job, spec, meshes, device)
+    passes = PlainPasses(module, spec, job, meshes.dims, device)
+    optimiser = make_optimiser(module.parameters(), job.optimiser)
+    scaled = job.precision.compute == "float16"
+    scale = LossScale(job.precision.initial_scale if scaled else 1.0, dynamic=scaled)
+    return Step(passes, optimiser, job, meshes, scale, device)

@@ -1,0 +1,97 @@
+"""The optimiser of a job, the norm of its gradient over all ranks, and its learning rate."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import cos, pi
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from atoll.datacenter.job.training import OptimiserSection, ScheduleSection
+
+_TINY = 1e-6
+"""As ``torch.nn.utils.clip_grad_norm_``."""
+
+
+def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection) -> torch.optim.Optimizer:
+    """AdamW or SGD over those parameters that are trained; matrices decay, vectors do not."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    groups = [
+        {"params": [parameter for parameter in trained if parameter.dim() >= 2], "weight_decay": section.weight_decay},
+        {"params": [parameter for parameter in trained if parameter.dim() < 2], "weight_decay": 0.0},
+    ]
+    if section.name == "sgd":
+        return torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum)
+    return torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.epsilon)
+
+
+def lr_at(step: int, steps: int, peak: float, section: ScheduleSection) -> float:
+    """The learning rate of a step.
+
+    Args:
+        step: from 0.
+        steps: of the whole job.
+        peak: the job's ``optimiser.lr``.
+        section: how it moves.
+    """
+    if step < section.warmup_steps:
+        return peak * (step + 1) / section.warmup_steps
+    falling = section.decay_steps or max(1, steps - section.warmup_steps)
+    done = max(0, step - (steps - falling)) / falling
+    match section.decay:
+        case "none":
+            share = 1.0
+        case "linear":
+            share = 1.0 - (1.0 - section.floor) * done
+        case "cosine":
+            share = section.floor + (1.0 - section.floor) * (1.0 + cos(pi * done)) / 2
+    return peak * share
+
+
+@torch.no_grad()
+def gradient_norm(parameters: Sequence[nn.Parameter], stages: DeviceMesh | None) -> Tensor:
+    """The 2-norm of the gradient of all parameters of the model, the same on every rank.
+
+    Args:
+        parameters: those of this rank, their gradients already summed over data-parallel ranks.
+        stages: mesh of the one axis ``pp`` if the model is cut into stages; their parts are disjoint.
+
+    Returns:
+        float32 scalar; not finite if any gradient is not.
+    """
+    squares = [_norm(gradients).square() for gradients in _by_mesh(parameters).values()]
+    device = squares[0].device if squares else torch.device("cpu")
+    total = torch.stack(squares).sum() if squares else torch.zeros((), device=device)
+    if stages is not None:
+        dist.all_reduce(total, group=stages.get_group())
+    return total.sqrt()
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    norm = torch.nn.utils.get_total_norm(gradients)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+@torch.no_grad()
+def clip(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
+    """Scale gradients in place so that their norm, given, is at most the limit (Pascanu et al. 2013, algorithm 1)."""
+    share = torch.clamp(limit / (norm + _TINY), max=1.0)
+    for gradients in _by_mesh(parameters).values():
+        torch._foreach_mul_(gradients, share.to(gradients[0].device))  # torch.nn.utils' own way
+
+
+def _by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[Tensor]]:
+    """Gradients that one operation may take together."""
+    found: dict[DeviceMesh | None, list[Tensor]] = defaultdict(list)
+    for parameter in parameters:
+        if (gradient := parameter.grad) is not None:
+            found[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(gradient)
+    return found

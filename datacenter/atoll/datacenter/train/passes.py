@@ -1,0 +1,118 @@
+"""One step: forward and backward passes over this rank's share of the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.datacenter.parallel.data import DTYPES
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import ParallelDims
+    from atoll.datacenter.models.spec import ModelSpec
+
+
+class MicroBatch(Protocol):
+    """What one forward pass sees: inputs ``[batch, ...]`` and labels ``[batch, ...]``, int64."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """The inputs."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """What is wanted of them; -100 does not count."""
+        ...
+
+
+class Passes(Protocol):
+    """Leaves the gradient of the global mean loss in the parameters."""
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """The module, or this rank's stages of it."""
+        ...
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """Run the passes.
+
+        Args:
+            batches: this rank's micro-batches of the step.
+            divisor: each loss is divided by it: counted tokens of the global batch over the loss scale.
+
+        Returns:
+            float32 scalar: sum of this rank's token losses over the divisor; 0 where another stage works them out.
+        """
+        ...
+
+
+@dataclass
+class PlainPasses:
+    """Passes of a model that is not cut into stages.
+
+    Attributes:
+        parts: the one module.
+    """
+
+    module: nn.Module
+    spec: ModelSpec
+    job: SiloJob
+    dims: ParallelDims
+    device: torch.device
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """The one module."""
+        return (self.module,)
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """See ``Passes``."""
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            with self._gradient_sync(last=number == len(batches) - 1), self._loss_context():
+                with self._autocast():
+                    outputs = self.module(batch.tokens)
+                loss = self.spec.loss(outputs, batch.labels) / divisor
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            total += _local(loss.detach())
+        return total
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """DDP has no mixed precision of its own; FSDP's is in its policy."""
+        if self.job.precision.compute == "float32" or not isinstance(self.module, DistributedDataParallel):
+            return nullcontext()
+        return torch.autocast(self.device.type, DTYPES[self.job.precision.compute])
+
+    def _loss_context(self) -> AbstractContextManager[object]:
+        cut = self.dims.tp > 1 and self.job.tensor_parallel.loss
+        return loss_parallel() if cut else nullcontext()
+
+    @contextmanager
+    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
+        """Gradients meet after the last micro-batch, or after each where they do not stay whole (zero2, zero3)."""
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            with self.module.no_sync():
+                yield
+            return
+        if isinstance(self.module, FSDPModule):
+            self.module.set_is_last_backward(last)
+            method = self.job.data_parallel.method
+            if method in {"ddp", "zero1"}:
+                self.module.set_requires_gradient_sync(last)
+            if method in {"zero1", "zero2"}:
+                self.module.set_reshard_after_backward(last)
+        yield
+
+
+def _local(loss: Tensor) -> Tensor:
+    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss

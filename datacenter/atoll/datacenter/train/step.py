@@ -1,0 +1,114 @@
+"""One step of the optimiser: passes, gradient norm, clipping, update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.models.llama_spec import IGNORED_LABEL
+from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.train.passes import MicroBatch, Passes
+    from atoll.datacenter.train.scale import LossScale
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did; the same on every rank.
+
+    Attributes:
+        loss: mean over the counted tokens of the global batch, before the update.
+        gradient_norm: before clipping.
+        tokens: counted in the global batch.
+        lr: learning rate.
+        skipped: whether a gradient that was not finite made the loss scale fall instead (float16).
+    """
+
+    loss: float
+    gradient_norm: float
+    tokens: int
+    lr: float
+    skipped: bool
+
+
+@dataclass
+class Step:
+    """Makes steps. Collective: every rank calls it with its own micro-batches."""
+
+    passes: Passes
+    optimiser: torch.optim.Optimizer
+    job: SiloJob
+    meshes: Meshes
+    scale: LossScale
+    device: torch.device
+
+    def __call__(self, number: int, batches: Sequence[MicroBatch]) -> Outcome:
+        """Make one step.
+
+        Args:
+            number: from 0; chooses the learning rate.
+            batches: this rank's micro-batches.
+
+        Raises:
+            TrainingError: if no token of the batch counts, or loss or gradient are not finite (float16: the step is
+                skipped).
+        """
+        lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
+        tokens = self._counted(batches)
+        if not tokens:
+            raise TrainingError(f"step {number}: no label of the global batch counts (all are {IGNORED_LABEL})")
+        loss = self._summed(self.passes(batches, tokens / self.scale.scale))
+        norm = gradient_norm(self._parameters(), self._stages())
+        loss_value, norm_value = (torch.stack((loss, norm.to(loss.device))) / self.scale.scale).tolist()
+        finite = norm_value < float("inf")
+        if not finite and not self.scale.dynamic:
+            raise TrainingError(
+                f"step {number}: loss {loss_value}, gradient norm {norm_value}: not finite; "
+                f"lower optimiser.lr, now {lr:g}, or look at the data of this step"
+            )
+        if finite:
+            self._update(lr, norm)
+        self.optimiser.zero_grad(set_to_none=True)
+        self.scale.update(finite=finite)
+        return Outcome(loss_value, norm_value, tokens, lr, skipped=not finite)
+
+    def _counted(self, batches: Sequence[MicroBatch]) -> int:
+        counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)
+        total = torch.as_tensor(counted, dtype=torch.int64, device=self.device)
+        dist.all_reduce(total, group=self.meshes.loss.get_group())
+        return int(total)
+
+    def _summed(self, loss: Tensor) -> Tensor:
+        dist.all_reduce(loss, group=self.meshes.loss.get_group())
+        if (stages := self._stages()) is not None:
+            dist.all_reduce(loss, group=stages.get_group())
+        return loss
+
+    def _stages(self) -> DeviceMesh | None:
+        return self.meshes.dense["pp"] if self.meshes.dims.pp > 1 else None
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self.passes.parts for parameter in part.parameters()]
+
+    def _update(self, lr: float, norm: Tensor) -> None:
+        parameters = self._parameters()
+        if self.scale.scale != 1.0:
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.div_(self.scale.scale)
+        if self.job.optimiser.max_grad_norm is not None:
+            clip(parameters, norm / self.scale.scale, self.job.optimiser.max_grad_norm)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+        self.optimiser.step()

@@ -1,0 +1,54 @@
+"""Every layout gives the losses and parameters of one process (float32, ten AdamW steps)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small, train
+
+TOLERANCE = 2e-6
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """One process."""
+    found: dict[str, Any] = run_ranks(train, 1, small())[0]
+    return found
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Losses, gradient norms and every parameter that the rank has."""
+    torch.testing.assert_close(found["losses"], wanted["losses"], rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(found["norms"], wanted["norms"], rtol=TOLERANCE * 10, atol=0)
+    for name, value in found["parameters"].items():
+        assert (value - wanted["parameters"][name]).abs().max().item() <= TOLERANCE, name
+
+
+def method(name: str) -> dict[str, str]:
+    return {"method": name}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sections"),
+    [
+        pytest.param(2, {}, id="ddp-2"),
+        pytest.param(2, {"data_parallel": method("zero1")}, id="zero1-2"),
+        pytest.param(2, {"data_parallel": method("zero2")}, id="zero2-2"),
+        pytest.param(2, {"data_parallel": method("zero3")}, id="zero3-2"),
+        pytest.param(2, {"data_parallel": {"method": "zero3", "cpu_offload": True}}, id="zero3-offload-2"),
+        pytest.param(4, {"data_parallel": method("zero3"), "mesh": {"dp_replicate": 2}}, id="hybrid-2x2"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}}, id="tp-2-plain"),
+        pytest.param(4, {"mesh": {"tp": 2}}, id="ddp-2-tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2"),
+    ],
+)
+def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
+    found = run_ranks(train, ranks, small(**sections))
+    assert len(found[0]["parameters"]) == len(alone["parameters"])
+    for one in found:
+        assert_same(one, alone)

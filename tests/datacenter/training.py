@@ -1,0 +1,79 @@
+"""Trains a small model in this world, for tests that compare layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.train.build import make_step
+
+SMALL: dict[str, Any] = {
+    "job": {"name": "small", "steps": 10, "seed": 7},
+    "model": {"vocab": 64, "layers": 4, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
+    "batch": {"sequence": 16, "global_batch": 8, "micro_batch": 2},
+    "optimiser": {"lr": 1e-3},
+    "data_parallel": {"method": "ddp"},
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A micro-batch."""
+
+    tokens: Tensor
+    labels: Tensor
+
+
+def small(**sections: dict[str, Any]) -> dict[str, Any]:
+    """The small job with these sections' keys instead of its own."""
+    return {**SMALL, **{name: {**SMALL.get(name, {}), **keys} for name, keys in sections.items()}}
+
+
+def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
+    """Train on this rank of the world.
+
+    Returns:
+        ``losses`` and ``norms`` by step, and ``parameters``: this rank's, gathered over their meshes.
+    """
+    job = SiloJob.model_validate(sections)
+    with join_world(60.0) as world:
+        dims = ParallelDims.of(job.mesh, world.size)
+        meshes = Meshes.build(dims, world.device.type)
+        step = make_step(job, spec_of(job.model), meshes, world.device)
+        outcomes = [step(number, _share(job, meshes, number)) for number in range(steps)]
+        return {
+            "losses": [outcome.loss for outcome in outcomes],
+            "norms": [outcome.gradient_norm for outcome in outcomes],
+            "parameters": {name: whole(value) for part in step.passes.parts for name, value in _named(part)},
+        }
+
+
+def _named(part: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    module = part.module if isinstance(part, DistributedDataParallel) else part
+    return list(module.named_parameters())
+
+
+def whole(value: Tensor) -> Tensor:
+    """A plain copy of a parameter."""
+    return (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+
+
+def _share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
+    """This rank's micro-batches of random tokens that depend on the step alone; some labels do not count."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    shape = (job.batch.global_batch, job.batch.sequence + 1)
+    tokens = torch.randint(job.model.vocab, shape, generator=generator)
+    labels = tokens[:, 1:].clone()
+    labels[: job.batch.global_batch // 2, :3] = -100
+    rank, size = meshes.data["batch"].get_local_rank(), meshes.dims.batch
+    mine = slice(rank * shape[0] // size, (rank + 1) * shape[0] // size)
+    inputs, wanted = (part[mine].split(job.batch.micro_batch) for part in (tokens[:, :-1], labels))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return [Example(*piece) for piece in zip(inputs, wanted, strict=True)]
