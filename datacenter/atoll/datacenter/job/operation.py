@@ -54,6 +54,12 @@ class MetricsSection(Section):
     """What is told of the job while it runs."""
 
     every_steps: Annotated[int, Field(ge=1, description="Steps between lines of progress.")] = 10
+    json_lines: Annotated[
+        str | None,
+        Field(
+            description="File that records are appended to, relative to the job file; `atoll silo scaling` reads it."
+        ),
+    ] = None
     tensorboard: Annotated[str | None, Field(description="Folder for TensorBoard, relative to the job file.")] = None
     port: Annotated[int | None, Field(ge=1, le=65_535, description="Rank 0 serves Prometheus metrics here.")] = None
     host: Annotated[str, Field(min_length=1, description="Address that those are served on.")] = "127.0.0.1"

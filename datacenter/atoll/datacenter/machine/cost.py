@@ -7,8 +7,8 @@ reductions (their gamma) is left out: a device adds faster than a link delivers.
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"; Sanders,
 Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); Bruck
-et al. 1997, "Efficient algorithms for all-to-all communications"; the volumes of ring and pairwise are the bus bandwidth
-factors of NCCL's tests (doc/PERFORMANCE.md).
+et al. 1997, "Efficient algorithms for all-to-all communications"; the volumes of ring and pairwise are the factors of
+the bus bandwidth in NCCL's tests (doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations

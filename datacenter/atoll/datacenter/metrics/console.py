@@ -1,0 +1,67 @@
+"""Progress for people: one line for each record, and a bar where somebody watches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from atoll.datacenter.metrics.record import RunFacts, StepRecord
+
+_PIPE_WIDTH = 400
+"""Columns where the output is no terminal: nothing is cut."""
+
+
+class ConsoleLines:
+    """Prints each record as a line on standard error, above a bar if that is a terminal."""
+
+    def __init__(self, facts: RunFacts, console: Console | None = None) -> None:
+        self._facts = facts
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        if not self._console.is_terminal:
+            self._console.width = _PIPE_WIDTH
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        )
+        self._task = self._progress.add_task(facts.job, total=facts.total_steps)
+        self._progress.start()
+
+    def step(self, record: StepRecord) -> None:
+        """Print it."""
+        self._progress.update(self._task, completed=record.step)
+        self._console.print(line(record, self._facts), markup=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def line(record: StepRecord, facts: RunFacts) -> str:
+    """A record as one line; what is not known is left out."""
+    mfu = facts.mfu(record.tokens_per_s)
+    parts = [
+        f"step {record.step:>{len(str(facts.total_steps))}}/{facts.total_steps}",
+        f"loss {record.loss:.4f}",
+        f"lr {record.lr:.3g}",
+        "" if record.grad_norm is None else f"gradient {record.grad_norm:.3g}",
+        f"{count(record.tokens_per_s)} tokens/s",
+        "" if mfu is None else f"MFU {mfu:.1%}",
+        f"memory {count(record.peak_memory_bytes)}B",
+        f"data wait {record.data_wait_share:.1%}",
+        "" if record.bubble_share is None else f"bubble {record.bubble_share:.1%}",
+        "" if record.expert_load is None else f"busiest expert {record.expert_load:.2f}x",
+        "" if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def count(value: float) -> str:
+    """Three digits and a decimal prefix: ``12.3 k``; a space and nothing below a thousand."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}"
+        value /= 1000
+    return f"{value:.3g} P"

@@ -1,0 +1,80 @@
+"""Counts between two records: time, waiting, tokens, memory."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What passed since the interval before; the fields are those of ``StepRecord``."""
+
+    steps: int
+    tokens: int
+    seconds: float
+    data_wait_s: float
+    peak_memory_bytes: int
+
+
+class Meter:
+    """One rank's counters; ``lap`` ends an interval and begins the next."""
+
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._device = device
+        self._clock = clock
+        self._begin()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around taking the next batch."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._waited_s += self._clock() - began
+
+    def step(self, tokens: int) -> None:
+        """One more optimiser step, with these tokens over all ranks."""
+        self._steps += 1
+        self._tokens += tokens
+
+    def lap(self) -> Interval:
+        """End the interval.
+
+        Waiting and memory are the largest over all ranks: a collective, if there is a process group. On a GPU it waits
+        until all work queued on the device is done, so that the seconds are those of the work, not of queueing it.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        mine = torch.tensor([self._waited_s, peak_memory_bytes(self._device)], dtype=torch.float64)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            shared = mine.to(self._device)
+            dist.all_reduce(shared, dist.ReduceOp.MAX)
+            mine = shared.cpu()
+        waited_s, peak = mine.tolist()
+        found = Interval(self._steps, self._tokens, self._clock() - self._began, waited_s, int(peak))
+        self._begin()
+        return found
+
+    def _begin(self) -> None:
+        self._began = self._clock()
+        self._waited_s, self._tokens, self._steps = 0.0, 0, 0
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """The most that was in use at once.
+
+    Of a GPU: what tensors took since the last reset. Of a CPU: the process's resident memory since it began.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

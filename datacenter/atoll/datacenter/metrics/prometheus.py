@@ -1,0 +1,186 @@
+"""Metrics for Prometheus, served by rank 0 in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from http import HTTPStatus
+from threading import Thread, Timer
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info, make_wsgi_app
+
+from atoll.datacenter.errors import DatacenterError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from atoll.datacenter.metrics.record import RunFacts, StepRecord
+
+IDLE_S = 5.0
+"""A connection that sends or takes nothing for so long is closed."""
+TOTAL_S = 10.0
+"""A connection is cut off after so long, whatever it does."""
+WAITING = 5
+"""Connections that may wait; one at a time is served, further ones are refused by the system."""
+
+
+class MetricsPortError(DatacenterError):
+    """The port for metrics cannot be had."""
+
+
+class Prometheus:
+    """Serves ``/metrics``.
+
+    Args:
+        host: address to listen on.
+        port: TCP port; 0: any that is free, see the attribute.
+        facts: of the job.
+
+    Attributes:
+        port: where it listens.
+
+    Raises:
+        MetricsPortError: if the port cannot be had.
+    """
+
+    def __init__(self, host: str, port: int, facts: RunFacts) -> None:
+        self._facts = facts
+        self._registry = CollectorRegistry()
+        self._gauges = {name: Gauge(f"atoll_silo_{name}", text, registry=self._registry) for name, text in _GAUGES}
+        self._counters = {
+            name: Counter(f"atoll_silo_{name}", text, registry=self._registry) for name, text in _COUNTERS
+        }
+        about = {"job": facts.job, "layout": facts.layout, "flops_formula": facts.flops_formula}
+        Info("atoll_silo_job", "What is trained, and how it is cut.", registry=self._registry).info(about)
+        for name in ("world_size", "total_steps", "parameters", "flops_per_token"):
+            Gauge(f"atoll_silo_{name}", _FACTS[name], registry=self._registry).set(getattr(facts, name))
+        try:
+            self._server = make_server(host, port, _only_metrics(self._registry), _server_class(host), _Handler)
+        except (OSError, OverflowError) as error:
+            raise MetricsPortError(
+                f"metrics.port = {port}: cannot listen on {host}:{port}: {error}; choose another, or leave it out"
+            ) from error
+        self.port = self._server.server_port
+        self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def step(self, record: StepRecord) -> None:
+        """Set the gauges and add to the counters."""
+        for name, value in _values(record, self._facts).items():
+            if value is not None:
+                self._gauges[name].set(value)
+        for name, amount in _amounts(record).items():
+            self._counters[name].inc(amount)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+_GAUGES = (
+    ("step", "Optimiser steps taken since the job began."),
+    ("loss", "Loss of the last step: sum of token losses / counted tokens."),
+    ("learning_rate", "Learning rate of the last step."),
+    ("gradient_norm", "Norm of the last step's gradient before clipping."),
+    ("tokens_per_second", "Tokens a second, all ranks together."),
+    ("step_seconds", "Mean seconds of a step."),
+    ("mfu_ratio", "Model FLOPs utilisation."),
+    ("data_wait_ratio", "Part of the time spent waiting for data."),
+    ("bubble_ratio", "Part of the time that a pipeline's rank has nothing to do, mean over ranks."),
+    ("peak_memory_bytes", "Peak memory of the fullest rank."),
+    ("loss_scale", "Loss scale of float16 training."),
+    ("expert_load_ratio", "Tokens of the busiest expert / of the mean expert."),
+)
+_COUNTERS = (
+    ("tokens", "Tokens that went through the model since this process began."),
+    ("steps", "Optimiser steps since this process began."),
+    ("training_seconds", "Seconds spent on them."),
+    ("data_wait_seconds", "Seconds spent waiting for data."),
+)
+_FACTS = {
+    "world_size": "Ranks of the job.",
+    "total_steps": "Optimiser steps that the job will take.",
+    "parameters": "Parameters of the whole model.",
+    "flops_per_token": "FLOPs of forward and backward passes for one token.",
+}
+
+
+def _values(record: StepRecord, facts: RunFacts) -> dict[str, float | None]:
+    return {
+        "step": record.step,
+        "loss": record.loss,
+        "learning_rate": record.lr,
+        "gradient_norm": record.grad_norm,
+        "tokens_per_second": record.tokens_per_s,
+        "step_seconds": record.step_s,
+        "mfu_ratio": facts.mfu(record.tokens_per_s),
+        "data_wait_ratio": record.data_wait_share,
+        "bubble_ratio": record.bubble_share,
+        "peak_memory_bytes": record.peak_memory_bytes,
+        "loss_scale": record.loss_scale,
+        "expert_load_ratio": record.expert_load,
+    }
+
+
+def _amounts(record: StepRecord) -> dict[str, float]:
+    return {
+        "tokens": record.tokens,
+        "steps": record.steps,
+        "training_seconds": record.seconds,
+        "data_wait_seconds": record.data_wait_s,
+    }
+
+
+def _only_metrics(registry: CollectorRegistry) -> WSGIApplication:
+    made: WSGIApplication = make_wsgi_app(registry)
+
+    def answer(environment: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environment.get("PATH_INFO") == "/metrics":
+            return made(environment, start)
+        start(f"{HTTPStatus.NOT_FOUND.value} Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"there is: /metrics\n"]
+
+    return answer
+
+
+class _Server(WSGIServer):
+    request_queue_size = WAITING
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        deadline = Timer(TOTAL_S, _cut_off, [request])
+        deadline.daemon = True
+        deadline.start()
+        try:
+            super().finish_request(request, client_address)
+        finally:
+            deadline.cancel()
+            deadline.join()  # it must not meet the descriptor's next owner
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that went away is nobody's concern here."""
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = IDLE_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's
+        """Scrapes are not logged."""
+
+
+def _server_class(host: str) -> type[_Server]:
+    return _ServerV6 if ":" in host else _Server
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """End what is read from or written to it in another thread."""
+    with contextlib.suppress(OSError):  # the peer was first
+        connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,142 @@
+"""Profiler traces of chosen steps, and of the next steps on demand.
+
+Three ways to ask for one: ``metrics.profile_steps`` in the job file; the signal SIGUSR2 to a rank's process, which
+traces its own next ``ON_DEMAND_STEPS`` steps; ``touch FOLDER/now``, which every rank that sees the folder heeds at its
+next step, so that the ranks' traces begin within a step of each other. Traces are Chrome traces (chrome://tracing,
+ui.perfetto.dev); beside each lies what it says of communication.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from atoll.datacenter.metrics.communication import communication_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import FrameType, TracebackType
+
+    from atoll.datacenter.metrics.communication import Communication
+
+log = logging.getLogger(__name__)
+
+CONTROL_FILE = "now"
+ON_DEMAND_STEPS = 3
+MAX_STEPS = 50
+"""Steps of one trace; more are cut into several: events are kept in memory until they are written."""
+MAX_TRACES = 20
+"""Traces that one process writes; further requests are refused."""
+
+
+class Tracing:
+    """Decides at each step whether it is traced; use it as a context manager around the training loop.
+
+    Args:
+        folder: where traces go.
+        rank: of this process; part of the files' names.
+        steps: first and last step to trace, or None.
+        cuda: whether kernels are traced too.
+
+    Attributes:
+        last: what the last trace said of communication.
+    """
+
+    def __init__(self, folder: Path, *, rank: int, steps: tuple[int, int] | None = None, cuda: bool = False) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._steps = steps
+        self._activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        self._asked = threading.Event()
+        self._seen_ns = self._touched_ns()
+        self._before: signal.Handlers | int | None = None
+        self._installed = False
+        self._running: profile | None = None
+        self._until = 0
+        self._first = 0
+        self._written = 0
+        self.last: Communication | None = None
+
+    def __enter__(self) -> Self:
+        """Heed SIGUSR2; signals can be taken by the main thread alone, elsewhere the control file remains."""
+        if threading.current_thread() is threading.main_thread():
+            previous = signal.signal(signal.SIGUSR2, self._ask)
+            self._before = previous if isinstance(previous, int | signal.Handlers) else signal.SIG_DFL
+            self._installed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._installed:
+            signal.signal(signal.SIGUSR2, self._before)
+            self._installed = False
+        if self._running is not None:
+            self._stop(self._until)
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Around one step of training, with its number.
+
+        Raises:
+            OSError: if a trace cannot be written.
+        """
+        if self._running is None and (last := self._due(number)) is not None:
+            self._start(number, last)
+        yield
+        if self._running is not None and number >= self._until:
+            self._stop(number)
+
+    def _due(self, number: int) -> int | None:
+        """The last step of a trace that begins with this one; None if none does."""
+        if self._steps is not None and self._steps[0] <= number <= self._steps[1]:
+            return min(self._steps[1], number + MAX_STEPS - 1)
+        touched_ns = self._touched_ns()
+        wanted = self._asked.is_set() or touched_ns > self._seen_ns
+        self._asked.clear()
+        self._seen_ns = touched_ns
+        return number + ON_DEMAND_STEPS - 1 if wanted else None
+
+    def _start(self, number: int, last: int) -> None:
+        if self._written >= MAX_TRACES:
+            log.warning("step %d is not traced: this process has written %d traces already", number, MAX_TRACES)
+            return
+        self._first, self._until = number, last
+        self._running = profile(activities=self._activities)
+        self._running.start()
+
+    def _stop(self, number: int) -> None:
+        """Write the trace and what it says; work that is queued on a GPU is waited for."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        if ProfilerActivity.CUDA in self._activities:
+            torch.cuda.synchronize()
+        running.stop()
+        self.last = communication_of(running.events() or ())  # type: ignore[no-untyped-call]  # torch's own
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"rank{self._rank}-steps{self._first}-{number}"
+        running.export_chrome_trace(str(self._folder / f"{name}.json.gz"))
+        said = json.dumps(asdict(self.last), indent=1)
+        (self._folder / f"{name}.communication.json").write_text(said + "\n", encoding="utf-8")
+        self._written += 1
+        log.info("steps %d to %d are traced: %s", self._first, number, self._folder / f"{name}.json.gz")
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._asked.set()
+
+    def _touched_ns(self) -> int:
+        try:
+            return (self._folder / CONTROL_FILE).stat().st_mtime_ns
+        except OSError:  # nobody has asked
+            return 0
