@@ -35,6 +35,8 @@ class LayoutError(DatacenterError):
         problems: everything that is wrong, one sentence each, with the numbers.
     """
 
+    exit_code = 2
+
     def __init__(self, *problems: str) -> None:
         self.problems = problems
         super().__init__("\n".join(problems))

@@ -37,7 +37,13 @@ class Problem:
 
 
 class SettingsFileError(ValueError):
-    """A file with problems, all of them listed, one per line."""
+    """A file with problems, all of them listed, one per line.
+
+    Attributes:
+        exit_code: of a command that ends with it.
+    """
+
+    exit_code = 2
 
     def __init__(self, file: str, problems: tuple[Problem, ...]) -> None:
         self.file = file

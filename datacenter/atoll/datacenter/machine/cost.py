@@ -29,6 +29,8 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 class CostError(DatacenterError):
     """A cost that no model gives."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

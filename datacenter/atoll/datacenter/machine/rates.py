@@ -20,6 +20,8 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class RatesError(DatacenterError):
     """There are no such rates, or a file of rates is not one."""
 
+    exit_code = 2
+
 
 class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

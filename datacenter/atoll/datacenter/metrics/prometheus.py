@@ -30,6 +30,8 @@ WAITING = 5
 class MetricsPortError(DatacenterError):
     """The port for metrics cannot be had."""
 
+    exit_code = 2
+
 
 class Prometheus:
     """Serves ``/metrics``.

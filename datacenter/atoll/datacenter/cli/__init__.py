@@ -1,0 +1,35 @@
+"""``atoll silo``: each command is a module of its own, loaded when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+_COMMANDS: dict[str, str] = {}
+"""Command to ``module:function``."""
+
+
+class Commands(click.Group):
+    """A group that loads a command when somebody asks for it: most of them load PyTorch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, without loading anything."""
+        del ctx
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command."""
+        del ctx
+        if (place := _COMMANDS.get(cmd_name)) is None:
+            return None
+        module, _, name = place.partition(":")
+        command = getattr(import_module(module), name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{place} is not a click command")
+        return command
+
+
+@click.group(cls=Commands)
+def silo() -> None:
+    """Train on many GPUs: one silo's job."""
