@@ -1,0 +1,1 @@
+"""``python -m benchmarks``. A regular package: some libraries install one of this name, which would hide a bare folder."""
