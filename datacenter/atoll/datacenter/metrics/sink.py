@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +65,8 @@ class Sinks:
 class JsonLines:
     """Appends to a file: a line ``{"run": facts}``, then one line for each record.
 
-    A job that is started again appends to the same file; of a step that is there twice the later line counts.
+    A job that is started again appends to the same file; of a step that is there twice the later line counts. What is
+    not finite becomes null: JSON has no such numbers.
 
     Raises:
         OSError: if the file cannot be opened or written.
@@ -84,7 +86,11 @@ class JsonLines:
         self._file.close()
 
     def _write(self, value: dict[str, object]) -> None:
-        self._file.write(json.dumps(value) + "\n")
+        self._file.write(json.dumps({key: _finite(part) for key, part in value.items()}, allow_nan=False) + "\n")
+
+
+def _finite(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _close(sink: Sink) -> None:

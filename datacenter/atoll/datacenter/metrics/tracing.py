@@ -62,7 +62,7 @@ class Tracing:
         self._installed = False
         self._running: profile | None = None
         self._until = 0
-        self._first = 0
+        self._first = self._number = 0
         self._written = 0
         self.last: Communication | None = None
 
@@ -81,7 +81,7 @@ class Tracing:
             signal.signal(signal.SIGUSR2, self._before)
             self._installed = False
         if self._running is not None:
-            self._stop(self._until)
+            self._stop()
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
@@ -92,9 +92,10 @@ class Tracing:
         """
         if self._running is None and (last := self._due(number)) is not None:
             self._start(number, last)
+        self._number = number
         yield
         if self._running is not None and number >= self._until:
-            self._stop(number)
+            self._stop()
 
     def _due(self, number: int) -> int | None:
         """The last step of a trace that begins with this one; None if none does."""
@@ -114,7 +115,7 @@ class Tracing:
         self._running = profile(activities=self._activities)
         self._running.start()
 
-    def _stop(self, number: int) -> None:
+    def _stop(self) -> None:
         """Write the trace and what it says; work that is queued on a GPU is waited for."""
         running, self._running = self._running, None
         if running is None:
@@ -124,12 +125,12 @@ class Tracing:
         running.stop()
         self.last = communication_of(running.events() or ())  # type: ignore[no-untyped-call]  # torch's own
         self._folder.mkdir(parents=True, exist_ok=True)
-        name = f"rank{self._rank}-steps{self._first}-{number}"
+        name = f"rank{self._rank}-steps{self._first}-{self._number}"
         running.export_chrome_trace(str(self._folder / f"{name}.json.gz"))
         said = json.dumps(asdict(self.last), indent=1)
         (self._folder / f"{name}.communication.json").write_text(said + "\n", encoding="utf-8")
         self._written += 1
-        log.info("steps %d to %d are traced: %s", self._first, number, self._folder / f"{name}.json.gz")
+        log.info("steps %d to %d are traced: %s", self._first, self._number, self._folder / f"{name}.json.gz")
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del number, frame

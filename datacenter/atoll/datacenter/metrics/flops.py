@@ -1,0 +1,102 @@
+"""FLOPs of one token, forward and backward: the figure behind MFU.
+
+A matrix product of a token with ``w`` weights takes ``2 w`` FLOPs forward and twice that backward (once for its input's
+gradient, once for the weights'). Attention takes ``4 * heads * head_dim * sequence`` forward (scores, then their mix of
+values) and twice that backward: Chowdhery et al. 2022, appendix B. That counts scores above the diagonal too, as most
+published figures do, although causal kernels skip them: with long sequences MFU then flatters. Norms, rotations,
+softmax and the loss are left out; so are activations that are worked out a second time. Of experts those count that a
+token goes to. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6; their first block's inputs need none
+either, which is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import LoraSection, ModelSection
+
+_PER_WEIGHT, _PER_FROZEN_WEIGHT = 6, 4
+_WEIGHTS, _FROZEN = "6 * active matrix weights", "4 * frozen active matrix weights + 6 * adapter weights"
+_ATTENTION = "12 * layers * heads * head_dim * sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """What one token costs.
+
+    Attributes:
+        per_token: FLOPs of forward and backward pass.
+        formula: with the numbers.
+        parameters: of the whole model, all experts, adapters included.
+        active_parameters: that one token passes.
+    """
+
+    per_token: float
+    formula: str
+    parameters: int
+    active_parameters: int
+
+
+def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
+    """Of a Llama-style model, dense or with experts, with or without adapters."""
+    width = model.heads * (model.dim // model.heads)
+    attention = 2 * model.dim * (width + model.kv_heads * (model.dim // model.heads))
+    dense, routed, active = _feed_forward(model)
+    output = model.vocab * model.dim
+    matrices = model.layers * (attention + dense + active) + output
+    norms = (2 * model.layers + 1) * model.dim
+    embedding = 0 if model.tied_embeddings else model.vocab * model.dim
+    adapters = 0 if model.lora is None else model.layers * _adapters(model, model.lora)
+    mixing = 12 * model.layers * width * sequence
+    if model.lora is None:
+        weights, formula = _PER_WEIGHT * matrices, f"{_WEIGHTS} {matrices:,}"
+    else:
+        weights = _PER_FROZEN_WEIGHT * matrices + _PER_WEIGHT * adapters
+        formula = f"{_FROZEN} (4 * {matrices:,} + 6 * {adapters:,})"
+    rest = norms + embedding + adapters
+    return ModelFlops(
+        per_token=float(weights + mixing),
+        formula=f"{formula} + {_ATTENTION} ({mixing:,}) = {weights + mixing:,}",
+        parameters=matrices + model.layers * (routed - active) + rest,
+        active_parameters=matrices + rest,
+    )
+
+
+def counted_flops(step: Callable[[], Tensor]) -> float:
+    """FLOPs that PyTorch counts while ``step`` works out a loss and its gradients; for models of other kinds.
+
+    Attention is done as plain products meanwhile, so that it counts as above. Tensors on the meta device will do: the
+    whole model need not fit anywhere. Count on the model before it is cut.
+
+    Args:
+        step: the forward pass; gives the loss.
+    """
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        step().backward()  # type: ignore[no-untyped-call]  # torch's own
+    return float(counter.get_total_flops())
+
+
+def _feed_forward(model: ModelSection) -> tuple[int, int, int]:
+    """Weights of one block's feed-forward part: those every token passes, all routed ones, the routed ones it takes."""
+    if model.moe is None:
+        return 3 * model.dim * model.ffn_dim, 0, 0
+    expert = 3 * model.dim * model.moe.expert_dim
+    every = model.dim * model.moe.experts + model.moe.shared_experts * expert
+    return every, model.moe.experts * expert, model.moe.top_k * expert
+
+
+def _adapters(model: ModelSection, lora: LoraSection) -> int:
+    """Weights of one block's adapters: rank * (inputs + outputs) for each (Hu et al. 2021, section 4.1)."""
+    queries = model.dim // model.heads * model.heads
+    keys = model.dim // model.heads * model.kv_heads
+    sizes = {"wq": model.dim + queries, "wk": model.dim + keys, "wv": model.dim + keys, "wo": queries + model.dim}
+    if model.moe is None:
+        sizes |= dict.fromkeys(("w1", "w2", "w3"), model.dim + model.ffn_dim)
+    return lora.rank * sum(sizes.get(target, 0) for target in lora.targets)

@@ -1,0 +1,93 @@
+"""Sinks: what each makes of records, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from atoll.datacenter.metrics import JsonLines, Sinks, StepRecord
+from atoll.datacenter.metrics.console import ConsoleLines, count, line
+from tests.datacenter.metrics.records import FACTS, RECORD, record
+
+
+class Recorder:
+    """Keeps what it is told; fails at the steps given."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing = failing
+        self.steps: list[int] = []
+        self.closed = 0
+
+    def step(self, told: StepRecord) -> None:
+        if told.step in self.failing:
+            raise OSError(28, "No space left on device")
+        self.steps.append(told.step)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_sink_that_fails_is_given_up_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = Recorder(), Recorder(2)
+    with caplog.at_level(logging.WARNING), Sinks([bad, good]) as sinks:
+        for step in (1, 2, 3):
+            sinks.step(record(step=step))
+    assert (good.steps, bad.steps) == ([1, 2, 3], [1])
+    assert (good.closed, bad.closed) == (1, 1)
+    assert "step 2: no more metrics to Recorder: [Errno 28] No space left on device" in caplog.text
+
+
+def test_json_lines_hold_the_facts_then_every_field_and_are_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "a.jsonl"
+    for step in (7, 8):
+        with Sinks([JsonLines(path, FACTS)]) as sinks:
+            sinks.step(record(step=step, loss=math.nan if step == 8 else 3.25))
+            assert len(path.read_text().splitlines()) == 2 * (step - 6), "a line is there before the file is closed"
+    facts, first, again, second = map(json.loads, path.read_text().splitlines())
+    assert facts == again
+    assert facts["run"]["parameters"] == 1000
+    assert (first["step"], first["tokens"], first["grad_norm"], first["bubble_share"]) == (7, 8192, 1.5, None)
+    assert second["loss"] is None, "JSON has no NaN"
+
+
+def test_a_line_shows_what_is_known() -> None:
+    assert line(RECORD, FACTS) == (
+        "step   7/100  loss 3.2500  lr 0.0003  gradient 1.5  4.1 k tokens/s  MFU 1.2%  memory 123 MB  data wait 25.0%"
+    )
+    told = line(record(grad_norm=None, bubble_share=0.125, expert_load=1.5, loss_scale=1024.0), FACTS)
+    assert told.endswith("data wait 25.0%  bubble 12.5%  busiest expert 1.50x  loss scale 1024")
+    assert "gradient" not in told
+
+
+def test_counts_are_short() -> None:
+    assert [count(value) for value in (0, 999, 1000, 999_600, 12_345_678, 3e16)] == [
+        "0 ",
+        "999 ",
+        "1 k",
+        "1 M",
+        "12.3 M",
+        "30 P",
+    ]
+
+
+def test_the_console_prints_whole_lines_into_a_pipe() -> None:
+    written = io.StringIO()
+    sink = ConsoleLines(FACTS, Console(file=written, highlight=False))
+    sink.step(RECORD)
+    sink.close()
+    assert written.getvalue() == line(RECORD, FACTS) + "\n"
+
+
+def test_the_console_of_a_terminal_has_a_bar_that_goes() -> None:
+    written = io.StringIO()
+    sink = ConsoleLines(FACTS, Console(file=written, force_terminal=True, width=200, highlight=False))
+    sink.step(RECORD)
+    sink.close()
+    assert "7/100" in written.getvalue()
+    assert line(RECORD, FACTS) in written.getvalue()
