@@ -55,10 +55,15 @@ def test_the_slowest_rank_counts() -> None:
     assert first["after"] == second["after"] == [0, 0, 0.0, 0.0]
 
 
+def wait_in_vain(meter: Meter, clock: Clock) -> None:
+    with meter.waiting():
+        clock.now += 2.0
+        next(iter(()))
+
+
 def test_waiting_counts_when_the_data_end() -> None:
     clock = Clock()
     meter = Meter(CPU, clock)
-    with pytest.raises(StopIteration), meter.waiting():
-        clock.now += 2.0
-        next(iter(()))
+    with pytest.raises(StopIteration):
+        wait_in_vain(meter, clock)
     assert meter.lap().data_wait_s == 2.0

@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 def run(traced: Tracing, steps: range) -> None:
     for number in steps:
         with traced.step(number):
-            torch.ones(8) @ torch.ones(8)
+            torch.dot(torch.ones(8), torch.ones(8))
 
 
 def test_chosen_steps(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ gradient, once for the weights'). Attention takes ``4 * heads * head_dim * seque
 values) and twice that backward: Chowdhery et al. 2022, appendix B. That counts scores above the diagonal too, as most
 published figures do, although causal kernels skip them: with long sequences MFU then flatters. Norms, rotations,
 softmax and the loss are left out; so are activations that are worked out a second time. Of experts those count that a
-token goes to. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6; their first block's inputs need none
-either, which is left out.
+token goes to. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6; their first block's inputs need
+none either, which is left out.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 class Sink(Protocol):
     """Takes records, in order of their steps."""
 
-    def step(self, record: StepRecord) -> None:
+    def step(self, record: StepRecord, /) -> None:
         """Take one record.
 
         Raises:
