@@ -3,6 +3,7 @@
 ::
 
     DatacenterError        base; its text names the values and the remedy
+    ├── CheckpointError    a checkpoint cannot be written, is damaged, or is of another model
     ├── DataError          what is learned from: missing, damaged, too little, or not what the job began with
     ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
     ├── MissingExtraError  an optional library is needed and not installed
@@ -20,6 +21,12 @@ class DatacenterError(Exception):
     """
 
     exit_code = 1
+
+
+class CheckpointError(DatacenterError):
+    """A checkpoint that cannot be written, is damaged, or does not belong to the job."""
+
+    exit_code = 2
 
 
 class DataError(DatacenterError):

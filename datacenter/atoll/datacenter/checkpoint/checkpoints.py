@@ -1,0 +1,165 @@
+"""Checkpoints of a job: when, where, and back again. Collective: every rank calls the same at the same steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+import torch
+import torch.distributed as dist
+
+from atoll.datacenter.checkpoint.pace import FIRST_STEPS, Costs, steps_until_next
+from atoll.datacenter.checkpoint.resume import Resumed, check_shared, resume
+from atoll.datacenter.checkpoint.writer import Place, Writer
+
+if TYPE_CHECKING:
+    from atoll.datacenter.checkpoint.state import TrainingState
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.operation import CheckpointSection
+    from atoll.datacenter.mesh import ParallelDims, World
+
+GROUP_TIMEOUT_S = 3600.0
+"""How long ranks wait for the slowest one to write or verify its files."""
+
+
+class Checkpoints:
+    """A job's checkpoints; a context manager. A job without ``checkpoint.folder`` has none, and no call does anything.
+
+    Attributes:
+        costs: of the last checkpoint, the dearest rank's; None before the first.
+        resumed: what the job went on from; None if it began anew.
+    """
+
+    def __init__(self, section: CheckpointSection, place: Place | None, clock: Callable[[], float]) -> None:
+        self._section, self._place, self._clock = section, place, clock
+        self._writer = None if place is None else Writer(place, clock)
+        self._agreeing = None if place is None else _gloo()
+        self.costs: Costs | None = None
+        self.resumed: Resumed | None = None
+        self._count_from(0)
+        self._due = self._first_due(0)
+
+    @classmethod
+    def open(
+        cls,
+        job: SiloJob,
+        folder: Path,
+        world: World,
+        dims: ParallelDims,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """The checkpoints of a job. Takes two gloo process groups of its own, for writing goes on beside training.
+
+        Args:
+            job: the job.
+            folder: the job file's; ``checkpoint.folder`` is relative to it.
+            world: of the ranks.
+            dims: their layout.
+            clock: seconds.
+
+        Raises:
+            CheckpointError: if the folder cannot be written, or not every rank sees the same one.
+        """
+        section = job.checkpoint
+        if section.folder is None:
+            return cls(section, None, clock)
+        place = Place(folder / section.folder, section.keep, job.job.name, dims.describe(), world.rank, _gloo())
+        check_shared(place)
+        return cls(section, place, clock)
+
+    def resume(self, state: TrainingState) -> int | None:
+        """Go on from the newest checkpoint that is whole.
+
+        A damaged one is set aside with a warning, and the one before is taken: what is lost is time. If there are some
+        and none is whole, the job does not begin anew behind your back.
+
+        Returns:
+            Steps that were made; None if there is no checkpoint.
+
+        Raises:
+            CheckpointError: if none is whole, or the newest is of another model.
+            DataError: if it was made with other data.
+        """
+        if self._place is None or (found := resume(self._place, state)) is None:
+            return None
+        self.resumed = found
+        self._count_from(found.step)
+        self._due = self._first_due(found.step)
+        return found.step
+
+    def after_step(self, step: int, state: TrainingState) -> None:
+        """Begin a checkpoint if one is due; wait for it unless it is ``asynchronous``.
+
+        Args:
+            step: optimiser steps made, this one included.
+            state: of this rank, now.
+
+        Raises:
+            CheckpointError: if three in a row could not be written.
+        """
+        state.step = step
+        if self._writer is None or step < self._due:
+            return
+        began_s = self._clock()
+        step_s = (began_s - self._since_s) / max(1, step - self._since_step)
+        self._writer.begin(state)
+        if not self._section.asynchronous:
+            self._writer.settle()
+        self.costs = self._agreed(Costs(step_s, self._clock() - began_s, self._writer.write_s))
+        every = self._section.every_steps
+        self._due = step + (every or steps_until_next(self.costs, self._section.failure_hours))
+        self._count_from(step)
+
+    def save(self, step: int, state: TrainingState) -> None:
+        """Make a checkpoint now and wait until it is durable; that of this step is not made twice.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        state.step = step
+        if self._writer is None:
+            return
+        if self._writer.last_step != step:
+            self._writer.begin(state)
+        self._writer.settle(may_fail=False)
+
+    def close(self) -> None:
+        """Wait for the one in flight.
+
+        Raises:
+            CheckpointError: if it could not be written.
+        """
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+
+    def _first_due(self, step: int) -> int:
+        """The first after this step, while costs are not known."""
+        every = self._section.every_steps
+        return step + FIRST_STEPS if every is None else (step // every + 1) * every
+
+    def _count_from(self, step: int) -> None:
+        """Time steps from here."""
+        self._since_s, self._since_step = self._clock(), step
+
+    def _agreed(self, mine: Costs) -> Costs:
+        """The dearest rank's; so every rank has the next one due at the same step."""
+        costs = torch.tensor([mine.step_s, mine.stall_s, mine.write_s], dtype=torch.float64)
+        dist.all_reduce(costs, dist.ReduceOp.MAX, group=self._agreeing)
+        return Costs(*costs.tolist())
+
+
+def _gloo() -> dist.ProcessGroup:
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timedelta(seconds=GROUP_TIMEOUT_S)))

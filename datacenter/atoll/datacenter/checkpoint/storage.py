@@ -1,0 +1,224 @@
+"""Where PyTorch's distributed checkpoint reads and writes: safetensors and one JSON file, nothing that unpickles.
+
+``torch.distributed.checkpoint`` plans which rank writes which piece (replicas once) and which pieces a rank needs in
+another layout; its own storage keeps the plan as a pickle, its Hugging Face storage only whole tensors by one name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from atoll.datacenter.checkpoint.files import Entry, Written, write_tensors
+from atoll.datacenter.checkpoint.folder import begin
+from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, Piece, TensorRecord
+
+Publish = Callable[[dict[str, FileRecord], dict[str, TensorRecord]], None]
+"""Makes a checkpoint of files and tensors that are durable; called on one rank, when all have written."""
+
+
+class SafeWriter(StorageWriter):
+    """Writes each rank's pieces to a file of its own.
+
+    Args:
+        folder: on every rank the same; made anew by the coordinator, before any rank writes.
+        rank: this one.
+        publish: called on the coordinator at the end.
+    """
+
+    def __init__(self, folder: Path, rank: int, publish: Publish) -> None:
+        self._folder, self._rank, self._publish = folder, rank, publish
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing to do: one writer, one checkpoint."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Make the folder; what goes wrong there reaches every rank with the plan."""
+        if is_coordinator:
+            begin(self._folder)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """The plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """The plans as they are."""
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's file; none if it has no pieces."""
+        results: list[WriteResult] = []
+        if plan.items:
+            name = f"rank-{self._rank:05d}.safetensors"
+            written = write_tensors(self._folder / name, [_entry(item, planner) for item in plan.items])
+            results = [WriteResult(item.index, _size_bytes(item), (name, written)) for item in plan.items]
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Tell of every file and tensor."""
+        files: dict[str, FileRecord] = {}
+        places: dict[MetadataIndex, str] = {}
+        for result in (result for of_rank in results for result in of_rank):
+            name, written = cast(tuple[str, Written], result.storage_data)
+            files[name] = FileRecord(size_bytes=written.size_bytes, digest=written.digest)
+            places[result.index] = name
+        self._publish(files, _records(metadata, places))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Only made by hand."""
+        return False
+
+
+class SafeReader(StorageReader):
+    """Reads just what a rank needs of a checkpoint whose files have been verified.
+
+    Args:
+        folder: of the checkpoint.
+        manifest: its.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self._folder, self._manifest = folder, manifest
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing to do: one reader, one checkpoint."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """What the manifest says."""
+        tensors: dict[str, TensorStorageMetadata] = {}
+        places: dict[MetadataIndex, Piece] = {}
+        for name, record in self._manifest.tensors.items():
+            pieces = [ChunkStorageMetadata(torch.Size(one.offset), torch.Size(one.shape)) for one in record.pieces]
+            tensors[name] = TensorStorageMetadata(
+                TensorProperties(dtype=dtype_of(record)), torch.Size(record.shape), pieces
+            )
+            places |= {MetadataIndex(name, torch.Size(one.offset)): one for one in record.pieces}
+        return Metadata(state_dict_metadata=dict(tensors), storage_data=places)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Remember where pieces lie."""
+        self._places: dict[MetadataIndex, Piece] = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """The plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """The plans as they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy slices from mapped files into the tensors that wait for them."""
+        by_file: dict[str, list[tuple[Piece, ReadItem]]] = defaultdict(list)
+        for item in plan.items:
+            piece = self._places[item.storage_index]
+            by_file[piece.file].append((piece, item))
+        for name, items in by_file.items():
+            with safe_open(self._folder / name, framework="pt") as file:
+                for piece, item in items:
+                    target = planner.resolve_tensor(item).detach()
+                    target.copy_(_slice(file, piece.key, item))
+                    planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Only made by hand."""
+        return False
+
+
+def dtype_of(record: TensorRecord) -> torch.dtype:
+    """PyTorch's own.
+
+    Raises:
+        TypeError: if PyTorch has none of this name.
+    """
+    dtype = getattr(torch, record.dtype, None)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{record.dtype} is no number format of PyTorch {torch.__version__}")
+    return dtype
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` and so on."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _entry(item: WriteItem, planner: SavePlanner) -> Entry:
+    data = _data(item)
+    return Entry(
+        _key(item.index.fqn, data.chunk.offsets),
+        data.properties.dtype,
+        tuple(data.chunk.sizes),
+        lambda: cast(Tensor, planner.resolve_data(item)),
+    )
+
+
+def _data(item: WriteItem) -> TensorWriteData:
+    if item.tensor_data is None:
+        raise TypeError(f"{item.index.fqn} is no tensor")
+    return item.tensor_data
+
+
+def _key(name: str, offset: torch.Size) -> str:
+    """A rank may hold several pieces of one tensor."""
+    return f"{name}@{','.join(map(str, offset))}"
+
+
+def _size_bytes(item: WriteItem) -> int:
+    data = _data(item)
+    return data.chunk.sizes.numel() * data.properties.dtype.itemsize
+
+
+def _records(metadata: Metadata, places: dict[MetadataIndex, str]) -> dict[str, TensorRecord]:
+    found = {}
+    for name, tensor in cast(dict[str, TensorStorageMetadata], metadata.state_dict_metadata).items():
+        pieces = [
+            Piece(
+                offset=list(chunk.offsets),
+                shape=list(chunk.sizes),
+                file=places[MetadataIndex(name, chunk.offsets)],
+                key=_key(name, chunk.offsets),
+            )
+            for chunk in tensor.chunks
+        ]
+        found[name] = TensorRecord(dtype=dtype_name(tensor.properties.dtype), shape=list(tensor.size), pieces=pieces)
+    return found
+
+
+def _slice(file: Any, key: str, item: ReadItem) -> Tensor:
+    """What is asked for of one piece; ``file`` is ``safe_open``'s, which safetensors leaves untyped."""
+    if not item.lengths:
+        return cast(Tensor, file.get_tensor(key))
+    ranges = zip(item.storage_offsets, item.lengths, strict=True)
+    return cast(Tensor, file.get_slice(key)[tuple(slice(offset, offset + length) for offset, length in ranges)])

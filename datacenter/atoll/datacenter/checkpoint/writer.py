@@ -1,0 +1,160 @@
+"""Writes checkpoints, one at a time, beside training: the state is copied, a thread does the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save
+
+from atoll.datacenter.checkpoint.folder import publish, writing_folder
+from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, TensorRecord
+from atoll.datacenter.checkpoint.storage import SafeWriter
+from atoll.datacenter.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from atoll.datacenter.checkpoint.state import TrainingState
+
+log = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""Checkpoints in a row that may fail to be written before the job ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where checkpoints go, and who writes them.
+
+    Attributes:
+        folder: of all of them.
+        keep: how many stay.
+        job: its name.
+        layout: of the mesh, in words.
+        rank: this one.
+        group: gloo, of all ranks, used by the writing thread alone while one is in flight.
+    """
+
+    folder: Path
+    keep: int
+    job: str
+    layout: str
+    rank: int
+    group: dist.ProcessGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    step: int
+    done: Future[Any]
+
+
+class Writer:
+    """Writes checkpoints, one at a time. Collective.
+
+    Memory: one copy of this rank's state in host memory, kept from the first checkpoint on.
+
+    Attributes:
+        last_step: of the last one begun that has not failed; None before.
+        write_s: how long the last took from its beginning until it was durable; 0 before.
+    """
+
+    def __init__(self, place: Place, clock: Callable[[], float]) -> None:
+        self._place, self._clock = place, clock
+        self._flight: _Flight | None = None
+        self._failures = 0
+        pinned = torch.cuda.is_available()
+        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))  # theirs
+        self.last_step: int | None = None
+        self.write_s = 0.0
+
+    def begin(self, state: TrainingState) -> None:
+        """Wait for the one before, copy the state, and let a thread write it.
+
+        Raises:
+            CheckpointError: if the one before and those before it, three in a row, could not be written.
+        """
+        self.settle()
+        began_s = self._clock()
+        place, writing = self._place, writing_folder(self._place.folder, state.step)
+        tensors = state.model_tensors() | state.optimiser_tensors(make=False) | state.rank_tensors(place.rank)
+        saved = async_save(
+            tensors,
+            storage_writer=SafeWriter(writing, place.rank, partial(self._publish, writing, state.step, state.values())),
+            planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
+            process_group=place.group,
+            async_stager=self._stager,
+        )
+        done = saved.upload_completion if isinstance(saved, AsyncSaveResponse) else saved
+        self._flight, self.last_step = _Flight(state.step, done), state.step
+        done.add_done_callback(partial(self._landed, state.step, began_s))
+
+    def settle(self, *, may_fail: bool = True) -> None:
+        """Wait for the one in flight, if there is one. How it ended is the same on every rank.
+
+        Raises:
+            CheckpointError: if it, and those before it, three in a row, could not be written; without ``may_fail`` if
+                it could not.
+        """
+        if self._flight is None:
+            return
+        flight, self._flight = self._flight, None
+        error = flight.done.exception()
+        if error is None:
+            self._failures = 0
+            return
+        self._failures += 1
+        self.last_step = None
+        if not may_fail or self._failures >= MAX_FAILURES:
+            raise CheckpointError(
+                f"the checkpoint of step {flight.step} cannot be written ({self._failures} in a row): {reason(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Wait for the one in flight; raises as ``settle(may_fail=False)``."""
+        self.settle(may_fail=False)
+        self._stager.close()
+
+    def _publish(
+        self,
+        writing: Path,
+        step: int,
+        values: dict[str, dict[str, int | float | str]],
+        files: dict[str, FileRecord],
+        tensors: dict[str, TensorRecord],
+    ) -> None:
+        manifest = Manifest(
+            step=step,
+            job=self._place.job,
+            layout=self._place.layout,
+            world=dist.get_world_size(self._place.group),
+            torch=torch.__version__,
+            values=values,
+            files=files,
+            tensors=tensors,
+        )
+        publish(self._place.folder, writing, manifest, self._place.keep)
+
+    def _landed(self, step: int, began_s: float, done: Future[Any]) -> None:
+        """In the writing thread: take the time, and tell of an error at once."""
+        self.write_s = self._clock() - began_s
+        if (error := done.exception()) is not None:
+            log.error("the checkpoint of step %d cannot be written: %s", step, reason(error))
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, by rank where the distributed checkpoint knows, without tracebacks."""
+    if not isinstance(error, CheckpointException):
+        return f"{type(error).__name__}: {error}"
+    return "; ".join(
+        f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in sorted(error.failures.items())
+    )
