@@ -59,10 +59,14 @@ class SiloJob(Section):
 
 
 def load_job(path: Path) -> SiloJob:
-    """Read and validate a job file.
+    """Read and validate a job file; ``model.weights`` is relative to it and comes back absolute.
 
     Raises:
         SettingsFileError: listing every problem: file, line, key, value and what is allowed.
         OSError: if it cannot be read.
     """
-    return parse(path.read_bytes(), SiloJob, str(path))
+    job = parse(path.read_bytes(), SiloJob, str(path))
+    if job.model.weights is None:
+        return job
+    weights = str((path.parent / job.model.weights).resolve())
+    return job.model_copy(update={"model": job.model.model_copy(update={"weights": weights})})

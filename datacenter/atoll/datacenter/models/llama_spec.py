@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 from torch.nn import functional
 
+from atoll.datacenter.models.huggingface.names import llama_names
 from atoll.datacenter.models.llama import Llama
 from atoll.datacenter.models.spec import Constant, Cut, ModelSpec, Normal
 
@@ -51,6 +53,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
         tensor=_CUTS,
         entries={"attention": 2, "feed_forward": 1},
         tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),
+        foreign=partial(llama_names, model),
     )
 
 

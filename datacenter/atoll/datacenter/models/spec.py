@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 Initial: TypeAlias = Callable[[str, tuple[int, ...]], "Normal | Constant"]
 """From a parameter's name and whole shape to how it is filled."""
+Foreign: TypeAlias = Callable[[str], tuple[str, ...]]
+"""From a parameter's name to its tensor's in a Hugging Face checkpoint, or for each index of its first dim one; none if
+it has no place there."""
 Cut: TypeAlias = Literal["column", "row", "norm", "embedding", "output"]
 """How tensor parallel treats a module: its output dim cut, its input dim cut, only its activations cut along the
 sequence, an embedding cut along the vocabulary, or the last projection."""
@@ -50,6 +53,7 @@ class ModelSpec:
             hold the column-cut matrices) → how many inputs they take.
         loss: sum of losses over a batch: ``(outputs, labels) -> Tensor`` of no dims; labels of -100 do not count.
         tied: pairs of parameter names that are one parameter.
+        foreign: where parameters lie in a Hugging Face checkpoint; None: the model has no such form.
     """
 
     build: Callable[[], nn.Module]
@@ -61,3 +65,4 @@ class ModelSpec:
     tensor: Mapping[str, Cut] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
     tied: tuple[tuple[str, str], ...] = ()
+    foreign: Foreign | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.activation import checkpoint_blocks
 from atoll.datacenter.parallel.data import shard, wrap_ddp
 from atoll.datacenter.parallel.initial import fill
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
-    """The job's model, cut for this rank, its weights at their initial values.
+    """The job's model, cut for this rank, its weights at their initial values, or those that it starts from.
 
     Args:
         job: validated against the mesh.
@@ -39,7 +40,7 @@ def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devi
     cut(module, job, spec, meshes)
     module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
     tie(module, spec)
-    fill(module, spec.initial, job.job.seed)
+    fill(module, spec.initial, job.job.seed, but=start_from(module, spec, job.model))
     if uses_ddp(job, meshes.dims):
         return wrap_ddp(module, meshes, job)
     return module

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from atoll.datacenter.models.spec import Constant, Normal
+from atoll.datacenter.parallel.held import held
 
 if TYPE_CHECKING:
     from atoll.datacenter.models.spec import Initial
@@ -20,8 +20,8 @@ _BLOCK_ELEMENTS = 1 << 20
 
 
 @torch.no_grad()
-def fill(module: nn.Module, initial: Initial, seed: int) -> None:
-    """Fill every parameter in place.
+def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = ()) -> None:
+    """Fill parameters in place.
 
     Memory: one block of float32 (4 MiB, or one row) beside the parameters.
 
@@ -29,22 +29,17 @@ def fill(module: nn.Module, initial: Initial, seed: int) -> None:
         module: on a real device, its parameters plain or ``DTensor``.
         initial: how each parameter is filled, by its name in the whole model.
         seed: the job's.
+        but: names of those to leave as they are.
     """
     for name, parameter in module.named_parameters():
-        local, offsets = _held(parameter)
+        if name in but:
+            continue
+        local, offsets = held(parameter)
         rule = initial(name, tuple(parameter.shape))
         if isinstance(rule, Constant):
             local.fill_(rule.value)
         elif local.numel():
             _fill_normal(local, offsets, tuple(parameter.shape), rule, f"{seed}/{name}")
-
-
-def _held(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:
-    """What this rank holds of a parameter, and where it begins."""
-    if not isinstance(parameter, DTensor):
-        return parameter.data, (0,) * parameter.dim()
-    _, offsets = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    return parameter.to_local(), tuple(offsets)
 
 
 def _fill_normal(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], rule: Normal, key: str) -> None:

@@ -1,0 +1,173 @@
+"""``config.json`` and ``[model]``: what they share, and what a checkpoint may ask for that our blocks do not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.model import ModelSection
+
+CONFIG = "config.json"
+Config = Mapping[str, Any]
+MAX_CONFIG_BYTES = 1 << 20
+
+_KEYS = {
+    "vocab": "vocab_size",
+    "layers": "num_hidden_layers",
+    "dim": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "ffn_dim": "intermediate_size",
+    "norm_epsilon": "rms_norm_eps",
+    "tied_embeddings": "tie_word_embeddings",
+}
+"""Our key → theirs, for values that mean the same."""
+_OPTIONAL = {"num_key_value_heads", "tie_word_embeddings"}
+_MOE_KEYS = {"experts": "num_local_experts", "top_k": "num_experts_per_tok", "expert_dim": "intermediate_size"}
+_WANTED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_bias": (None, False),
+    "mlp_bias": (None, False),
+    "attention_dropout": (None, 0, 0.0),
+    "pretraining_tp": (None, 1),
+    "sliding_window": (None,),
+    "quantization_config": (None,),
+    "router_jitter_noise": (None, 0, 0.0),
+}
+"""What our blocks do, by their key; other values are refused by name."""
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM"}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` of a folder.
+
+    Raises:
+        LayoutError: if it is missing, too large, or no JSON object.
+    """
+    path = folder / CONFIG
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise LayoutError(f"{path}: {path.stat().st_size} bytes are no config.json: at most {MAX_CONFIG_BYTES}")
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise LayoutError(
+            f"model.weights: {path} cannot be read ({error.strerror}): give the folder of a Hugging Face checkpoint"
+        ) from error
+    except ValueError as error:
+        raise LayoutError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise LayoutError(f"{path} is not a JSON object, but {type(found).__name__}")
+    return found
+
+
+def check_weights(model: ModelSection) -> None:
+    """Compare ``[model]`` with the checkpoint that it starts from; nothing to do without one.
+
+    Raises:
+        LayoutError: naming each key that differs with both values, and each feature that our blocks lack.
+    """
+    if model.weights is None:
+        return
+    folder = Path(model.weights)
+    config = read_config(folder)
+    problems = [*_lacking(config, folder / CONFIG), *_differing(model, config, folder / CONFIG)]
+    if problems:
+        raise LayoutError(*problems)
+
+
+def section_of(folder: Path) -> dict[str, Any]:
+    """The ``[model]`` that fits a checkpoint.
+
+    Raises:
+        LayoutError: if it is unreadable, or has features that our blocks lack.
+    """
+    config = read_config(folder)
+    if problems := [*_lacking(config, folder / CONFIG)]:
+        raise LayoutError(*problems)
+    return {**_theirs(config), "weights": str(folder)}
+
+
+def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
+    """The ``config.json`` of a model of kind ``llama``.
+
+    Args:
+        model: ``[model]``.
+        dtype: of the tensors beside it.
+    """
+    mixture = model.moe is not None
+    kind = "mixtral" if mixture else "llama"
+    shared = {theirs: getattr(model, ours) for ours, theirs in _KEYS.items()}
+    if model.moe is not None:
+        shared |= {theirs: getattr(model.moe, ours) for ours, theirs in _MOE_KEYS.items()}
+    return {
+        "architectures": [_ARCHITECTURES[kind]],
+        "model_type": kind,
+        **shared,
+        "head_dim": model.dim // model.heads,
+        "hidden_act": "silu",
+        "rope_theta": model.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "torch_dtype": dtype,
+        "dtype": dtype,
+    }
+
+
+def _lacking(config: Config, path: Path) -> Iterator[str]:
+    """Features that the checkpoint needs and our blocks lack."""
+    kind = config.get("model_type")
+    if kind not in _ARCHITECTURES:
+        yield f"{path}: model_type = {kind!r}: readable are {' and '.join(map(repr, _ARCHITECTURES))}"
+        return
+    if missing := [key for key in _KEYS.values() if key not in config and key not in _OPTIONAL]:
+        yield f"{path}: {', '.join(missing)} missing"
+        return
+    for key, wanted in _WANTED.items():
+        if key in config and config[key] not in wanted:
+            yield f"{path}: {key} = {config[key]!r}: this model has only {wanted[-1]!r}"
+    rope = _rope(config)
+    if (scaling := rope.get("rope_type", rope.get("type", "default"))) != "default":
+        yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are not scaled"
+    width, heads = config["hidden_size"], config["num_attention_heads"]
+    if config.get("head_dim") not in {None, width // heads}:
+        yield f"{path}: head_dim = {config['head_dim']}: this model's is hidden_size / heads = {width} / {heads}"
+
+
+def _rope(config: Config) -> dict[str, Any]:
+    """Where the versions of ``transformers`` keep the rotary settings; the newest first."""
+    return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+
+
+def _theirs(config: Config) -> dict[str, Any]:
+    """What the checkpoint says, by our keys."""
+    found: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in _KEYS.items()}
+    found["kv_heads"] = found["kv_heads"] or found["heads"]
+    found["tied_embeddings"] = bool(found["tied_embeddings"])
+    found["rope_theta"] = float(config.get("rope_theta") or _rope(config).get("rope_theta") or 10_000.0)
+    if config["model_type"] == "mixtral":
+        found["moe"] = {ours: config.get(theirs) for ours, theirs in _MOE_KEYS.items()}
+        del found["ffn_dim"]
+    return found
+
+
+def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]:
+    if config.get("model_type") not in _ARCHITECTURES:
+        return
+    if (model.moe is not None) != (config["model_type"] == "mixtral"):
+        said = "has" if model.moe is not None else "has no"
+        yield f"{path} is of model_type {config['model_type']!r}, but the job {said} [model.moe]"
+        return
+    theirs = _theirs(config)
+    wanted = theirs.pop("moe", {})
+    for key, value in theirs.items():
+        if getattr(model, key) != value:
+            yield f"model.{key} = {getattr(model, key)}, but {path} says {value}: set model.{key} = {_toml(value)}"
+    for key, value in wanted.items():
+        if model.moe is not None and getattr(model.moe, key) != value:
+            yield f"model.moe.{key} = {getattr(model.moe, key)}, but {path} says {value}: set it to {value}"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value)

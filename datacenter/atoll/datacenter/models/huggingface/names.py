@@ -1,0 +1,46 @@
+"""Names of parameters: ours and Hugging Face's."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import ModelSection
+
+_OUTSIDE = {
+    "tok_embeddings.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_IN_BLOCK = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.wq.weight": "self_attn.q_proj.weight",
+    "attention.wk.weight": "self_attn.k_proj.weight",
+    "attention.wv.weight": "self_attn.v_proj.weight",
+    "attention.wo.weight": "self_attn.o_proj.weight",
+    "ffn_norm.weight": "post_attention_layernorm.weight",
+    "feed_forward.w1.weight": "mlp.gate_proj.weight",
+    "feed_forward.w2.weight": "mlp.down_proj.weight",
+    "feed_forward.w3.weight": "mlp.up_proj.weight",
+}
+_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
+
+
+def llama_names(model: ModelSection, name: str) -> tuple[str, ...]:
+    """Tensors of a ``LlamaForCausalLM`` checkpoint that make up one of our parameters.
+
+    Args:
+        model: ``[model]``.
+        name: of ours in the whole model.
+
+    Returns:
+        One name, or for stacked experts one for each index of the first dim; none if it has no place there.
+    """
+    if model.tied_embeddings and name == "output.weight":
+        name = "tok_embeddings.weight"
+    if name in _OUTSIDE:
+        return (_OUTSIDE[name],)
+    if (found := _BLOCK.fullmatch(name)) is None or found[2] not in _IN_BLOCK:
+        return ()
+    return (f"model.layers.{found[1]}.{_IN_BLOCK[found[2]]}",)

@@ -1,0 +1,145 @@
+"""Writes a checkpoint that ``transformers`` reads, one tensor gathered at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.huggingface.config import CONFIG, config_of
+from atoll.datacenter.models.huggingface.read import INDEX, SINGLE
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import ModelSection
+    from atoll.datacenter.models.spec import Foreign
+
+SHARD_BYTES = 2 << 30
+"""Largest file, unless one tensor is larger."""
+_METADATA = {"format": "pt"}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """One tensor to write: its name there, the parameter that it comes from, and which index of its first dim."""
+
+    name: str
+    ours: str
+    place: int | None
+    bytes: int
+
+
+@torch.no_grad()
+def save_model(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
+    """Write a model that is cut over the ranks; collective, rank 0 writes. Not for pipeline stages.
+
+    Memory: one whole parameter on each rank, and one file's tensors (``SHARD_BYTES``) on rank 0.
+
+    Args:
+        module: the whole model, its parameters plain or ``DTensor``.
+        model: ``[model]``.
+        foreign: where a parameter goes.
+        folder: made if need be; files of the same names are replaced.
+    """
+    parameters = dict(module.named_parameters())
+
+    def whole(name: str) -> Tensor:
+        value = parameters[name]
+        return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
+
+    shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+    writes = not dist.is_initialized() or dist.get_rank() == 0
+    save_pretrained(folder, model, foreign, shapes, whole, writes=writes)
+
+
+def save_pretrained(
+    folder: Path,
+    model: ModelSection,
+    foreign: Foreign,
+    shapes: Mapping[str, Sequence[int]],
+    whole: Callable[[str], Tensor],
+    *,
+    dtype: torch.dtype = torch.float32,
+    writes: bool = True,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write ``config.json`` and tensors, each asked for when its file's turn comes, in the order of ``shapes``.
+
+    Args:
+        folder: made if need be.
+        model: ``[model]``.
+        foreign: where a parameter goes.
+        shapes: of our parameters by name.
+        whole: gives a parameter; called once for each, on every rank alike.
+        dtype: of what is written.
+        writes: whether this process writes files, or only takes part in gathering.
+        shard_bytes: largest file, unless one tensor is larger.
+
+    Raises:
+        LayoutError: if a parameter has no place in such a checkpoint.
+    """
+    files = _files(_tensors(shapes, foreign, dtype), shard_bytes)
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+    kept: tuple[str, Tensor] | None = None
+    for file, tensors in files.items():
+        ready: dict[str, Tensor] = {}
+        for tensor in tensors:
+            if kept is None or kept[0] != tensor.ours:
+                kept = (tensor.ours, whole(tensor.ours))
+            if writes:
+                value = kept[1] if tensor.place is None else kept[1][tensor.place]
+                ready[tensor.name] = value.to(device="cpu", dtype=dtype, copy=True).contiguous()
+        if writes:
+            save_file(ready, folder / file, _METADATA)
+    if writes:
+        _describe(folder, config_of(model, str(dtype).removeprefix("torch.")), files)
+
+
+def _tensors(shapes: Mapping[str, Sequence[int]], foreign: Foreign, dtype: torch.dtype) -> list[_Tensor]:
+    found = []
+    for ours, shape in shapes.items():
+        names = foreign(ours)
+        if not names:
+            raise LayoutError(f"{ours} has no place in a Hugging Face checkpoint")
+        size = prod(shape) * dtype.itemsize // len(names)
+        places = [None] if len(names) == 1 else range(len(names))
+        found += [_Tensor(name, ours, place, size) for name, place in zip(names, places, strict=True)]
+    return found
+
+
+def _files(tensors: Sequence[_Tensor], shard_bytes: int) -> dict[str, list[_Tensor]]:
+    """Tensors of each file, in order, each file as full as it may be."""
+    groups: list[list[_Tensor]] = []
+    filled = 0
+    for tensor in tensors:
+        if not groups or filled + tensor.bytes > shard_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(tensor)
+        filled += tensor.bytes
+    if len(groups) == 1:
+        return {SINGLE: groups[0]}
+    return {
+        f"model-{number:05d}-of-{len(groups):05d}.safetensors": group for number, group in enumerate(groups, start=1)
+    }
+
+
+def _describe(folder: Path, config: Mapping[str, Any], files: Mapping[str, Sequence[_Tensor]]) -> None:
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    index = folder / INDEX
+    if len(files) == 1:
+        index.unlink(missing_ok=True)
+        return
+    names = {tensor.name: file for file, tensors in files.items() for tensor in tensors}
+    size = sum(tensor.bytes for tensors in files.values() for tensor in tensors)
+    index.write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": names}, indent=2) + "\n")

@@ -1,0 +1,15 @@
+"""What a rank holds of a parameter, and where that lies in the whole."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+def held(parameter: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """This rank's part of a parameter, sharing its memory, and the index at which it begins, by dim."""
+    if not isinstance(parameter, DTensor):
+        return parameter.data, (0,) * parameter.dim()
+    _, offsets = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local(), tuple(offsets)

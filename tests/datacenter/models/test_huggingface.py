@@ -1,0 +1,206 @@
+"""Hugging Face checkpoints: the same logits as ``transformers``, the same bytes back, slices by layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job import SiloJob, load_job
+from atoll.datacenter.job.model import ModelSection
+from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.huggingface import check_weights, load_weights, save_model, save_pretrained, section_of
+from atoll.datacenter.parallel.apply import make_model
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small, whole
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+SIZES: dict[str, Any] = {"vocab": 64, "layers": 2, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64}
+
+
+def reference(folder: Path, *, shard: str = "5GB", **changes: Any) -> Any:
+    """A ``LlamaForCausalLM`` with random weights, saved."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415  # slow to import
+
+    torch.manual_seed(3)
+    settings = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 64,
+        "rms_norm_eps": 1e-5,
+        "initializer_range": 0.3,
+        "rope_theta": 10_000.0,
+        **changes,
+    }
+    model: Any = LlamaForCausalLM(LlamaConfig(**settings))
+    model.eval()
+    model.save_pretrained(folder, max_shard_size=shard)
+    return model
+
+
+def ours(model: ModelSection, folder: Path) -> torch.nn.Module:
+    spec = spec_of(model)
+    module = spec.build()
+    assert spec.foreign is not None
+    assert load_weights(module, spec.foreign, folder) == {name for name, _ in module.named_parameters()}
+    return module
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tied: bool) -> None:
+    theirs = reference(tmp_path / "theirs", tie_word_embeddings=tied)
+    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    check_weights(model)
+    assert model.tied_embeddings is tied
+    module = ours(model, tmp_path / "theirs")
+    tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+
+    spec = spec_of(model)
+    assert spec.foreign is not None
+    save_model(module, model, spec.foreign, tmp_path / "back")
+    assert_same_tensors(load_file(tmp_path / "back" / "model.safetensors"), theirs.state_dict(), tied=tied)
+
+    from transformers import LlamaForCausalLM  # noqa: PLC0415  # slow to import
+
+    again: Any = LlamaForCausalLM.from_pretrained(tmp_path / "back")
+    again.eval()
+    with torch.no_grad():
+        assert torch.equal(again(tokens).logits, theirs(tokens).logits)
+
+
+def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], *, tied: bool) -> None:
+    names = {name for name in wanted if not (tied and name == "lm_head.weight")}
+    assert found.keys() == names
+    for name in names:
+        assert torch.equal(found[name], wanted[name]), name
+
+
+def test_shards_are_read_and_written_with_their_index(tmp_path: Path) -> None:
+    theirs = reference(tmp_path / "theirs", shard="20KB")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
+    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    module, spec = ours(model, tmp_path / "theirs"), spec_of(model)
+    assert spec.foreign is not None
+    parameters = dict(module.named_parameters())
+    shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+    asked: list[str] = []
+
+    def gather(name: str) -> Tensor:
+        asked.append(name)
+        return parameters[name].detach()
+
+    save_pretrained(tmp_path / "back", model, spec.foreign, shapes, gather, shard_bytes=20_000)
+    assert asked == list(shapes)
+    files = sorted((tmp_path / "back").glob("*.safetensors"))
+    assert len(files) > 2
+    index = json.loads((tmp_path / "back" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * sum(value.numel() for value in parameters.values())
+    found = {name: value for file in files for name, value in load_file(file).items()}
+    assert_same_tensors(found, theirs.state_dict(), tied=False)
+
+
+def start(sections: dict[str, Any]) -> dict[str, Tensor]:
+    """Make the job's model on this rank and give its whole parameters."""
+    job = SiloJob.model_validate(sections)
+    with join_world(60.0) as world:
+        meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
+        module = make_model(job, spec_of(job.model), meshes, world.device)
+        return {name: whole(value) for name, value in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sections"),
+    [
+        pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": {"method": "zero3"}}, id="zero3-2-tp-2"),
+        pytest.param(3, {"data_parallel": {"method": "zero3"}}, id="zero3-3-uneven"),
+    ],
+)
+def test_each_rank_reads_its_slices(tmp_path: Path, ranks: int, sections: dict[str, Any]) -> None:
+    wanted = reference(tmp_path, dtype=torch.bfloat16).state_dict()
+    names = spec_of(ModelSection.model_validate(SIZES)).foreign
+    assert names is not None
+    for found in run_ranks(start, ranks, small(model={**SIZES, "weights": str(tmp_path)}, **sections)):
+        for name, value in found.items():
+            assert torch.equal(value, wanted[names(name)[0]].float()), name
+
+
+def test_a_job_that_differs_from_its_checkpoint_is_told_every_key_and_both_values(tmp_path: Path) -> None:
+    reference(tmp_path / "weights")
+    (tmp_path / "job.toml").write_text(
+        '[job]\nname = "x"\nsteps = 1\n[model]\nweights = "weights"\nvocab = 65\ndim = 32\nlayers = 2\nheads = 4\n'
+        "kv_heads = 2\nffn_dim = 64\nnorm_epsilon = 1e-6\n"
+    )
+    job = load_job(tmp_path / "job.toml")
+    assert job.model.weights == str(tmp_path / "weights")
+    with pytest.raises(LayoutError) as raised:
+        check_weights(job.model)
+    assert len(raised.value.problems) == 2
+    assert "model.vocab = 65, but" in raised.value.problems[0]
+    assert "says 64" in raised.value.problems[0]
+    assert "model.norm_epsilon = 1e-06, but" in raised.value.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("rope_parameters", {"rope_type": "llama3", "factor": 8.0, "rope_theta": 1e4}, "rope scaling 'llama3'"),
+        ("rope_scaling", {"type": "linear", "factor": 2.0}, "rope scaling 'linear'"),
+        ("attention_bias", True, "attention_bias = True"),
+        ("hidden_act", "gelu", "hidden_act = 'gelu'"),
+        ("head_dim", 16, "head_dim = 16"),
+        ("model_type", "gpt2", "model_type = 'gpt2'"),
+        ("quantization_config", {"bits": 4}, "quantization_config"),
+        ("hidden_size", None, "hidden_size missing"),
+    ],
+)
+def test_what_our_blocks_lack_is_refused_by_name(tmp_path: Path, key: str, value: object, said: str) -> None:
+    config = {
+        "model_type": "llama",
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+        "rms_norm_eps": 1e-5,
+        key: value,
+    }
+    written = {name: entry for name, entry in config.items() if entry is not None}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    with pytest.raises(LayoutError, match=said):
+        section_of(tmp_path)
+
+
+def test_damaged_or_missing_files_are_named(tmp_path: Path) -> None:
+    model = ModelSection.model_validate(SIZES)
+    names = spec_of(model).foreign
+    assert names is not None
+    with pytest.raises(LayoutError, match=r"config\.json cannot be read"):
+        check_weights(model.model_copy(update={"weights": str(tmp_path)}))
+    module = spec_of(model).build()
+    with pytest.raises(LayoutError, match="has neither"):
+        load_weights(module, names, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0damaged!")
+    with pytest.raises(LayoutError, match=r"model\.safetensors cannot be read"):
+        load_weights(module, names, tmp_path)
+    reference(tmp_path, intermediate_size=96)
+    with pytest.raises(LayoutError, match=r"gate_proj\.weight has shape \[96, 32\], this model's has \[64, 32\]"):
+        load_weights(module, names, tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "../x.safetensors"}}')
+    with pytest.raises(LayoutError, match="must lie beside it"):
+        load_weights(module, names, tmp_path)
