@@ -126,6 +126,7 @@ class Llama(nn.Module):
         norm: on the last stage, else None.
         output: on the last stage, else None: then ``forward`` gives hidden states.
         positions: where this rank's part of each sequence lies; replaced by context parallel.
+        sequence_parts: into how many parts tensor parallel has cut the sequence of hidden states that come in.
     """
 
     def __init__(self, model: ModelSection) -> None:
@@ -136,6 +137,7 @@ class Llama(nn.Module):
         self.norm: nn.RMSNorm | None = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
         self.output: nn.Linear | None = nn.Linear(model.dim, model.vocab, bias=False)
         self.positions: Callable[[int, torch.device], Tensor] = _from_zero
+        self.sequence_parts = 1
         if model.tied_embeddings:
             self.output.weight = self.tok_embeddings.weight
 
@@ -149,7 +151,7 @@ class Llama(nn.Module):
         Returns:
             logits ``[batch, sequence, vocab]``, or hidden states where the output is missing.
         """
-        sequence = tokens.shape[1]
+        sequence = tokens.shape[1] * self.sequence_parts
         hidden: Tensor = self.tok_embeddings(tokens) if self.tok_embeddings is not None else tokens
         positions = self.positions(sequence, tokens.device)
         angles = rotations(positions, self.model.dim // self.model.heads, self.model.rope_theta)

@@ -16,8 +16,12 @@ from torch import nn
 
 from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.activation import checkpoint_blocks
+from atoll.datacenter.parallel.compile import compile_blocks
 from atoll.datacenter.parallel.data import shard, wrap_ddp
 from atoll.datacenter.parallel.initial import fill
+from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
+from atoll.datacenter.parallel.pipeline.kinds import KINDS
+from atoll.datacenter.parallel.pipeline.split import build_stage, count_blocks
 from atoll.datacenter.parallel.tensor import cut_tensors, tie
 
 if TYPE_CHECKING:
@@ -37,13 +41,36 @@ def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devi
     """
     with torch.device("meta"):
         module = spec.build()
+    _realise(module, job, spec, meshes, device)
+    if uses_ddp(job, meshes.dims):
+        return wrap_ddp(module, meshes, job)
+    return module
+
+
+def make_stages(
+    job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device
+) -> tuple[dict[int, nn.Module], Deal]:
+    """This rank's pipeline stages by number, cut and filled as ``make_model`` does, and how all were dealt; collective.
+
+    Args:
+        job: validated against the mesh.
+        spec: of the job's model.
+        meshes: of the world.
+        device: where this rank computes.
+    """
+    deal = deal_job(job, spec, count_blocks(spec), meshes.dims.pp, device)
+    stages = {number: build_stage(spec, deal, number) for number in deal.of_rank(meshes.dense["pp"].get_local_rank())}
+    for module in stages.values():
+        _realise(module, job, spec, meshes, device)
+    return stages, deal
+
+
+def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> None:
+    """Cut a model or a stage, take memory for what this rank holds, and fill it, in place."""
     cut(module, job, spec, meshes)
     module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
     tie(module, spec)
     fill(module, spec.initial, job.job.seed, but=start_from(module, spec, job.model))
-    if uses_ddp(job, meshes.dims):
-        return wrap_ddp(module, meshes, job)
-    return module
 
 
 def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> None:
@@ -53,8 +80,8 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
         cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
     checkpoint_blocks(blocks, job.memory)
     if job.memory.compile:
-        for block in blocks.values():
-            block.compile(fullgraph=True)
+        splits = meshes.dims.pp > 1 and KINDS[job.pipeline.schedule].splits_backward
+        compile_blocks(module, spec, backward_twice=splits)
     if not uses_ddp(job, meshes.dims):
         shard(module, spec, meshes, job)
 

@@ -6,7 +6,7 @@ all-reduce becomes a reduce-scatter and an all-gather around the norms (Korthika
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from torch import nn
 from torch.distributed.tensor import Placement, Replicate, Shard
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 _SEQUENCE_DIM = 1
 
 
+class _TakesHiddenStates(Protocol):
+    """A pipeline stage without the first modules: what comes in is cut along the sequence."""
+
+    sequence_parts: int
+
+
 def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: TensorParallelSection) -> None:
     """Cut the parts of the model that are here, in place.
 
@@ -44,6 +50,8 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
     parallelize_module(module, mesh, _plan(outside, between, section))
     plan = _plan(inside, between, section)
     if section.sequence:
+        if not any(_has(module, name) for name in spec.first):
+            cast("_TakesHiddenStates", module).sequence_parts = mesh.size()
         plan |= {name: _gathered(inputs, between) for name, inputs in spec.entries.items()}
     for block in blocks.values():
         parallelize_module(block, mesh, plan)

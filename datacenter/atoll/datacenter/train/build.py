@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.datacenter.parallel.apply import make_model
+from atoll.datacenter.parallel.apply import make_model, make_stages
+from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.train.optimiser import make_optimiser
-from atoll.datacenter.train.passes import PlainPasses
+from atoll.datacenter.train.passes import Passes, PlainPasses
 from atoll.datacenter.train.scale import LossScale
 from atoll.datacenter.train.step import Step
 
@@ -20,9 +21,16 @@ if TYPE_CHECKING:
 
 def make_step(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Step:
     """Model, optimiser and passes of a job on this rank; collective."""
-    module = make_model(job, spec, meshes, device)
-    passes = PlainPasses(module, spec, job, meshes.dims, device)
-    optimiser = make_optimiser(module.parameters(), job.optimiser)
+    passes = make_passes(job, spec, meshes, device)
+    optimiser = make_optimiser([parameter for part in passes.parts for parameter in part.parameters()], job.optimiser)
     scaled = job.precision.compute == "float16"
     scale = LossScale(job.precision.initial_scale if scaled else 1.0, dynamic=scaled)
     return Step(passes, optimiser, job, meshes, scale, device)
+
+
+def make_passes(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Passes:
+    """Model, or this rank's stages of it, and what runs them; collective."""
+    if meshes.dims.pp == 1:
+        return PlainPasses(make_model(job, spec, meshes, device), spec, job, meshes.dims, device)
+    stages, deal = make_stages(job, spec, meshes, device)
+    return PipelinePasses(stages, deal, spec, job, meshes, device)

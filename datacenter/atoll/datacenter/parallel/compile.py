@@ -1,0 +1,37 @@
+"""Compilation, a block at a time: blocks of one shape share their code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch._functorch import config as functorch_config
+
+if TYPE_CHECKING:
+    from atoll.datacenter.models.spec import ModelSpec
+
+
+def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) -> None:
+    """Compile each block that is here, in place.
+
+    What the first modules give may still be on its way when it comes out of a collective (tensor parallel); the
+    compiler would wait for it in a way that autograd does not see, and their gradient would be exactly 0 without a
+    word. Copied, it has arrived.
+
+    Args:
+        module: a model or a stage of it.
+        spec: names blocks and first modules.
+        backward_twice: whether the schedule asks for gradients of inputs and of weights one after the other: then the
+            backward pass may not write over what it was given.
+    """
+    if backward_twice:
+        functorch_config.donated_buffer = False
+    for block in getattr(module, spec.blocks).values():
+        block.compile(fullgraph=True)
+    for name in spec.first:
+        if getattr(module, name.partition(".")[0], None) is not None:
+            module.get_submodule(name).register_forward_hook(_arrived)
+
+
+def _arrived(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
+    return output.clone()

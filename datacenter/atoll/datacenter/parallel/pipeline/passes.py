@@ -1,0 +1,103 @@
+"""The passes of a model cut into stages: ``torch.distributed.pipelining`` runs them in the schedule's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle, get_schedule_class
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.parallel.pipeline.kinds import KINDS
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.pipeline.deal import Deal
+    from atoll.datacenter.train.passes import MicroBatch
+
+
+class PipelinePasses:
+    """Passes of this rank's stages; see ``train.passes.Passes``.
+
+    Gradients are sums: PyTorch divides them by the number of micro-batches only if asked to.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[int, nn.Module],
+        deal: Deal,
+        spec: ModelSpec,
+        job: SiloJob,
+        meshes: Meshes,
+        device: torch.device,
+    ) -> None:
+        """Set up the schedule; nothing is sent yet.
+
+        Args:
+            modules: this rank's, cut and filled, by number of stage.
+            deal: of the whole model.
+            spec: of the model.
+            job: validated against the mesh.
+            meshes: of the world.
+            device: where this rank computes.
+        """
+        self._modules = dict(sorted(modules.items()))
+        self._is_first = 0 in modules
+        self._is_last = deal.stages - 1 in modules
+        self._spec = spec
+        self._device = device
+        self._loss_parallel = meshes.dims.tp > 1 and job.tensor_parallel.loss
+        self._micro_batches = micro_batches(job, meshes.dims.batch)
+        self._divisor = 1.0
+        group = meshes.dense["pp"].get_group()
+        stages = [
+            PipelineStage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()
+        ]
+        kind = KINDS[job.pipeline.schedule]
+        make: Callable[..., PipelineScheduleSingle | PipelineScheduleMulti] = get_schedule_class(kind.torch_name)
+        self._schedule = make(
+            stages if kind.several_stages else stages[0], self._micro_batches, loss_fn=self._loss, scale_grads=False
+        )
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """This rank's stages, the first of the model first."""
+        return tuple(self._modules.values())
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """See ``train.passes.Passes``.
+
+        Raises:
+            TrainingError: if there are more or fewer micro-batches than the schedule was made for.
+        """
+        if len(batches) != self._micro_batches:
+            raise TrainingError(
+                f"{len(batches)} micro-batches, but the pipeline's schedule was made for {self._micro_batches}"
+            )
+        self._divisor = divisor
+        inputs = (torch.cat([batch.tokens for batch in batches]),) if self._is_first else ()
+        target = torch.cat([batch.labels for batch in batches]) if self._is_last else None
+        losses: list[Tensor] = []
+        with loss_parallel() if self._loss_parallel else nullcontext():
+            self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
+        return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
+
+    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self._spec.loss(outputs, labels) / self._divisor
+
+
+def micro_batches(job: SiloJob, batch_ranks: int) -> int:
+    """Micro-batches of one pipeline in a step, whole ones."""
+    return job.batch.global_batch // (batch_ranks * job.batch.micro_batch)
+
+
+def _local(loss: Tensor) -> Tensor:
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss
