@@ -27,3 +27,11 @@ def test_the_oldest_are_forgotten() -> None:
         arrivals.began(upload(number))
     assert arrivals.first_byte_at(upload(0)) == 0.0
     assert arrivals.first_byte_at(upload(1)) == arrivals.first_byte_at(upload(REMEMBERED)) == 5.0
+
+
+def test_a_reported_upload_is_forgotten() -> None:
+    arrivals = Arrivals(lambda: 5.0)
+    arrivals.began(upload(1))
+    arrivals.reported(upload(1))
+    arrivals.reported(upload(2))
+    assert arrivals.first_byte_at(upload(1)) == 0.0

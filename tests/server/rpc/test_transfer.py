@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import math
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.server.ingest.spool import UploadRef
 from atoll.wire.chunks import frame_upload, header_from_proto, parse_download, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
@@ -48,6 +50,12 @@ async def members(world: World, run: str, round_number: int = 0) -> dict[str, tu
     answer = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run, members=True), timeout=WAIT_S)
     (shown,) = [one for one in answer.rounds if one.round == round_number]
     return {member.participant: (member.status, member.detail) for member in shown.members}
+
+
+def uploads_in_memory(run: str) -> list[UploadRef]:
+    """References to uploads of a run that anything in this process, which is the server's too, holds."""
+    gc.collect()
+    return [found for found in gc.get_objects() if isinstance(found, UploadRef) and found.run == run]
 
 
 class TestDownload:
@@ -137,6 +145,13 @@ class TestReport:
         assert again == first
         model = await world.operator.control.GetRunModel(control_pb2.GetRunModelRequest(run=at.run), timeout=WAIT_S)
         assert model.round == 1
+
+    async def test_nothing_of_a_reported_upload_stays_in_memory(self, world: World, alice: Participant) -> None:
+        key = await invited(world, alice)
+        digest = await alice.send(key, VALUES, 1)
+        assert uploads_in_memory(key.run)
+        await alice.claim(key, digest)
+        assert not uploads_in_memory(key.run)
 
     async def test_a_small_update_comes_with_its_report(self, world: World, alice: Participant) -> None:
         """And again, should the answer be lost."""

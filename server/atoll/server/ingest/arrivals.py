@@ -8,7 +8,7 @@ from collections.abc import Callable
 from atoll.server.ingest.spool import UploadRef
 
 REMEMBERED = 16_384
-"""Uploads of which the beginning is remembered: those that began last."""
+"""Uploads not yet reported of which the beginning is remembered: those that began last."""
 
 
 class Arrivals:
@@ -27,6 +27,10 @@ class Arrivals:
         self._first.setdefault(upload, self._clock())
         if len(self._first) > REMEMBERED:
             self._first.popitem(last=False)
+
+    def reported(self, upload: UploadRef) -> None:
+        """The report of this upload is recorded, its beginning with it."""
+        self._first.pop(upload, None)
 
     def first_byte_at(self, upload: UploadRef) -> float:
         """Epoch seconds; 0 if the upload began in another process, or too long ago."""

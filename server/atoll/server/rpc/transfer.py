@@ -217,11 +217,13 @@ class TransferService:
         commit = Commit(participant, request, self._node)
         if request.upload_id:
             commit = await self._make_durable(participant, request, grant)
-        return receipt_to_proto(await self._desk.commit(commit))
+        receipt = await self._desk.commit(commit)
+        if request.upload_id:
+            self._arrivals.reported(UploadRef.of(_reported_key(request), participant))
+        return receipt_to_proto(receipt)
 
     async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
-        at = request.round
-        key = UploadKey(at.run, at.round, at.attempt, request.upload_id)
+        key = _reported_key(request)
         upload = UploadRef.of(key, participant)
         began = time.monotonic()
         if request.update:
@@ -257,6 +259,11 @@ class TransferService:
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _reported_key(request: transfer_pb2.ReportRequest) -> UploadKey:
+    at = request.round
+    return UploadKey(at.run, at.round, at.attempt, request.upload_id)
 
 
 async def _read(context: Context) -> AsyncGenerator[bytes, None]:
