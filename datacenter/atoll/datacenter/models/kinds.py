@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.llama_spec import llama_spec
+from atoll.datacenter.models.lora import with_lora
 from atoll.datacenter.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ def spec_of(model: ModelSection) -> ModelSpec:
     Raises:
         LayoutError: if there is no such kind, or the user's function cannot be imported or gives something else.
     """
-    if model.kind == "llama":
-        return llama_spec(model)
-    return _users(model)
+    spec = llama_spec(model) if model.kind == "llama" else _users(model)
+    return spec if model.lora is None else with_lora(spec, model.lora)
 
 
 def _users(model: ModelSection) -> ModelSpec:

@@ -53,6 +53,7 @@ class ModelSpec:
             hold the column-cut matrices) → how many inputs they take.
         loss: sum of losses over a batch: ``(outputs, labels) -> Tensor`` of no dims; labels of -100 do not count.
         tied: pairs of parameter names that are one parameter.
+        trained: which parameters, by name, are trained; None: all.
         foreign: where parameters lie in a Hugging Face checkpoint; None: the model has no such form.
     """
 
@@ -65,4 +66,5 @@ class ModelSpec:
     tensor: Mapping[str, Cut] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
     tied: tuple[tuple[str, str], ...] = ()
+    trained: Callable[[str], bool] | None = None
     foreign: Foreign | None = None

@@ -78,12 +78,20 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
     blocks = getattr(module, spec.blocks)
     if meshes.dims.tp > 1:
         cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
+    _freeze(module, spec)
     checkpoint_blocks(blocks, job.memory)
     if job.memory.compile:
         splits = meshes.dims.pp > 1 and KINDS[job.pipeline.schedule].splits_backward
         compile_blocks(module, spec, backward_twice=splits)
     if not uses_ddp(job, meshes.dims):
         shard(module, spec, meshes, job)
+
+
+def _freeze(module: nn.Module, spec: ModelSpec) -> None:
+    """After tensor parallel, which makes parameters anew; before FSDP2, which groups them by this."""
+    if spec.trained is not None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(spec.trained(name))
 
 
 def uses_ddp(job: SiloJob, dims: ParallelDims) -> bool:

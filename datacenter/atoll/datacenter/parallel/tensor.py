@@ -19,6 +19,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from atoll.datacenter.parallel.low_rank import ColumnCut, RowCut
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -80,9 +82,9 @@ def _plan(cuts: dict[str, Cut], between: Placement, section: TensorParallelSecti
 def _style(cut: Cut, between: Placement, section: TensorParallelSection) -> ParallelStyle | None:
     match cut:
         case "column":
-            return ColwiseParallel()
+            return ColumnCut()
         case "row":
-            return RowwiseParallel(output_layouts=between)
+            return RowCut(output_layouts=between)
         case "embedding":
             return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
         case "output":

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.huggingface.config import CONFIG, config_of
 from atoll.datacenter.models.huggingface.read import INDEX, SINGLE
+from atoll.datacenter.models.lora import merged
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
@@ -40,7 +41,7 @@ class _Tensor:
 
 @torch.no_grad()
 def save_model(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
-    """Write a model that is cut over the ranks; collective, rank 0 writes. Not for pipeline stages.
+    """Write a model that is cut over the ranks, adapters added in; collective, rank 0 writes. Not for pipeline stages.
 
     Memory: one whole parameter on each rank, and one file's tensors (``SHARD_BYTES``) on rank 0.
 
@@ -52,11 +53,14 @@ def save_model(module: nn.Module, model: ModelSection, foreign: Foreign, folder:
     """
     parameters = dict(module.named_parameters())
 
-    def whole(name: str) -> Tensor:
+    def gathered(name: str) -> Tensor:
         value = parameters[name]
         return (value.full_tensor() if isinstance(value, DTensor) else value).detach()
 
-    shapes = {name: tuple(value.shape) for name, value in parameters.items()}
+    whole: Callable[[str], Tensor] = gathered
+    shapes: dict[str, Sequence[int]] = {name: tuple(value.shape) for name, value in parameters.items()}
+    if model.lora is not None:
+        shapes, whole = merged(shapes, whole, model.lora)
     writes = not dist.is_initialized() or dist.get_rank() == 0
     save_pretrained(folder, model, foreign, shapes, whole, writes=writes)
 

@@ -1,0 +1,173 @@
+"""Low-rank adapters (Hu et al. 2021): beside a frozen matrix W a trained product, ``W x + alpha / rank * B A x``.
+
+B begins at zero, so training begins at the model itself. Adapters are parameters of the layer that they stand beside:
+the names of all others stay, so checkpoints, cuts and initial weights of the model do too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
+from torch.nn import functional
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.spec import Constant, ModelSpec, Normal
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import LoraSection, ModelSection
+    from atoll.datacenter.models.spec import Foreign
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_PARTS = {"lora_a": "lora_A", "lora_b": "lora_B"}
+"""Our last name of an adapter's matrix → PEFT's."""
+
+
+class LoraLinear(nn.Linear):
+    """A linear layer with an adapter.
+
+    Attributes:
+        lora_a: ``[rank, in_features]``.
+        lora_b: ``[out_features, rank]``.
+        scale: alpha / rank.
+    """
+
+    def __init__(self, replaced: nn.Linear, section: LoraSection) -> None:
+        super().__init__(replaced.in_features, replaced.out_features, bias=False)
+        self.weight, self.bias = replaced.weight, replaced.bias
+        self.lora_a = nn.Parameter(torch.zeros(section.rank, replaced.in_features))
+        self.lora_b = nn.Parameter(torch.zeros(replaced.out_features, section.rank))
+        self.scale = section.alpha / section.rank
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[..., in_features]`` to ``[..., out_features]``."""
+        low = _settled(functional.linear(hidden, self.lora_a))
+        added = functional.linear(low, self.lora_b) * self.scale
+        return functional.linear(hidden, self.weight, self.bias) + added
+
+
+def _settled(low: Tensor) -> Tensor:
+    """Where the input dim is cut, sums over ranks; and in the backward pass where the output dim is."""
+    return low.redistribute(placements=[Replicate()]) if isinstance(low, DTensor) else low
+
+
+def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
+    """The model with adapters at its named linear layers; all else is frozen.
+
+    Raises:
+        LayoutError: on building, if a target is the last name of no linear layer.
+    """
+
+    def build() -> nn.Module:
+        module = spec.build()
+        _adapt(module, section)
+        return module
+
+    def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
+        match name.rpartition(".")[2]:
+            case "lora_a":
+                return Normal((3 * shape[1]) ** -0.5)  # as wide as the uniform that PEFT draws from
+            case "lora_b":
+                return Constant(0.0)
+        return spec.initial(name, shape)
+
+    return dataclasses.replace(spec, build=build, initial=initial, trained=is_adapter)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to an adapter."""
+    return name.rpartition(".")[2] in _PARTS
+
+
+def _adapt(module: nn.Module, section: LoraSection) -> None:
+    found = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in section.targets
+    }
+    if absent := sorted(set(section.targets) - {name.rpartition(".")[2] for name in found}):
+        there = sorted({name.rpartition(".")[2] for name, layer in module.named_modules() if type(layer) is nn.Linear})
+        raise LayoutError(f"model.lora.targets: no linear layer is called {', '.join(absent)}; there are {there}")
+    for name, layer in found.items():
+        module.set_submodule(name, LoraLinear(layer, section))
+
+
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that are trained, by name: of a model with adapters, only those."""
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def merged(
+    shapes: Mapping[str, Sequence[int]], whole: Callable[[str], Tensor], section: LoraSection
+) -> tuple[dict[str, Sequence[int]], Callable[[str], Tensor]]:
+    """The model with its adapters added in: what ``save_pretrained`` asks for.
+
+    Args:
+        shapes: of all parameters by name.
+        whole: gives a parameter.
+        section: ``[model.lora]``.
+
+    Returns:
+        The shapes without the adapters', and what gives a parameter with its adapter added.
+    """
+
+    def added(name: str) -> Tensor:
+        layer = name.removesuffix(".weight")
+        if f"{layer}.lora_b" not in shapes:
+            return whole(name)
+        product = whole(f"{layer}.lora_b").float() @ whole(f"{layer}.lora_a").float()
+        return whole(name) + product * (section.alpha / section.rank)
+
+    return {name: shape for name, shape in shapes.items() if not is_adapter(name)}, added
+
+
+@torch.no_grad()
+def save_adapters(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
+    """Write the adapters alone, as PEFT reads them; collective, rank 0 writes.
+
+    Args:
+        module: its parameters plain or ``DTensor``.
+        model: ``[model]``, with adapters.
+        foreign: where the layers lie in a Hugging Face checkpoint.
+        folder: made if need be.
+
+    Raises:
+        LayoutError: if the job has no adapters.
+    """
+    if model.lora is None:
+        raise LayoutError("there are no adapters to save: the job has no [model.lora]")
+    ready, targets = {}, set()
+    for name, value in trained_parameters(module).items():
+        gathered = value.full_tensor() if isinstance(value, DTensor) else value
+        layer, _, part = name.rpartition(".")
+        (theirs,) = foreign(f"{layer}.weight")
+        theirs = theirs.removesuffix(".weight")
+        targets.add(theirs.rpartition(".")[2])
+        ready[f"base_model.model.{theirs}.{_PARTS[part]}.weight"] = gathered.detach().cpu().contiguous()
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(ready, folder / ADAPTER_WEIGHTS, {"format": "pt"})
+        (folder / ADAPTER_CONFIG).write_text(json.dumps(_config(model.lora, targets, model.weights), indent=2) + "\n")
+
+
+def _config(section: LoraSection, targets: set[str], base: str | None) -> dict[str, object]:
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": section.rank,
+        "lora_alpha": section.alpha,
+        "target_modules": sorted(targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+    }

@@ -1,0 +1,39 @@
+"""Column and row cuts that cut a layer's adapter along with it.
+
+Of ``W x + B A x``, a column cut halves the rows of W and B and leaves A whole; a row cut halves the columns of W and A
+and leaves B whole. Either way nothing but the ``rank`` numbers of a token between A and B travels besides.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Placement, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+from atoll.datacenter.models.lora import LoraLinear
+
+
+class ColumnCut(ColwiseParallel):
+    """The output dim is cut. What is not placed here, ``distribute_module`` leaves whole."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        del name
+        for own, _ in list(module.named_parameters()):
+            if own != "lora_a":
+                _place(module, own, device_mesh, Shard(0))
+
+
+class RowCut(RowwiseParallel):
+    """The input dim is cut."""
+
+    def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
+        super()._partition_linear_fn(name, module, device_mesh)
+        if isinstance(module, LoraLinear):
+            _place(module, "lora_a", device_mesh, Shard(1))
+
+
+def _place(module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement) -> None:
+    whole = module.get_parameter(name)
+    placed = distribute_tensor(whole, mesh, [placement], src_data_rank=None)
+    module.register_parameter(name, nn.Parameter(placed, requires_grad=whole.requires_grad))
