@@ -1,0 +1,90 @@
+"""Whether a job fits a number of ranks: everything that can be known before a process starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.mesh.dims import ParallelDims
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+
+Check: TypeAlias = "Callable[[SiloJob, ParallelDims], Iterator[str]]"
+"""Gives what is wrong, one sentence each, with the numbers and the remedy."""
+
+
+def check_layout(job: SiloJob, world_size: int) -> ParallelDims:
+    """The job's degrees on this many ranks.
+
+    Raises:
+        LayoutError: listing everything that does not fit.
+    """
+    dims = ParallelDims.of(job.mesh, world_size)
+    problems = [problem for check in CHECKS for problem in check(job, dims)]
+    if problems:
+        raise LayoutError(*problems)
+    return dims
+
+
+def check_batch(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Every data-parallel rank gets the same whole number of micro-batches, unless shares are uneven."""
+    total, micro = job.batch.global_batch, job.batch.micro_batch
+    if job.data_parallel.uneven:
+        if total < dims.batch * micro:
+            yield (
+                f"batch.global_batch = {total} is less than one micro_batch = {micro} for each of the {dims.batch} "
+                "data-parallel ranks"
+            )
+    elif total % (dims.batch * micro):
+        fitting = -(-total // (dims.batch * micro)) * dims.batch * micro
+        yield (
+            f"batch.global_batch = {total} is not a multiple of dp_replicate {dims.dp_replicate} * dp_shard "
+            f"{dims.dp_shard} * micro_batch {micro} = {dims.batch * micro}: set {fitting}, or change the degrees"
+        )
+
+
+def check_tensor_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Heads, widths, vocabulary and sequence can be cut ``tp`` times."""
+    if dims.tp == 1 or job.model.kind != "llama":
+        return
+    sizes = {
+        "model.heads": job.model.heads,
+        "model.kv_heads": job.model.kv_heads,
+        "model.ffn_dim": job.model.ffn_dim,
+        "model.vocab": job.model.vocab,
+    }
+    for key, size in sizes.items():
+        if size % dims.tp:
+            yield f"mesh.tp = {dims.tp} does not divide {key} = {size}"
+    parts = dims.tp * dims.cp
+    if job.tensor_parallel.sequence and job.batch.sequence % parts:
+        yield (
+            f"mesh.tp * mesh.cp = {dims.tp} * {dims.cp} = {parts} does not divide batch.sequence = "
+            f"{job.batch.sequence}: set tensor_parallel.sequence = false, or another length"
+        )
+
+
+def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """What only PyTorch's DDP can do needs a mesh of nothing else."""
+    section = job.data_parallel
+    others = dims.world_size // dims.batch
+    if section.method == "ddp" and others > 1:
+        for key, wanted in (
+            ("hook", section.hook != "none"),
+            ("check_replicas_every", section.check_replicas_every > 0),
+        ):
+            if wanted:
+                yield (
+                    f"data_parallel.{key} works on whole replicas only, but pp * cp * tp = {others}: set these "
+                    "to 1, or leave it out"
+                )
+    if section.method != "ddp" and dims.dp_replicate > 1 and dims.fsdp == 1:
+        yield (
+            f'data_parallel.method = "{section.method}" with dp_replicate = {dims.dp_replicate} and dp_shard * cp = 1 '
+            'shards nothing: set dp_shard, or method = "ddp"'
+        )
+
+
+CHECKS: tuple[Check, ...] = (check_batch, check_tensor_parallel, check_data_parallel)
