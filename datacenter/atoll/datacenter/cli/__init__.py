@@ -6,7 +6,9 @@ from importlib import import_module
 
 import click
 
-_COMMANDS: dict[str, str] = {}
+_COMMANDS: dict[str, str] = {
+    "scaling": "atoll.datacenter.cli.scaling:scaling",
+}
 """Command to ``module:function``."""
 
 

@@ -1,0 +1,20 @@
+"""How losses and speeds scale: published laws, a fit to one's own runs, tables over ranks."""
+
+from atoll.datacenter.scaling.laws import LAWS, KaplanLaw, Law, Optimum, ParametricLaw, ScalingError
+from atoll.datacenter.scaling.runs import Run, read_runs
+from atoll.datacenter.scaling.speedup import Speedup, amdahl, gustafson, speedup_of
+
+__all__ = [
+    "LAWS",
+    "KaplanLaw",
+    "Law",
+    "Optimum",
+    "ParametricLaw",
+    "Run",
+    "ScalingError",
+    "Speedup",
+    "amdahl",
+    "gustafson",
+    "read_runs",
+    "speedup_of",
+]

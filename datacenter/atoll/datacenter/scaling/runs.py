@@ -1,0 +1,140 @@
+"""Measured runs, from the files that training writes (``metrics.json_lines``) or from lines of one's own.
+
+A file is JSON lines. One that training wrote holds a line ``{"run": facts}`` and one line for each record: it is one
+run. Any other line is a run by itself, with the keys of ``Run``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from atoll.datacenter.scaling.laws import ScalingError
+
+MAX_LINES = 1_000_000
+LAST_SHARE = 0.05
+"""A run's loss is the mean over this share of its last records: a single batch's is noisy."""
+
+T = TypeVar("T", bound=BaseModel)
+_Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Run(BaseModel):
+    """One training run.
+
+    Attributes:
+        name: of the run.
+        ranks: processes.
+        parameters: of the model.
+        tokens: trained on by its end.
+        loss: at its end, nats per token.
+        tokens_per_s: of all ranks together, median over records; the first is left out: it warms up.
+        tokens_per_step: of all ranks together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    ranks: Annotated[int, Field(ge=1)] | None = None
+    parameters: _Count | None = None
+    tokens: _Count | None = None
+    loss: _Count | None = None
+    tokens_per_s: _Count | None = None
+    tokens_per_step: _Count | None = None
+
+
+class _Facts(BaseModel):
+    job: str
+    world_size: Annotated[int, Field(ge=1)]
+    parameters: _Count
+
+
+class _Record(BaseModel):
+    step: int
+    steps: Annotated[int, Field(ge=1)]
+    loss: float | None
+    tokens: Annotated[int, Field(ge=0)]
+    total_tokens: Annotated[int, Field(ge=0)]
+    seconds: Annotated[float, Field(ge=0)]
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs of these files, in their order.
+
+    Raises:
+        ScalingError: naming file, line and key, if something else is in one, or nothing.
+        OSError: if one cannot be read.
+    """
+    return [run for path in paths for run in _runs_of(path)]
+
+
+def _runs_of(path: Path) -> Iterator[Run]:
+    facts: _Facts | None = None
+    records: dict[int, _Record] = {}
+    found = 0
+    for number, line in _lines(path):
+        place = f"{path}:{number}"
+        value = _parsed(line, place)
+        if "run" in value:
+            facts = _valid(_Facts, value["run"], place)
+        elif "step" in value:
+            record = _valid(_Record, value, place)
+            records[record.step] = record
+        else:
+            found += 1
+            yield _valid(Run, value, place)
+    if records:
+        found += 1
+        yield _summary(path, facts, records)
+    if not found:
+        raise ScalingError(f"{path}: no run in it; training writes such files with metrics.json_lines")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if number > MAX_LINES:
+                raise ScalingError(f"{path}: more than {MAX_LINES:,} lines")
+            if line.strip():
+                yield number, line
+
+
+def _parsed(line: str, place: str) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ScalingError(f"{place}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ScalingError(f"{place}: {type(value).__name__}; a line holds an object")
+    return value
+
+
+def _valid(kind: type[T], value: object, place: str) -> T:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ScalingError(f"{place}: {said}") from None
+
+
+def _summary(path: Path, facts: _Facts | None, records: dict[int, _Record]) -> Run:
+    if facts is None:
+        raise ScalingError(f'{path}: records without a line {{"run": ...}} before them')
+    ordered = [records[step] for step in sorted(records)]
+    losses = [record.loss for record in ordered if record.loss is not None]
+    last = losses[-max(1, int(len(losses) * LAST_SHARE)) :]
+    warm = [record for record in ordered[1:] or ordered if record.seconds > 0 and record.tokens > 0]
+    return Run(
+        name=path.stem,
+        ranks=facts.world_size,
+        parameters=facts.parameters,
+        tokens=ordered[-1].total_tokens or None,
+        loss=fmean(last) if last else None,
+        tokens_per_s=median(record.tokens / record.seconds for record in warm) if warm else None,
+        tokens_per_step=median(record.tokens / record.steps for record in warm) if warm else None,
+    )

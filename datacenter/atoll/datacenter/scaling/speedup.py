@@ -1,0 +1,159 @@
+"""Speed-up over ranks: Amdahl's and Gustafson's laws, and tables of measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from atoll.datacenter.scaling.laws import ScalingError
+from atoll.datacenter.scaling.runs import Run
+
+Kind = Literal["strong", "weak"]
+ALIKE = 0.01
+"""Tokens of a step that differ by at most this share are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One number of ranks.
+
+    Attributes:
+        ranks: p.
+        tokens_per_s: of all of them.
+        speedup: beside the fewest ranks, times their number: what one rank would have been is taken as its share.
+        efficiency: speed-up / p.
+        serial_share: Karp and Flatt 1990, equation 1 (strong): the part that was not sped up; None for the first row.
+        predicted: speed-up by Amdahl (strong) or Gustafson (weak) with the serial share of all rows.
+    """
+
+    ranks: int
+    tokens_per_s: float
+    speedup: float
+    efficiency: float
+    serial_share: float | None
+    predicted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """A scaling table.
+
+    Attributes:
+        kind: strong: the same work of a step on more ranks; weak: as much more work as there are more ranks.
+        serial_share: of the law that fits the rows best, from 0 to 1.
+        formula: of that law.
+        rows: by ranks.
+    """
+
+    kind: Kind
+    serial_share: float
+    formula: str
+    rows: tuple[Row, ...]
+
+
+AMDAHL = "S(p) = 1 / (s + (1 - s) / p)"
+GUSTAFSON = "S(p) = p - s * (p - 1)"
+
+
+def amdahl(serial_share: float, ranks: int) -> float:
+    """Speed-up of fixed work of which a share cannot be divided (Amdahl 1967).
+
+    Raises:
+        ScalingError: for a share outside [0, 1] or fewer ranks than one.
+    """
+    _check(serial_share, ranks)
+    return 1 / (serial_share + (1 - serial_share) / ranks)
+
+
+def gustafson(serial_share: float, ranks: int) -> float:
+    """Speed-up of work that grows with the ranks; the share is of the time on all of them (Gustafson 1988).
+
+    Raises:
+        ScalingError: for a share outside [0, 1] or fewer ranks than one.
+    """
+    _check(serial_share, ranks)
+    return ranks - serial_share * (ranks - 1)
+
+
+def speedup_of(runs: Sequence[Run], kind: Kind | None = None) -> Speedup:
+    """The scaling table of measured runs; of several with as many ranks the fastest counts.
+
+    Args:
+        runs: that say ``ranks``, ``tokens_per_s`` and ``tokens_per_step``, with at least two numbers of ranks.
+        kind: None: found from the tokens of a step.
+
+    Raises:
+        ScalingError: naming what is missing, or that the steps are neither alike nor in proportion.
+    """
+    by_ranks = _fastest(runs)
+    if len(by_ranks) < 2:
+        raise ScalingError(f"{len(by_ranks)} numbers of ranks among {len(runs)} runs: a table needs at least two")
+    kind = kind or _kind_of(by_ranks)
+    fewest = min(by_ranks)
+    one = by_ranks[fewest].rate / fewest
+    measured = {ranks: by_ranks[ranks].rate / one for ranks in sorted(by_ranks)}
+    share = _serial_share(measured, kind)
+    law = amdahl if kind == "strong" else gustafson
+    rows = tuple(
+        Row(
+            ranks=ranks,
+            tokens_per_s=by_ranks[ranks].rate,
+            speedup=speedup,
+            efficiency=speedup / ranks,
+            serial_share=_karp_flatt(speedup, ranks) if kind == "strong" and ranks > 1 and ranks != fewest else None,
+            predicted=law(share, ranks),
+        )
+        for ranks, speedup in measured.items()
+    )
+    return Speedup(kind, share, AMDAHL if kind == "strong" else GUSTAFSON, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    rate: float
+    step_tokens: float
+
+
+def _fastest(runs: Sequence[Run]) -> dict[int, _Measured]:
+    found: dict[int, _Measured] = {}
+    for run in runs:
+        if run.ranks is None or run.tokens_per_s is None or run.tokens_per_step is None:
+            raise ScalingError(f"run {run.name}: a table needs ranks, tokens_per_s and tokens_per_step")
+        if run.ranks not in found or run.tokens_per_s > found[run.ranks].rate:
+            found[run.ranks] = _Measured(run.tokens_per_s, run.tokens_per_step)
+    return found
+
+
+def _kind_of(by_ranks: dict[int, _Measured]) -> Kind:
+    first = by_ranks[min(by_ranks)]
+    work = {ranks: found.step_tokens / first.step_tokens for ranks, found in by_ranks.items()}
+    if all(abs(factor - 1) <= ALIKE for factor in work.values()):
+        return "strong"
+    if all(abs(factor / (ranks / min(by_ranks)) - 1) <= ALIKE for ranks, factor in work.items()):
+        return "weak"
+    said = ", ".join(f"{ranks} ranks: {found.step_tokens:g}" for ranks, found in sorted(by_ranks.items()))
+    raise ScalingError(
+        f"tokens of a step are neither the same (strong scaling) nor in proportion to the ranks (weak): {said}"
+    )
+
+
+def _karp_flatt(speedup: float, ranks: int) -> float:
+    return (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
+
+
+def _serial_share(measured: dict[int, float], kind: Kind) -> float:
+    """Least squares, both laws being lines in the share: ``1/S - 1/p = s (1 - 1/p)`` and ``p - S = s (p - 1)``."""
+    top = bottom = 0.0
+    for ranks, speedup in measured.items():
+        factor = 1 - 1 / ranks if kind == "strong" else ranks - 1.0
+        lost = 1 / speedup - 1 / ranks if kind == "strong" else ranks - speedup
+        top, bottom = top + factor * lost, bottom + factor * factor
+    return min(1.0, max(0.0, top / bottom))
+
+
+def _check(serial_share: float, ranks: int) -> None:
+    if not 0 <= serial_share <= 1:
+        raise ScalingError(f"a serial share of {serial_share:g}: allowed is a number from 0 to 1")
+    if ranks < 1:
+        raise ScalingError(f"{ranks} ranks: allowed is a whole number from 1")
