@@ -1,0 +1,50 @@
+"""What does not change while a job runs, for those who are told of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from atoll.datacenter.machine.rates import DATA_SHEETS
+from atoll.datacenter.metrics import RunFacts
+from atoll.datacenter.metrics.flops import ModelFlops, llama_flops
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import ParallelDims
+    from atoll.datacenter.models import ModelSpec
+
+
+def facts_of(job: SiloJob, spec: ModelSpec, dims: ParallelDims, device: torch.device) -> RunFacts:
+    """Facts of a job on this machine."""
+    flops = llama_flops(job.model, job.batch.sequence) if job.model.kind == "llama" else _six_per_weight(spec)
+    return RunFacts(
+        job=job.job.name,
+        layout=dims.describe(),
+        world_size=dims.world_size,
+        total_steps=job.job.steps,
+        parameters=flops.parameters,
+        active_parameters=flops.active_parameters,
+        flops_per_token=flops.per_token,
+        flops_formula=flops.formula,
+        peak_flops_per_s=_peak(job.precision.compute, device),
+    )
+
+
+def _six_per_weight(spec: ModelSpec) -> ModelFlops:
+    """Of a model that we know nothing of: as if each matrix met each token once (Kaplan et al. 2020, section 2.1)."""
+    with torch.device("meta"):
+        parameters = list(spec.build().parameters())
+    total = sum(parameter.numel() for parameter in parameters)
+    matrices = sum(parameter.numel() for parameter in parameters if parameter.dim() >= 2)
+    return ModelFlops(6.0 * matrices, f"6 * matrix weights {matrices:,} = {6 * matrices:,}", total, total)
+
+
+def _peak(number_format: str, device: torch.device) -> float | None:
+    """A data sheet's rate for this GPU; None for others and for CPUs, whose rate nobody promises."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device).lower()
+    sheet = next((rates for key, rates in DATA_SHEETS.items() if key in name), None)
+    return None if sheet is None else sheet.matmul_flops_per_s.known().get(number_format)
