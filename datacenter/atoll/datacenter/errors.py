@@ -8,6 +8,8 @@
     ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
     ├── MissingExtraError  an optional library is needed and not installed
     └── TrainingError      something went wrong while training
+        ├── HungError      a collective did not end in time
+        └── LostPeerError  another rank is gone
 """
 
 from __future__ import annotations
@@ -63,3 +65,11 @@ class MissingExtraError(DatacenterError):
 
 class TrainingError(DatacenterError):
     """Training cannot go on."""
+
+
+class HungError(TrainingError):
+    """A collective did not end in time; says which, and who has not arrived."""
+
+
+class LostPeerError(TrainingError):
+    """Another rank is gone: a symptom, whose cause is told by that one or by the launcher."""

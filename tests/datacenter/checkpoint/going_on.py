@@ -56,8 +56,7 @@ class Run:
     checkpoints: Checkpoints
 
     @classmethod
-    def start(cls, sections: dict[str, Any], folder: str, world: World) -> Run:
-        job = SiloJob.model_validate(sections)
+    def start(cls, job: SiloJob, folder: str, world: World) -> Run:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
         extras: dict[str, Extra] = {
@@ -91,7 +90,7 @@ def go_on(sections: dict[str, Any], folder: str, last: int) -> dict[str, Any]:
         ``resumed`` (steps, -1 if from the beginning), ``losses`` from there, ``parameters``, ``leftover``, ``random``.
     """
     with join_world(60.0) as world:
-        run = Run.start(sections, folder, world)
+        run = Run.start(SiloJob.model_validate(sections), folder, world)
         resumed = run.checkpoints.resume(run.state)
         leftover = run.state.extras["leftover"]
         assert isinstance(leftover, Leftover)

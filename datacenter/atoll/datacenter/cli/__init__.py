@@ -8,6 +8,7 @@ import click
 
 _COMMANDS: dict[str, str] = {
     "scaling": "atoll.datacenter.cli.scaling:scaling",
+    "train": "atoll.datacenter.cli.train:train",
 }
 """Command to ``module:function``."""
 

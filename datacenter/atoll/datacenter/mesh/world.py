@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from atoll.datacenter.errors import DatacenterError
+
+ATTEMPT_VARIABLE = "ATOLL_SILO_ATTEMPT"
+"""A name for each time that ranks are started, the same on every node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,12 @@ def join_world(timeout_s: float) -> Iterator[World]:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
         return
     _describe_world_of_one()
+    timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
         device_id=device if device.type == "cuda" else None,
+        **_agents_store(timeout),
     )
     try:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
@@ -76,6 +83,22 @@ def _device(local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def _agents_store(timeout: timedelta) -> dict[str, Any]:
+    """Where ranks meet under torchrun: its agent's store, which outlives them, under keys of this attempt alone.
+
+    torch 2.13 gives the ranks of the next attempt the same store with the same keys: gloo then finds addresses of
+    ranks that are gone. The name of the attempt is our launcher's, or torchrun's count of restarts.
+    """
+    environment = os.environ
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return {}
+    rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = TCPStore(address, port, size, is_master=False, timeout=timeout)
+    attempt = environment.get(ATTEMPT_VARIABLE) or environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return {"store": PrefixStore(f"attempt/{attempt}", store), "rank": rank, "world_size": size}
 
 
 def _describe_world_of_one() -> None:

@@ -1,0 +1,142 @@
+"""``torchrun``'s agent, in this process: it starts the ranks of a node, and all of them again when one is lost.
+
+Ours says what happened in a line, does not wait half a minute for ranks that hang, does not start again what cannot
+work, and turns the first SIGTERM or SIGINT into a stop with a last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from atoll.datacenter.elastic.failures import Failure, cause, is_final
+from atoll.datacenter.mesh.world import ATTEMPT_VARIABLE
+
+GRACE_S = 5
+"""How long ranks get to end by themselves when another is lost: they cannot save anything without it."""
+EXIT_BARRIER_S = 60.0
+"""How long an agent whose ranks have ended well waits for the others."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Agent(LocalElasticAgent):
+    """Runs the ranks of this node.
+
+    Args:
+        spec: of the ranks.
+        logs: folder; local rank 0 speaks on this process's own output, the others in files there.
+        say: told what happens, in a line.
+        check: raises if the job does not fit a number of ranks.
+
+    Attributes:
+        failures: of the last attempt that failed.
+        restarts: how many times ranks were started again.
+        stopping: the signal that asked for a stop; None if none did.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, logs: Path, say: Callable[[str], None], check: Callable[[int], object]
+    ) -> None:
+        redirects = dict.fromkeys(range(1, spec.local_world_size), Std.ALL)
+        super().__init__(spec, DefaultLogsSpecs(str(logs), redirects=redirects), exit_barrier_timeout=EXIT_BARRIER_S)
+        self._say, self._check = say, check
+        self.failures: list[Failure] = []
+        self.restarts = -1
+        self._world_size = 0
+        self.stopping: signal.Signals | None = None
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
+        """Start the ranks of an attempt, unless the nodes that have met are too few, or a stop was asked for."""
+        if self.stopping is not None:
+            raise SignalException("stopped before ranks were started", self.stopping)
+        world_size = worker_group.workers[0].world_size
+        self._check(world_size)
+        if self.restarts >= 0 and world_size != self._world_size:
+            self._say(f"the job goes on with {world_size} ranks instead of {self._world_size}")
+        self._world_size = world_size
+        self.restarts += 1
+        os.environ[ATTEMPT_VARIABLE] = _name_attempt(worker_group)
+        parent: Any = super()
+        started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
+        for one in _SIGNALS:  # the parent class has just taken them
+            signal.signal(one, self._ask)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+        """Look once; when a rank has failed, the others get a moment, then the attempt is over."""
+        dead = {worker.global_rank for worker in worker_group.workers if _has_failed(worker.id)}
+        if dead and self._pcontext is not None:
+            self._pcontext.close(signal.SIGTERM, timeout=GRACE_S)
+        parent: Any = super()
+        result: RunResult = parent._monitor_workers(worker_group)  # noqa: SLF001  # super()'s
+        if result.state is WorkerState.FAILED:
+            self.failures = [_failure(rank, found, dead) for rank, found in sorted(result.failures.items())]
+            self._decide()
+        return result
+
+    def _decide(self) -> None:
+        """Whether the parent class will start again, and a line of why."""
+        root = cause(self.failures)
+        if self.stopping is not None or is_final(self.failures):
+            self._remaining_restarts = 0
+        if self._remaining_restarts:
+            number = self.restarts + 1
+            total = self.restarts + self._remaining_restarts
+            self._say(f"{root}\nall ranks start again from the last checkpoint (restart {number} of {total})")
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        """First signal: a stop after the step. Second: at once."""
+        del frame
+        asked = signal.Signals(number)
+        if self.stopping is not None:
+            raise SignalException(f"a second {asked.name}: ranks are ended at once", asked)
+        self.stopping = asked
+        self._say(f"{asked.name}: the job stops after this step and a last checkpoint; once more to end it at once")
+        for worker in self.get_worker_group().workers:
+            if isinstance(worker.id, int):
+                _signal(worker.id)
+
+
+def _name_attempt(worker_group: WorkerGroup) -> str:
+    """The first node chooses; the store is of this meeting alone."""
+    group: Any = worker_group  # declares no types for what a meeting fills in
+    if group.group_rank == 0:
+        group.store.set("atoll/attempt", uuid.uuid4().hex)
+    return str(group.store.get("atoll/attempt").decode())
+
+
+def _signal(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return  # it has just ended
+
+
+def _has_failed(pid: Any) -> bool:
+    """Whether a child has ended other than well; leaves it to be waited for."""
+    if not isinstance(pid, int):
+        return False
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return ended is not None and ended.si_status != 0
+
+
+def _failure(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
+    """What is known of a rank that has failed, its own words from the file where it left them."""
+    data: dict[str, Any] = found.error_file_data
+    told = data.get("message")
+    said = told if isinstance(told, dict) else {}
+    trace = str(said.get("extraInfo", {}).get("py_callstack", ""))
+    return Failure(rank, found.pid, found.exitcode, str(said.get("message", "")), trace, rank in first)

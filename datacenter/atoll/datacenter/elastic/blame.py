@@ -1,0 +1,92 @@
+"""Who keeps the others waiting: from what every rank last told of itself. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from atoll.datacenter.elastic.recorder import Collective
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a rank tells of itself every second.
+
+    Attributes:
+        rank: who.
+        host: its machine.
+        pid: its process.
+        number: counts up; one that stands still is of a rank that does nothing any more.
+        step: that it is in.
+        phase: what it does there.
+        phase_s: for how long.
+        waiting: the collective that it has waited in for longest, if it stands still in a phase.
+        begun: number of the last collective that it began, by group; likewise.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    number: int
+    step: int
+    phase: str
+    phase_s: float
+    waiting: Collective | None = None
+    begun: dict[str, int] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """For the store."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decoded(cls, told: bytes) -> Self:
+        """From the store."""
+        found: dict[str, Any] = json.loads(told)
+        waiting = found.pop("waiting")
+        return cls(**found, waiting=None if waiting is None else Collective(**waiting))
+
+    @property
+    def name(self) -> str:
+        """Rank, machine and process."""
+        return f"rank {self.rank} ({self.host}, pid {self.pid})"
+
+    @property
+    def place(self) -> str:
+        """Step and phase."""
+        return f"step {self.step}, {self.phase}"
+
+
+def explain(mine: Beat, before: Sequence[Beat], after: Sequence[Beat], timeout_s: float) -> str:
+    """Why a collective did not end in time.
+
+    Args:
+        mine: of the rank that waited, from while it did.
+        before: of every rank that has told anything.
+        after: the same, a few beats later.
+        timeout_s: how long it waited.
+    """
+    numbers = {beat.rank: beat.number for beat in before}
+    silent = [beat for beat in after if beat.rank != mine.rank and beat.number == numbers.get(beat.rank)]
+    lively = [beat for beat in after if beat.rank != mine.rank and beat not in silent]
+    late = [beat for beat in lively if _is_late(beat, mine)]
+    what = str(mine.waiting) if mine.waiting is not None else "a collective"
+    lines = [f"{mine.place}: {what} did not end within {timeout_s:g} s"]
+    lines += [
+        f"{beat.name} does not answer: it is stopped, or its machine is gone; last seen in {beat.place}"
+        for beat in silent
+    ]
+    lines += [f"{beat.name} has not arrived: {beat.place} for {beat.phase_s:.0f} s" for beat in late]
+    if not silent and not late:
+        lines.append("every rank has arrived and answers: look at the network between them")
+    return "\n  ".join(lines)
+
+
+def _is_late(beat: Beat, mine: Beat) -> bool:
+    """Behind in steps, or in collectives of the same group."""
+    if beat.step != mine.step:
+        return beat.step < mine.step
+    if mine.waiting is None or mine.waiting.group not in beat.begun:
+        return beat.waiting is None and beat.phase != mine.phase
+    return beat.begun[mine.waiting.group] < mine.waiting.sequence

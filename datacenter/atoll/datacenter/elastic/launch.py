@@ -1,0 +1,213 @@
+"""From a job file to running ranks: what ``atoll silo train`` does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch.distributed.elastic.rendezvous.registry as rendezvous
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+
+from atoll.datacenter.checkpoint import check_model
+from atoll.datacenter.elastic.agent import Agent
+from atoll.datacenter.elastic.failures import cause
+from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
+from atoll.datacenter.errors import LayoutError, TrainingError
+from atoll.datacenter.mesh.validate import check_layout
+from atoll.datacenter.models import spec_of
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+
+Outcome = Literal["finished", "stopped"]
+MONITOR_S = 0.1
+"""Seconds between two looks at the ranks."""
+JOIN_TIMEOUT_S = 600
+"""How long nodes wait for each other."""
+LAST_CALL_S = 5
+"""How long nodes that are enough wait for more."""
+KEEP_ALIVE_S, KEEP_ALIVE_ATTEMPTS = 2, 3
+"""A node that is not heard of for their product has left."""
+_SIGNALLED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many machines, and where they meet.
+
+    Attributes:
+        least: fewer do not start, or go on.
+        most: more are not taken.
+        meeting: ``host:port`` that the first one listens on; empty: this machine alone.
+        name: of this start of the job, the same on every node.
+    """
+
+    least: int
+    most: int
+    meeting: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a job ended.
+
+    Attributes:
+        outcome: ``finished``, or ``stopped`` by a signal after a last checkpoint.
+        step: steps made.
+        restarts: how many times ranks were started again.
+        seconds: of all of it.
+        exit_code: 0, or 128 + the signal.
+    """
+
+    outcome: Outcome
+    step: int
+    restarts: int
+    seconds: float
+    exit_code: int
+
+
+def parse_nodes(text: str, nproc: int, min_world: int | None) -> tuple[int, int]:
+    """``N``, or ``MIN:MAX``. With ``N``, the least is what ``faults.min_world`` needs, or N.
+
+    Raises:
+        LayoutError: naming what was given, and what is allowed.
+    """
+    least, _, most = text.partition(":")
+    try:
+        low, high = int(least), int(most or least)
+    except ValueError:
+        raise LayoutError(f'--nnodes "{text}": allowed are a number of nodes, or MIN:MAX, e.g. 2:4') from None
+    if not 1 <= low <= high:
+        raise LayoutError(f'--nnodes "{text}": allowed are 1 <= MIN <= MAX')
+    if min_world is None:
+        return low, high
+    needed = -(-min_world // nproc)
+    if needed > high or (most and needed > low):
+        raise LayoutError(
+            f"faults.min_world = {min_world} needs {needed} nodes of {nproc} processes, but --nnodes {text} "
+            f"{'starts no more than' if needed > high else 'goes on with'} {high if needed > high else low}"
+        )
+    return (low if most else needed), high
+
+
+def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Nodes) -> None:
+    """Everything that can be known before a process starts.
+
+    Raises:
+        LayoutError: if the job does not fit the largest or the smallest number of nodes.
+        CheckpointError: if the newest checkpoint is of another model.
+    """
+    for count in sorted({nodes.least, nodes.most}, reverse=True):
+        check_layout(job, count * nproc)
+    if job.checkpoint.folder is not None:
+        check_model(folder / job.checkpoint.folder, spec_of(job.model))
+
+
+def launch(
+    job: SiloJob,
+    command: list[str],
+    nproc: int,
+    nodes: Nodes,
+    max_restarts: int,
+    logs: Path,
+    say: Callable[[str], None],
+) -> Report:
+    """Run the ranks of this node until the job ends.
+
+    Args:
+        job: checked.
+        command: of one rank, without the interpreter.
+        nproc: ranks on this node.
+        nodes: how many, and where they meet.
+        max_restarts: times that ranks are started again.
+        logs: folder for what ranks say and how they end.
+        say: told what happens, in a line.
+
+    Raises:
+        TrainingError: naming the rank that failed, what it said, and where more is.
+        LayoutError: if the nodes that have met are not a world that the job fits.
+    """
+    began_s = time.monotonic()
+    with _ranks_folder(logs) as ranks:
+        spec = _spec(command, nproc, nodes, max_restarts)
+        agent = Agent(spec, logs, say, partial(check_layout, job))
+        _run(agent, spec, logs)
+        ended = list(_endings(ranks))
+    stopped = any(one["outcome"] == "stopped" for one in ended)
+    code = _SIGNALLED + agent.stopping if agent.stopping is not None and stopped else 0
+    step = max((int(str(one["step"])) for one in ended), default=0)
+    seconds = time.monotonic() - began_s
+    return Report("stopped" if stopped else "finished", step, agent.restarts, seconds, code)
+
+
+def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
+    runs: Any = agent  # the parent's decorator hides its type
+    try:
+        result: RunResult | None = runs.run()
+    except SignalException as error:  # the meeting stays open: other nodes may go on without this one
+        raise TrainingError(f"ended by {error.sigval.name} without a last checkpoint") from error
+    except RendezvousTimeoutError as error:
+        raise TrainingError(f"not enough nodes have met within {JOIN_TIMEOUT_S} s: start the others") from error
+    spec.rdzv_handler.shutdown()
+    if result is None:
+        raise TrainingError("the other nodes have ended the job: look at their output")
+    if result.is_failed():
+        root = cause(agent.failures)
+        spent = f" after {agent.restarts} restarts" if agent.restarts else ""
+        raise TrainingError(f"{root}\nthe job has failed{spent}; what each rank said is in {logs}")
+
+
+def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int) -> WorkerSpec:
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=nodes.meeting or "localhost:0",
+        run_id=nodes.name,
+        min_nodes=nodes.least,
+        max_nodes=nodes.most,
+        local_addr=None if nodes.meeting else "localhost",
+        join_timeout=JOIN_TIMEOUT_S,
+        last_call_timeout=LAST_CALL_S,
+        keep_alive_interval=KEEP_ALIVE_S,
+        keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    return WorkerSpec(
+        role="rank",
+        local_world_size=nproc,
+        entrypoint=sys.executable,
+        args=("-u", *command),
+        rdzv_handler=rendezvous.get_rendezvous_handler(parameters),
+        max_restarts=max_restarts,
+        monitor_interval=MONITOR_S,
+        local_addr=None if nodes.meeting else "localhost",
+    )
+
+
+@contextmanager
+def _ranks_folder(logs: Path) -> Iterator[Path]:
+    """Where ranks tell of themselves; named to them by the environment."""
+    logs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ranks-", dir=logs) as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ[FOLDER_VARIABLE]
+
+
+def _endings(ranks: Path) -> Iterator[Mapping[str, object]]:
+    for path in sorted(ranks.glob("rank-*.json")):
+        yield json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,177 @@
+"""Each rank's pulse: where it is, told to all every second; whether somebody has asked the job to stop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from atoll.datacenter.elastic.blame import Beat, explain
+from atoll.datacenter.elastic.exits import Exit
+from atoll.datacenter.elastic.recorder import Recording, recording
+from atoll.datacenter.elastic.translate import translated
+
+if TYPE_CHECKING:
+    from atoll.datacenter.mesh import World
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+"""Seconds between two beats."""
+STANDSTILL_S = 2.0
+"""From here on in one phase a beat tells of collectives too: reading the recorder costs about a millisecond."""
+FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
+"""Names the folder in which the launcher wants to find each rank's process and how it ended."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Watch:
+    """This rank's pulse; a context manager, entered by the main thread once the process group is there. Collective.
+
+    SIGTERM and SIGINT to any rank ask the whole job to stop: ``stops_after`` is then true of the same step on every
+    rank. A rank whose launcher is gone ends itself. An error of a collective leaves as ``HungError`` or
+    ``LostPeerError``, see ``translate``.
+
+    Args:
+        world: of the ranks.
+        timeout_s: of collectives.
+    """
+
+    def __init__(self, world: World, timeout_s: float) -> None:
+        self._world, self._timeout_s = world, timeout_s
+        self._place, self._since_s = (0, "start"), time.monotonic()
+        self._number = 0
+        self._asked = False
+        self._left = threading.Event()
+        self._beaten = threading.Condition()
+        self._host, self._parent = socket.gethostname(), os.getppid()
+        self._recording = Recording(None, {})
+        self._store = _store(world)
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._before: list[tuple[signal.Signals, Any]] = []
+
+    def __enter__(self) -> Self:
+        self._before = [(one, signal.signal(one, self._ask)) for one in _SIGNALS]
+        self._tell_launcher("running")
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, RuntimeError) and (meant := translated(error, self.explained)) is not error:
+                raise meant from error
+        finally:
+            self._left.set()
+            self._thread.join()
+            for one, handler in self._before:
+                signal.signal(one, handler)
+
+    def enter(self, step: int, phase: str) -> None:
+        """Say where this rank is: shown when others wait for it in vain. Costs less than a microsecond."""
+        self._place, self._since_s = (step, phase), time.monotonic()
+
+    def stops_after(self, step: int) -> bool:
+        """Whether the job ends with this step, for somebody has asked for it. One question to the store.
+
+        Whoever was asked tells the others before it enters the next step, whose collectives nobody can leave without
+        it: so all of them find the same answer after that step.
+
+        Args:
+            step: just made.
+        """
+        if self._asked and not self._store.check(["stop"]):
+            self._store.compare_set("stop", "", str(step + 1))
+        return self._store.check(["stop"]) and int(self._store.get("stop")) <= step
+
+    def ended(self, outcome: str, step: int) -> None:
+        """Let the launcher know how the job ended on this rank: ``finished`` or ``stopped``."""
+        self._tell_launcher(outcome, step)
+
+    def explained(self) -> str:
+        """Who keeps this rank waiting; takes a few seconds, in which the others' pulses are felt."""
+        try:
+            mine, before = self._beat_of(), self._beats()
+            beats = self._number + 3
+            with self._beaten:
+                self._beaten.wait_for(lambda: self._number >= beats, 4 * BEAT_S)
+            return explain(mine, before, self._beats(), self._timeout_s)
+        except (RuntimeError, OSError) as error:
+            return f"{self._place[1]} of step {self._place[0]} did not end in time, and nobody can be asked: {error}"
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._asked = True
+
+    def _run(self) -> None:
+        while not self._left.wait(BEAT_S):
+            if "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() != self._parent:
+                os._exit(Exit.FAILED)
+            try:
+                self._beat()
+            except RuntimeError as error:
+                log.debug("no more beats: %s", error)
+                return
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._since_s >= STANDSTILL_S:
+            self._remember(recording())
+        self._number += 1
+        self._store.set(f"beat/{self._world.rank}", self._beat_of().encoded())
+        with self._beaten:
+            self._beaten.notify_all()
+
+    def _remember(self, found: Recording) -> None:
+        """What is waited in; kept when it has failed, for that is when somebody asks."""
+        if found.waiting is None and self._recording.waiting is not None:
+            found = Recording(self._recording.waiting, found.begun)
+        self._recording = found
+
+    def _beat_of(self) -> Beat:
+        (step, phase), phase_s = self._place, time.monotonic() - self._since_s
+        found = self._recording if phase_s >= STANDSTILL_S else Recording(None, {})
+        return Beat(
+            self._world.rank,
+            self._host,
+            os.getpid(),
+            self._number,
+            step,
+            phase,
+            phase_s,
+            found.waiting,
+            dict(found.begun),
+        )
+
+    def _beats(self) -> list[Beat]:
+        keys = [f"beat/{rank}" for rank in range(self._world.size)]
+        return [Beat.decoded(self._store.get(key)) for key in keys if self._store.check([key])]
+
+    def _tell_launcher(self, outcome: str, step: int = 0) -> None:
+        if (folder := os.environ.get(FOLDER_VARIABLE)) is None:
+            return
+        told = {"rank": self._world.rank, "pid": os.getpid(), "outcome": outcome, "step": step}
+        place = Path(folder) / f"rank-{self._world.rank:05d}.json"
+        written = place.with_suffix(".new")
+        written.write_text(json.dumps(told), encoding="utf-8")
+        written.replace(place)
+
+
+def _store(world: World) -> Any:
+    """A connection of its own, for the main thread may wait on the other; keys are of this start of the job alone."""
+    told = [uuid.uuid4().hex if world.is_first else ""]
+    dist.broadcast_object_list(told, src=0, device=world.device)
+    default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name for it
+    return PrefixStore(f"watch/{told[0]}", default.clone())
