@@ -32,6 +32,7 @@ def whole(parts: list[Batch]) -> list[list[int]]:
     return [row for part in parts for row in part.tokens.tolist()]
 
 
+@settings(max_examples=40, deadline=None)
 @given(sequences=st.integers(1, 60), share=st.data(), seed=st.integers(0, 2**63 - 1), world=st.integers(1, 9))
 def test_every_sequence_comes_once_in_an_epoch_whatever_the_world(
     sequences: int, share: st.DataObject, seed: int, world: int
@@ -50,14 +51,15 @@ def test_every_sequence_comes_once_in_an_epoch_whatever_the_world(
     assert found.state()["epoch"] == steps * global_batch // sequences
 
 
+@settings(max_examples=40, deadline=None)
 @given(counts=st.lists(st.integers(0, 5), min_size=1, max_size=6).filter(any), step=st.integers(0, 1 << 40))
 def test_uneven_shares_are_the_same_rows_in_the_same_order(counts: list[int], step: int) -> None:
     found = batches(50, sum(counts)).step(step)
     assert whole([found.counted_share(rank, counts) for rank in range(len(counts))]) == whole([found.share(0, 1)])
 
 
+@settings(max_examples=40, deadline=None)
 @given(stop=st.integers(0, 12), before=st.integers(1, 4), after=st.integers(1, 4))
-@settings(max_examples=30)
 def test_a_resumed_job_on_another_world_sees_what_an_undisturbed_one_sees(stop: int, before: int, after: int) -> None:
     undisturbed = [whole([batches(17, 5).step(step).share(0, 1)]) for step in range(16)]
     first, second = batches(17, 5), batches(17, 5)
@@ -120,6 +122,7 @@ def test_shares_that_do_not_add_up_are_refused() -> None:
         batches(17, 4).step(0).counted_share(0, (1, 2))
 
 
+@settings(max_examples=40, deadline=None)
 @given(rows=st.integers(0, 100), world=st.integers(1, 20))
 def test_even_counts_differ_by_at_most_one(rows: int, world: int) -> None:
     counts = even_counts(rows, world)

@@ -15,12 +15,14 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from atoll.datacenter.data.packing import IGNORED, Rows, Sequences
+from atoll.datacenter.data.packing import IGNORED, Ints, Rows, Sequences
 from atoll.datacenter.data.permutation import Permutation
 from atoll.datacenter.errors import DataError
 
 State = dict[str, int | str]
 """What a checkpoint keeps of the data; fits JSON."""
+Agree = Callable[[torch.Tensor], torch.Tensor]
+"""The largest of each element over all data-parallel ranks: int64 [n] to int64 [n]."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,17 @@ class Source(Protocol):
         """How many times everything was seen when the step begins."""
         ...
 
+    def bookmarks(self, step: int) -> Ints | None:
+        """What makes it cheap to go on from a step on another process; -1 for what only other ranks know.
+
+        None where it is cheap anyway.
+        """
+        ...
+
+    def recall(self, step: int, bookmarks: Ints) -> None:
+        """Take over bookmarks. Rows stay the same, they come sooner."""
+        ...
+
 
 class Shuffled:
     """Sequences in an order that differs in each epoch; epochs follow each other without a gap.
@@ -119,6 +132,12 @@ class Shuffled:
     def epoch(self, step: int) -> int:
         """Whole passes before the step."""
         return step * self.global_batch // len(self._sequences)
+
+    def bookmarks(self, step: int) -> None:
+        """None are needed: any sequence is found by its number."""
+
+    def recall(self, step: int, bookmarks: Ints) -> None:
+        """Nothing to recall."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +201,18 @@ class Batches:
         self._next += 1
         return Step(self._next - 1, self.source)
 
-    def state(self) -> State:
-        """Where the next step is; the same on every rank."""
-        return {"step": self._next, "epoch": self.source.epoch(self._next), "digest": self.source.digest}
+    def state(self, agree: Agree | None = None) -> State:
+        """Where the next step is; the same on every rank.
+
+        Args:
+            agree: called where ranks know different bookmarks (of text that streams). Without it the state holds only
+                this rank's: as exact, but the others have to tokenise from the beginning to go on.
+        """
+        state: State = {"step": self._next, "epoch": self.source.epoch(self._next), "digest": self.source.digest}
+        if (bookmarks := self.source.bookmarks(self._next)) is not None:
+            found = torch.from_numpy(bookmarks)
+            state["bookmarks"] = ",".join(map(str, (found if agree is None else agree(found)).tolist()))
+        return state
 
     def load(self, state: Mapping[str, object]) -> None:
         """Go on from a state, on any number of ranks.
@@ -200,4 +228,16 @@ class Batches:
                 f"the checkpoint was made with data {digest}, this job has {self.source.digest} "
                 "(digest / cut / sequence / order / seed / global batch): go on with the same [data], [batch] and seed"
             )
+        if bookmarks := state.get("bookmarks"):
+            self.source.recall(step, _bookmarks(bookmarks, self.source.global_batch))
         self._next = step
+
+
+def _bookmarks(text: object, count: int) -> Ints:
+    try:
+        found = np.asarray([int(word) for word in str(text).split(",")], np.int64)
+    except (ValueError, OverflowError) as error:
+        raise DataError(f"bookmarks {text!r} are no whole numbers: the checkpoint is damaged") from error
+    if found.size != count or found.min() < -1:
+        raise DataError(f"{found.size} bookmarks from {found.min()}, not {count} from -1: the checkpoint is damaged")
+    return found

@@ -10,8 +10,11 @@ import blake3
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.datacenter.errors import DataError
+
 Tokens = NDArray[np.unsignedinteger[Any]]
 """uint8, uint16 or uint32 [n]."""
+MAX_VOCAB = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,41 @@ class Documents:
     def __len__(self) -> int:
         return self.offsets.size - 1
 
+    def take(self, start: int, stop: int) -> Tokens:
+        """Tokens [start, stop).
+
+        Raises:
+            DataError: if one of them is beyond the vocabulary, as in a damaged file.
+        """
+        tokens = self.tokens[start:stop]
+        if tokens.size and int(tokens.max()) >= self.vocab:
+            place = int(np.argmax(tokens >= self.vocab))
+            raise DataError(
+                f"{self.name}: token {start + place} is {tokens[place]}, but the vocabulary has {self.vocab}: "
+                "the file is damaged, make it again"
+            )
+        return tokens
+
+
+def token_dtype(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The smallest dtype that holds every token below ``vocab``, little-endian."""
+    if not 1 <= vocab <= MAX_VOCAB:
+        raise DataError(f"a vocabulary of {vocab} tokens: allowed are 1 to {MAX_VOCAB}")
+    return np.dtype("u1" if vocab <= 1 << 8 else "<u2" if vocab <= 1 << 16 else "<u4")
+
 
 def in_memory(documents: Iterable[Tokens], vocab: int, name: str) -> Documents:
-    """Documents gathered from an iterable. Memory: twice their tokens while it runs, once after."""
-    parts = list(documents)
+    """Documents gathered from an iterable; empty ones are left out. Memory: twice their tokens, once after."""
+    parts = [part for part in documents if part.size]
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([part.size for part in parts], out=offsets[1:])
-    tokens: Tokens = np.concatenate(parts) if parts else np.empty(0, np.uint8)
-    return Documents(tokens, offsets, vocab, name, digest_of(tokens, offsets))
+    tokens: Tokens = np.concatenate(parts) if parts else np.empty(0, token_dtype(vocab))
+    digest = new_digest(tokens.dtype)
+    digest.update(tokens.view(np.uint8).data)
+    digest.update(offsets.view(np.uint8).data)
+    return Documents(tokens, offsets, vocab, name, digest.hexdigest())
 
 
-def digest_of(tokens: Tokens, offsets: NDArray[np.int64]) -> str:
-    """BLAKE3 of tokens and offsets, 128 bits as hex."""
-    state = blake3.blake3(str(tokens.dtype).encode())
-    state.update(tokens.view(np.uint8).data)
-    state.update(offsets.view(np.uint8).data)
-    return state.hexdigest(length=16)
+def new_digest(dtype: np.dtype[np.unsignedinteger[Any]]) -> blake3.blake3:
+    """Digest of documents: BLAKE3 over bytes per token (one byte), tokens, offsets, all little-endian."""
+    return blake3.blake3(bytes([dtype.itemsize]))

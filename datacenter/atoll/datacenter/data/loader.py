@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from atoll.datacenter.data.batches import Batch, Batches, State, even_counts
+from atoll.datacenter.data.batches import Agree, Batch, Batches, State, even_counts
 from atoll.datacenter.errors import DataError
 
-DEFAULT_DEPTH = 2
+DEFAULT_DEPTH, MAX_DEPTH = 2, 32
 DEFAULT_TIMEOUT_S = 600.0
 
 
@@ -24,16 +24,25 @@ class Loader:
         batches: where to go on from; the loader's alone from now on.
         rank: which share.
         world: of how many, as even as can be. ``reshare`` makes them uneven.
-        depth: shares held ready, from 1.
+        depth: shares held ready, from 1 to MAX_DEPTH.
         timeout_s: the longest that ``next`` waits.
+        agree: the largest over all data-parallel ranks; ``state`` calls it on every rank where the source streams.
     """
 
     def __init__(
-        self, batches: Batches, rank: int, world: int, depth: int = DEFAULT_DEPTH, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        batches: Batches,
+        rank: int,
+        world: int,
+        *,
+        depth: int = DEFAULT_DEPTH,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        agree: Agree | None = None,
     ) -> None:
-        if not 0 <= rank < world or depth < 1:
-            raise ValueError(f"rank {rank} of {world} and a depth of {depth}")
+        if not 0 <= rank < world or not 1 <= depth <= MAX_DEPTH:
+            raise ValueError(f"rank {rank} of {world}, depth {depth}: a depth is from 1 to {MAX_DEPTH}")
         self._batches, self._rank, self._depth, self._timeout_s = batches, rank, depth, timeout_s
+        self._agree = agree
         self._counts = tuple(even_counts(batches.source.global_batch, world))
         self._changed = threading.Condition()
         self._ready: deque[Batch] = deque()
@@ -68,8 +77,8 @@ class Loader:
             return self._ready.popleft()
 
     def state(self) -> State:
-        """Where the next step is that ``next`` gives."""
-        return self._batches.state()
+        """Where the next step is that ``next`` gives; the same on every rank. A collective if there is ``agree``."""
+        return self._batches.state(self._agree)
 
     def load(self, state: Mapping[str, object]) -> None:
         """Go on from a state; what was read ahead is thrown away."""

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from atoll.datacenter.data.batches import Batches, Shuffled
+from atoll.datacenter.data.batches import Batches, Shuffled, Source
+from atoll.datacenter.data.digits import Digits
 from atoll.datacenter.data.documents import Documents, in_memory
 from atoll.datacenter.data.packing import Packed, Padded
 from atoll.datacenter.data.stdlib import Split, stdlib_documents, stdlib_name
-from atoll.datacenter.data.tokenizer import ByteTokenizer
+from atoll.datacenter.data.stream import TextStream
+from atoll.datacenter.data.text import PIECE_BYTES, TextPieces, find_files
+from atoll.datacenter.data.token_file import open_token_file
+from atoll.datacenter.data.tokenizer import open_tokenizer
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job.training import BatchSection, DataSection
 
+_BYTES_PER_TOKEN = 16
+"""Pieces of streaming text are so long that a sequence seldom has more than a cut or two."""
 
-def open_batches(data: DataSection, batch: BatchSection, seed: int, folder: Path, split: Split = "train") -> Batches:
+
+def open_batches(
+    data: DataSection,
+    batch: BatchSection,
+    seed: int,
+    folder: Path,
+    split: Split = "train",
+    *,
+    model_vocab: int | None = None,
+) -> Batches:
     """Batches of a job.
 
     Args:
@@ -21,18 +36,41 @@ def open_batches(data: DataSection, batch: BatchSection, seed: int, folder: Path
         batch: the job's ``[batch]``.
         seed: the job's seed: the order in which sequences come.
         folder: the job file's; paths are relative to it.
-        split: what is trained on, or what is held out for evaluation.
+        split: what is trained on, or what is held out for evaluation (``stdlib`` and ``digits``).
+        model_vocab: the model's vocabulary, which must hold every token; not checked if None.
 
     Raises:
         DataError: naming what is missing, damaged or too little, and what to do.
+        MissingExtraError: if a library is needed that is not installed.
     """
-    documents = _documents(data, folder, split)
-    cut = Packed if data.packing else Padded
-    return Batches(Shuffled(cut(documents, batch.sequence), batch.global_batch, seed))
+    if split != "train" and data.source in {"tokens", "text"}:
+        raise DataError(
+            f'source = "{data.source}" has no held-out part: keep text aside and name it in a job of its own'
+        )
+    if data.source == "digits":
+        return Batches(Shuffled(Digits(split), batch.global_batch, seed))
+    source, vocab = _open_text(data, batch, seed, folder, split)
+    if model_vocab is not None and vocab > model_vocab:
+        raise DataError(
+            f"the data has a vocabulary of {vocab}, the model's is {model_vocab}: set model.vocab = {vocab}"
+        )
+    return Batches(source)
 
 
-def _documents(data: DataSection, folder: Path, split: Split) -> Documents:
-    if data.source != "stdlib" or data.tokenizer != "bytes":
-        raise DataError(f'data.source = "{data.source}" with the tokenizer {data.tokenizer} in {folder}')
-    tokenizer = ByteTokenizer()
+def _open_text(data: DataSection, batch: BatchSection, seed: int, folder: Path, split: Split) -> tuple[Source, int]:
+    if data.source == "text":
+        tokenizer = open_tokenizer(data.tokenizer, folder)
+        piece_bytes = max(PIECE_BYTES, _BYTES_PER_TOKEN * batch.sequence)
+        pieces = TextPieces(find_files([folder / (data.path or "")]), piece_bytes)
+        stream = TextStream(pieces, tokenizer, batch.sequence, batch.global_batch, seed, packing=data.packing)
+        return stream, tokenizer.vocab
+    documents = _open_documents(data, folder, split)
+    sequences = (Packed if data.packing else Padded)(documents, batch.sequence)
+    return Shuffled(sequences, batch.global_batch, seed), documents.vocab
+
+
+def _open_documents(data: DataSection, folder: Path, split: Split) -> Documents:
+    if data.source == "tokens":
+        return open_token_file(folder / (data.path or ""))
+    tokenizer = open_tokenizer(data.tokenizer, folder)
     return in_memory(map(tokenizer.encode, stdlib_documents(split)), tokenizer.vocab, f"{stdlib_name()}, {split}")

@@ -110,7 +110,7 @@ class Packed:
         start = index * self._sequence
         stop = min(start + self._sequence + 1, tokens.size)
         first, last = np.searchsorted(offsets, start, side="right"), np.searchsorted(offsets, stop, side="left")
-        return Piece(tokens[start:stop], offsets[first:last] - start)
+        return Piece(self._documents.take(start, stop), offsets[first:last] - start)
 
 
 class Padded:
@@ -146,7 +146,7 @@ class Padded:
         part = index - (int(self._ends[document - 1]) if document else 0)
         first, last = self._documents.offsets[document : document + 2]
         start = int(first) + part * self._sequence
-        return Piece(self._documents.tokens[start : min(start + self._sequence + 1, int(last))], _NO_CUTS)
+        return Piece(self._documents.take(start, min(start + self._sequence + 1, int(last))), _NO_CUTS)
 
 
 def stack(pieces: Iterable[Piece], count: int, sequence: int) -> Rows:

@@ -1,0 +1,117 @@
+"""Writing a token file: a stream of documents in, the whole file or none out."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from atoll.datacenter.data.documents import Tokens, new_digest, token_dtype
+from atoll.datacenter.data.token_file import HEADER_BYTES, Header
+from atoll.datacenter.errors import DataError
+
+_BUFFER_BYTES = 1 << 20
+
+
+class TokenWriter:
+    """A context manager that writes beside its goal and takes its place when left without an error.
+
+    Held in memory: two buffers of 1 MiB and what is handed in; offsets of documents wait in a temporary file.
+
+    Args:
+        path: the goal; what is there is replaced when all is written and on disk.
+        vocab: every token is below it.
+        tokenizer: digest of what makes the tokens, 32 bytes as hex.
+    """
+
+    def __init__(self, path: Path, vocab: int, tokenizer: str) -> None:
+        self.path, self._vocab, self._tokenizer = path, vocab, bytes.fromhex(tokenizer)
+        self._dtype = token_dtype(vocab)
+        self._digest = new_digest(self._dtype)
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._in_document = False
+        self.tokens = 0
+        """Written so far."""
+        self.documents = 0
+        """Ended so far."""
+
+    def __enter__(self) -> TokenWriter:
+        with _telling(self.path):
+            self._file: IO[bytes] = self._partial.open("wb", buffering=_BUFFER_BYTES)
+            self._offsets = tempfile.TemporaryFile(dir=self.path.parent, buffering=_BUFFER_BYTES)
+        self._file.write(bytes(HEADER_BYTES))
+        self._add_offset()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with _telling(self.path):
+                with self._file, self._offsets:
+                    if kind is None:
+                        self._finish()
+                if kind is None:
+                    self._partial.replace(self.path)
+                    _sync_folder(self.path.parent)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def add(self, tokens: Tokens) -> None:
+        """Go on with the document (or begin one) with these tokens.
+
+        Raises:
+            DataError: if one is beyond the vocabulary, or the disk is full.
+        """
+        if tokens.size and int(tokens.max()) >= self._vocab:
+            raise DataError(f"{self.path}: token {tokens.max()} is beyond the vocabulary of {self._vocab}")
+        written = np.ascontiguousarray(tokens, self._dtype).view(np.uint8).data
+        with _telling(self.path):
+            self._file.write(written)
+        self._digest.update(written)
+        self.tokens += tokens.size
+        self._in_document |= tokens.size > 0
+
+    def end_document(self) -> None:
+        """End the document; one without tokens is not kept."""
+        if self._in_document:
+            self._in_document = False
+            self.documents += 1
+            with _telling(self.path):
+                self._add_offset()
+
+    def _add_offset(self) -> None:
+        self._offsets.write(self.tokens.to_bytes(8, "little"))
+
+    def _finish(self) -> None:
+        self.end_document()
+        self._file.write(bytes(-self.tokens * self._dtype.itemsize % 8))
+        self._offsets.seek(0)
+        while block := self._offsets.read(_BUFFER_BYTES):
+            self._digest.update(block)
+            self._file.write(block)
+        header = Header(self._vocab, self.tokens, self.documents, self._digest.digest(), self._tokenizer)
+        self._file.seek(0)
+        self._file.write(header.pack())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """What the system says of a disk, as an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
