@@ -7,6 +7,7 @@ from importlib import import_module
 import click
 
 _COMMANDS: dict[str, str] = {
+    "bench": "atoll.datacenter.cli.bench:bench",
     "scaling": "atoll.datacenter.cli.scaling:scaling",
     "train": "atoll.datacenter.cli.train:train",
 }

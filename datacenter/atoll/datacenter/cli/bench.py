@@ -1,0 +1,207 @@
+"""``atoll silo bench``: how fast this machine is, beside what the cost models say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from atoll.datacenter.cli.output import json_option, print_json, print_table
+from atoll.datacenter.machine.cost import MODELS, Algorithm
+from atoll.datacenter.machine.rates import Link, save_rates
+
+if TYPE_CHECKING:
+    from atoll.datacenter.machine.collectives import Point
+    from atoll.datacenter.machine.measured import Measured, Progress
+    from atoll.datacenter.machine.timing import Timing
+
+MODULE = "atoll.datacenter.cli.bench"
+_COLUMNS: tuple[tuple[Algorithm, ...], ...] = (("ring", "pairwise"), ("tree",), ("double_tree",))
+TIMEOUT_S = 600.0
+"""Of a collective."""
+
+
+@click.command()
+@click.option("--nproc", type=click.IntRange(1), help="Processes on this node. [default: its GPUs; without any, 2]")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rates for `atoll silo plan`.")
+@click.option("--max-mb", type=click.FloatRange(0.001), help="Largest buffer of a collective, in MiB.")
+@click.option("--inter-gb-per-s", type=click.FloatRange(0, min_open=True), help="On one node: what lies between nodes.")
+@click.option("--inter-alpha-us", type=click.FloatRange(0), default=14.0, show_default=True, help="Its startup time.")
+@click.option("--smoke", is_flag=True, help="Tiny sizes: only that everything runs.")
+@json_option
+def bench(
+    *,
+    nproc: int | None,
+    out: Path | None,
+    max_mb: float | None,
+    inter_gb_per_s: float | None,
+    inter_alpha_us: float,
+    smoke: bool,
+    json_output: bool,
+) -> None:
+    """Measure collectives, matrix products and memory of this machine, on all of its GPUs or on CPU processes.
+
+    Over several nodes start it with torchrun on each: torchrun --nnodes ... -m atoll.datacenter.cli.bench --out FILE
+    """
+    if "RANK" not in os.environ:
+        _start(nproc)
+        return
+    inter = None if inter_gb_per_s is None else Link(alpha_s=inter_alpha_us / 1e6, bytes_per_s=inter_gb_per_s * 1e9)
+    _measure(out, max_mb, inter, smoke=smoke, json_output=json_output)
+
+
+def _start(nproc: int | None) -> None:
+    """Run this same command once for each process."""
+    import torch  # noqa: PLC0415  # seconds, and only here
+
+    count = nproc or torch.cuda.device_count() or 2
+    threads = max(1, (os.cpu_count() or 1) // count)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    done = subprocess.run(
+        [*command, "-m", MODULE, *_arguments()],
+        check=False,
+        env={"OMP_NUM_THREADS": str(threads)} | os.environ,
+    )
+    if (code := done.returncode) != 0:
+        raise click.ClickException(f"the measurement ended with exit code {code}; what went wrong stands above")
+
+
+def _arguments() -> list[str]:
+    """What this command was told, as it was typed, without the number of processes."""
+    context = click.get_current_context()
+    given: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name != "nproc" and value is not None and value is not False:
+            given += [parameter.opts[0], *([] if value is True else [str(value)])]
+    return given
+
+
+def _measure(out: Path | None, max_mb: float | None, inter: Link | None, *, smoke: bool, json_output: bool) -> None:
+    from atoll.datacenter.machine.measured import MIB, ON_CPU, ON_GPU, SMOKE, measure_machine  # noqa: PLC0415  # torch
+    from atoll.datacenter.mesh import join_world  # noqa: PLC0415
+
+    with join_world(TIMEOUT_S) as world:
+        extent = SMOKE if smoke else ON_GPU if world.device.type == "cuda" else ON_CPU
+        if max_mb is not None:
+            extent = replace(extent, collective_bytes=int(max_mb * MIB))
+        with _progress(shown=world.is_first) as tell:
+            found = measure_machine(world, extent, tell, inter=inter)
+    if not world.is_first:
+        return
+    if out is not None:
+        save_rates(found.rates, out)
+    if json_output:
+        print_json(_as_json(found))
+        return
+    _print(found)
+    if out is not None:
+        click.echo(f"rates: {out}")
+
+
+def _print(found: Measured) -> None:
+    rates = found.rates
+    click.echo(f"{rates.name}, {rates.memory_bytes / 1e9:.1f} GB a rank; {rates.source}; {found.seconds:.0f} s\n")
+    print_table(
+        ("one rank", "size>", "rate>", "time>", "spread>"),
+        [
+            *(
+                (
+                    f"matrix product, {one.number_format}",
+                    f"{one.size}",
+                    f"{one.flops_per_s / 1e12:.3g} TFLOP/s",
+                    *_time(one.timing),
+                )
+                for one in found.matmuls
+            ),
+            (
+                "memory, copy",
+                f"{found.memory.size_bytes / 1e6:.0f} MB",
+                f"{found.memory.bytes_per_s / 1e9:.3g} GB/s",
+                *_time(found.memory.timing),
+            ),
+        ],
+    )
+    for name, points, link in (("within", found.intra, rates.intra), ("between", found.inter, rates.inter)):
+        if points:
+            _print_collectives(f"{name} nodes, {points[0].ranks} ranks", points, link)
+
+
+def _print_collectives(title: str, points: Sequence[Point], link: Link) -> None:
+    click.echo("")
+    print_table(
+        ("collective", "KiB>", "time>", "spread>", "bus GB/s>", "/ ring>", "/ tree>", "/ two trees>"),
+        (
+            (
+                point.collective,
+                f"{point.size_bytes / 1024:,.0f}",
+                *_time(point.timing),
+                f"{point.bus_bytes_per_s / 1e9:.3g}",
+                *(_ratio(ratios, names) for names in _COLUMNS),
+            )
+            for point in points
+            for ratios in (_ratios(point, link),)
+        ),
+        title=f"{title}: alpha {link.alpha_s * 1e6:.3g} us, {link.bytes_per_s / 1e9:.3g} GB/s each way, fitted to "
+        "rings; measured time / that of the models (all_to_all: ring = pairwise)",
+    )
+
+
+def _ratio(ratios: Mapping[Algorithm, float], names: Sequence[Algorithm]) -> str:
+    return next((f"{ratios[name]:.2f}" for name in names if name in ratios), "-")
+
+
+def _ratios(point: Point, link: Link) -> dict[Algorithm, float]:
+    """Measured seconds / each model's."""
+    models: list[Algorithm] = [algorithm for collective, algorithm in MODELS if collective == point.collective]
+    found: dict[Algorithm, float] = {algorithm: point.model_s(algorithm, link) for algorithm in models}
+    return {algorithm: point.timing.seconds / seconds for algorithm, seconds in found.items() if seconds > 0}
+
+
+def _time(timing: Timing) -> tuple[str, str]:
+    return f"{timing.seconds * 1e6:,.1f} us", f"{timing.spread:.1%}"
+
+
+def _as_json(found: Measured) -> dict[str, object]:
+    links = {"intra": (found.intra, found.rates.intra), "inter": (found.inter, found.rates.inter)}
+    return {
+        "rates": found.rates.model_dump(),
+        "seconds": found.seconds,
+        "matmuls": [asdict(one) for one in found.matmuls],
+        "memory": asdict(found.memory),
+        "collectives": {
+            name: [
+                asdict(point) | {"bus_bytes_per_s": point.bus_bytes_per_s, "measured_by_model": _ratios(point, link)}
+                for point in points
+            ]
+            for name, (points, link) in links.items()
+        },
+    }
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Progress]:
+    """A bar on standard error where that is a terminal; only the first rank shows one."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task("")
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield tell
+
+
+if __name__ == "__main__":
+    bench()

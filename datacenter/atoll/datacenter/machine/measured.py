@@ -1,0 +1,188 @@
+"""Measures a whole machine: compute, memory, and the links within and between nodes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from atoll.datacenter.machine.collectives import Point, fit_link, measure_collective, sizes
+from atoll.datacenter.machine.compute import (
+    FORMATS,
+    MatmulRate,
+    MemoryRate,
+    device_memory_bytes,
+    device_name,
+    measure_matmul,
+    measure_memory,
+)
+from atoll.datacenter.machine.cost import COLLECTIVES
+from atoll.datacenter.machine.rates import Link, MachineRates, MatmulRates
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from atoll.datacenter.mesh import World
+
+MIB = 1 << 20
+Progress = Callable[[str, int, int], None]
+"""Told what is measured next, how much is done, and of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        collective_bytes: the largest buffer.
+        matmul_sizes: rows of the matrices.
+        memory_bytes: what is copied.
+    """
+
+    collective_bytes: int
+    matmul_sizes: tuple[int, ...]
+    memory_bytes: int
+
+
+SMOKE = Extent(64 * 1024, (128,), MIB)
+ON_CPU = Extent(16 * MIB, (512, 1024), 256 * MIB)
+ON_GPU = Extent(1024 * MIB, (4096, 8192, 16_384), 4096 * MIB)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Attributes:
+        rates: for the planner.
+        matmuls: by format and size.
+        memory: of the copy.
+        intra: collectives within a node; none with one rank to a node.
+        inter: collectives between nodes, one rank of each; none on one node.
+        seconds: that it took.
+    """
+
+    rates: MachineRates
+    matmuls: tuple[MatmulRate, ...]
+    memory: MemoryRate
+    intra: tuple[Point, ...]
+    inter: tuple[Point, ...]
+    seconds: float
+
+
+@dataclass
+class _Count:
+    progress: Progress
+    total: int
+    done: int = field(default=0)
+
+    def next(self, what: str) -> None:
+        self.progress(what, self.done, self.total)
+        self.done += 1
+
+
+def measure_machine(world: World, extent: Extent, progress: Progress, *, inter: Link | None = None) -> Measured:
+    """Measure; collective: every rank of the world must call.
+
+    Args:
+        world: whose ranks are measured. Those of a node must follow each other, as torchrun numbers them.
+        extent: how much.
+        progress: is told of each piece.
+        inter: what to put in the rates for the links between nodes if there is one node only.
+    """
+    began = time.monotonic()
+    local = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
+    nodes = world.size // local
+    wanted = list(sizes(extent.collective_bytes))
+    links = (local > 1) + (nodes > 1)
+    count = _Count(progress, len(FORMATS) * len(extent.matmul_sizes) + 1 + links * len(COLLECTIVES) * len(wanted))
+    matmuls = tuple(_matmuls(world.device, extent.matmul_sizes, count))
+    count.next("memory")
+    memory = measure_memory(world.device, extent.memory_bytes)
+    inside = tuple(_collectives(_nodes_group(world, local), world.device, wanted, count)) if local > 1 else ()
+    across = tuple(_collectives(_peers_group(world, local), world.device, wanted, count)) if nodes > 1 else ()
+    within, between, said = _links(fit_link(inside), fit_link(across), inter)
+    rates = MachineRates(
+        name=device_name(world.device),
+        source=f"measured by atoll silo bench on {time.strftime('%Y-%m-%d', time.gmtime())}: {world.size} ranks on "
+        f"{nodes} nodes, {dist.get_backend()}, torch {torch.__version__}, {platform.platform(terse=True)}; {said}",
+        matmul_flops_per_s=_best(matmuls),
+        memory_bytes_per_s=memory.bytes_per_s,
+        memory_bytes=device_memory_bytes(world.device, local),
+        ranks_per_node=local,
+        intra=within,
+        inter=between,
+    )
+    return Measured(rates, matmuls, memory, inside, across, time.monotonic() - began)
+
+
+def _matmuls(device: torch.device, wanted: Sequence[int], count: _Count) -> Iterator[MatmulRate]:
+    for number_format in FORMATS:
+        for size in wanted:
+            count.next(f"matrix products, {number_format}, {size}")
+            found = measure_matmul(device, number_format, size)
+            if found is not None:
+                yield found
+
+
+def _collectives(
+    group: ProcessGroup | None, device: torch.device, wanted: Sequence[int], count: _Count
+) -> Iterator[Point]:
+    for collective in COLLECTIVES:
+        for size in wanted:
+            count.next(f"{collective}, {size / 1024:,.0f} KiB")
+            yield measure_collective(collective, size, device, group)
+
+
+def _nodes_group(world: World, local: int) -> ProcessGroup | None:
+    """The ranks of this rank's node; None, all, if there is no other."""
+    if local == world.size:
+        return None
+    return _mine(world.rank, [list(range(first, first + local)) for first in range(0, world.size, local)])
+
+
+def _peers_group(world: World, local: int) -> ProcessGroup | None:
+    """The ranks that have this rank's place on their nodes."""
+    return _mine(world.rank, [list(range(place, world.size, local)) for place in range(local)])
+
+
+def _mine(rank: int, groups: Sequence[list[int]]) -> ProcessGroup | None:
+    """The group with this rank; every rank must make all of them."""
+    mine = None
+    for ranks in groups:
+        made = dist.new_group(ranks)
+        if rank in ranks and isinstance(made, dist.ProcessGroup):
+            mine = made
+    return mine
+
+
+def _links(within: Link | None, between: Link | None, given: Link | None) -> tuple[Link, Link, str]:
+    """Links for the rates, with what is to be said of those that were not measured."""
+    inter = between or given
+    intra = within or inter
+    if intra is None:
+        nothing = Link(alpha_s=0.0, bytes_per_s=1.0)
+        return nothing, nothing, "one rank: links not measured, 1 B/s stands for them"
+    if between is not None:
+        return (
+            intra,
+            between,
+            "links fitted to rings" if within else "one rank to a node: links within as those between",
+        )
+    if given is not None:
+        return intra, given, "links between nodes as given, not measured"
+    return intra, inter or intra, "one node: links between nodes not measured, taken to be as those within"
+
+
+def _best(matmuls: Sequence[MatmulRate]) -> MatmulRates:
+    """Each format's fastest size."""
+    best: dict[str, float] = {}
+    for found in matmuls:
+        best[found.number_format] = max(found.flops_per_s, best.get(found.number_format, 0.0))
+    return MatmulRates(**best)
