@@ -10,6 +10,7 @@ SEEDS = 2
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-fault", action="store_true", help="play each fault of a disk, not one of each kind")
+    parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
     parser.addoption(
         "--seeds",
         type=int,
@@ -20,10 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Faults of a kind that is played anyway are left out unless all are asked for."""
-    if config.getoption("every_fault"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("every_fault")]
+    """Faults and layouts of a kind that is played anyway are left out unless all are asked for."""
+    unasked = [name for name in ("every_fault", "every_layout") if not config.getoption(name)]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

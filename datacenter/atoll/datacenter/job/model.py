@@ -30,14 +30,15 @@ class MoeSection(Section):
         float | None,
         Field(
             gt=0,
-            description="An expert takes at most this times its even share of a rank's tokens; the rest skip it "
-            "(Fedus et al. 2021, section 2.2). Without it no token is dropped.",
+            description="An expert takes at most this times its even share of a sequence's tokens; the rest skip it "
+            "(Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
         ),
     ] = None
     balance: Annotated[
         Literal["loss", "bias", "none"],
         Field(
-            description="What keeps experts evenly loaded. `loss`: an auxiliary loss (Fedus et al. 2021). `bias`: a "
+            description="What keeps experts evenly loaded. `loss`: an auxiliary loss over each sequence (Fedus et al. "
+            "2021, DeepSeek-AI 2024). `bias`: a "
             "bias on the routing scores that follows the load (Wang et al. 2024)."
         ),
     ] = "loss"

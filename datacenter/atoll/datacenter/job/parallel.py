@@ -98,6 +98,18 @@ class TensorParallelSection(Section):
     loss: Annotated[bool, Field(description="The loss is worked out from logits cut along the vocabulary.")] = True
 
 
+class ContextParallelSection(Section):
+    """Context parallel."""
+
+    method: Annotated[
+        Literal["ulysses", "ring"],
+        Field(
+            description="`ulysses` deals out heads (Jacobs et al. 2023): `cp * tp` must divide them. `ring` sends keys "
+            "and values round (Liu et al. 2023)."
+        ),
+    ] = "ulysses"
+
+
 class PipelineSection(Section):
     """Pipeline parallel."""
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.job.operation import CheckpointSection, FaultsSection, MetricsSection
 from atoll.datacenter.job.parallel import (
+    ContextParallelSection,
     DataParallelSection,
     MemorySection,
     MeshSection,
@@ -51,6 +52,7 @@ class SiloJob(Section):
     mesh: MeshSection = Field(default_factory=MeshSection)
     data_parallel: DataParallelSection = Field(default_factory=DataParallelSection)
     tensor_parallel: TensorParallelSection = Field(default_factory=TensorParallelSection)
+    context_parallel: ContextParallelSection = Field(default_factory=ContextParallelSection)
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -52,9 +53,10 @@ def check_tensor_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     sizes = {
         "model.heads": job.model.heads,
         "model.kv_heads": job.model.kv_heads,
-        "model.ffn_dim": job.model.ffn_dim,
         "model.vocab": job.model.vocab,
     }
+    if job.model.moe is None:
+        sizes["model.ffn_dim"] = job.model.ffn_dim
     for key, size in sizes.items():
         if size % dims.tp:
             yield f"mesh.tp = {dims.tp} does not divide {key} = {size}"
@@ -87,4 +89,10 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         )
 
 
-CHECKS: tuple[Check, ...] = (check_batch, check_tensor_parallel, check_data_parallel)
+CHECKS: tuple[Check, ...] = (
+    check_batch,
+    check_tensor_parallel,
+    check_data_parallel,
+    check_context_parallel,
+    check_experts,
+)

@@ -1,8 +1,7 @@
 """A Llama-style transformer (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, grouped queries.
 
 Written to be cut: blocks stand in a ``ModuleDict`` by number, so that a pipeline stage keeps a subset under the same
-names; embedding, norm and output may be missing; nothing is kept in buffers, so that a model made on the meta device
-needs only its parameters filled.
+names; embedding, norm and output may be missing. The feed-forward part is dense, or a mixture of experts.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from atoll.datacenter.models.moe import MoeFeedForward
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,13 +109,20 @@ class Block(nn.Module):
         self.attention_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
         self.attention = Attention(model)
         self.ffn_norm = nn.RMSNorm(model.dim, eps=model.norm_epsilon)
-        self.feed_forward = FeedForward(model.dim, model.ffn_dim)
+        self.feed_forward = _feed_forward(model)
 
     def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
         """``[batch, sequence, dim]`` to the same."""
         hidden = hidden + self.attention(self.attention_norm(hidden), angles)
         fed: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
         return fed
+
+
+def _feed_forward(model: ModelSection) -> nn.Module:
+    if model.moe is None:
+        return FeedForward(model.dim, model.ffn_dim)
+    width = model.moe.shared_experts * model.moe.expert_dim
+    return MoeFeedForward(model.dim, model.moe, FeedForward(model.dim, width) if width else None)
 
 
 class Llama(nn.Module):

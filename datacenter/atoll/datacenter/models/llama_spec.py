@@ -27,10 +27,8 @@ _CUTS: dict[str, Cut] = {
     "attention.wv": "column",
     "attention.wo": "row",
     "ffn_norm": "norm",
-    "feed_forward.w1": "column",
-    "feed_forward.w3": "column",
-    "feed_forward.w2": "row",
 }
+_FEED_FORWARD: dict[str, Cut] = {"w1": "column", "w3": "column", "w2": "row"}
 
 
 def llama_spec(model: ModelSection) -> ModelSpec:
@@ -40,8 +38,8 @@ def llama_spec(model: ModelSection) -> ModelSpec:
     def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
         """Normal with 0.02, projections into the residual stream by sqrt(2 layers) less (Radford et al. 2019, 2.3)."""
         if len(shape) == 1:
-            return Constant(1.0)
-        return Normal(residual_std if name.endswith(("wo.weight", "w2.weight")) else _STD)
+            return Constant(0.0 if name.endswith("bias") else 1.0)
+        return Normal(residual_std if name.endswith(("wo.weight", "w2.weight", "w2")) else _STD)
 
     return ModelSpec(
         build=lambda: Llama(model),
@@ -50,11 +48,20 @@ def llama_spec(model: ModelSection) -> ModelSpec:
         first=("tok_embeddings",),
         last=("norm", "output"),
         loss=token_loss,
-        tensor=_CUTS,
+        tensor=_CUTS | _feed_forward_cuts(model),
         entries={"attention": 2, "feed_forward": 1},
         tied=(("tok_embeddings.weight", "output.weight"),) if model.tied_embeddings else (),
+        attention="attention.core",
         foreign=partial(llama_names, model),
     )
+
+
+def _feed_forward_cuts(model: ModelSection) -> dict[str, Cut]:
+    """Of the dense part, or of the experts that every token passes; routed ones are cut by ``parallel.expert``."""
+    if model.moe is not None and not model.moe.shared_experts:
+        return {}
+    prefix = "feed_forward" if model.moe is None else "feed_forward.shared"
+    return {f"{prefix}.{name}": cut for name, cut in _FEED_FORWARD.items()}
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class ModelSpec:
 
     Attributes:
         build: makes the whole module; called on the meta device, must draw no random numbers that matter.
-        initial: how each parameter is filled.
+        initial: how each parameter and each buffer is filled.
         blocks: name of the ``ModuleDict`` or ``ModuleList`` of repeated blocks: the units of sharding, checkpointing,
             compilation and pipeline stages; its keys are "0", "1", …
         first: names of modules that stand before the blocks, in the first pipeline stage.
@@ -53,6 +53,10 @@ class ModelSpec:
             hold the column-cut matrices) → how many inputs they take.
         loss: sum of losses over a batch: ``(outputs, labels) -> Tensor`` of no dims; labels of -100 do not count.
         tied: pairs of parameter names that are one parameter.
+        attention: module of a block that mixes positions, for context parallel to put another in its place: called with
+            query, key and value ``[batch, sequence, heads, head_dim]``, causal. The whole model then takes positions
+            from its attribute ``positions``, see ``models.llama``. None: its sequence cannot be cut. Experts need not
+            be named: ``models.moe.RoutedExperts`` are found by their class.
         trained: which parameters, by name, are trained; None: all.
         foreign: where parameters lie in a Hugging Face checkpoint; None: the model has no such form.
     """
@@ -66,5 +70,6 @@ class ModelSpec:
     tensor: Mapping[str, Cut] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
     tied: tuple[tuple[str, str], ...] = ()
+    attention: str | None = None
     trained: Callable[[str], bool] | None = None
     foreign: Foreign | None = None

@@ -2,7 +2,8 @@
 
 ::
 
-    pipeline stages → tensor parallel → activation checkpointing → compilation of each block → data parallel
+    pipeline stages → tensor parallel → expert and context parallel → activation checkpointing
+        → compilation of each block → data parallel
 
 Everything up to here happens on the meta device; then memory is taken for what this rank holds, and filled.
 """
@@ -17,12 +18,14 @@ from torch import nn
 from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.activation import checkpoint_blocks
 from atoll.datacenter.parallel.compile import compile_blocks
+from atoll.datacenter.parallel.context import cut_sequences
 from atoll.datacenter.parallel.data import shard, wrap_ddp
+from atoll.datacenter.parallel.expert import cut_experts
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.split import build_stage, count_blocks
-from atoll.datacenter.parallel.tensor import cut_tensors, tie
+from atoll.datacenter.parallel.tensor import between_blocks, cut_tensors, tie
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -78,6 +81,8 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
     blocks = getattr(module, spec.blocks)
     if meshes.dims.tp > 1:
         cut_tensors(module, spec, meshes.dense["tp"], job.tensor_parallel)
+    cut_experts(module, meshes, between_blocks(job.tensor_parallel))
+    cut_sequences(module, spec, job, meshes)
     _freeze(module, spec)
     checkpoint_blocks(blocks, job.memory)
     if job.memory.compile:

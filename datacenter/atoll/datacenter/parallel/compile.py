@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch._functorch import config as functorch_config
+
+from atoll.datacenter.models.moe import routed_of
 
 if TYPE_CHECKING:
     from atoll.datacenter.models.spec import ModelSpec
 
 
 def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) -> None:
-    """Compile each block that is here, in place.
+    """Compile each block that is here, in place; of one with experts what comes before and after these.
 
     What the first modules give may still be on its way when it comes out of a collective (tensor parallel); the
     compiler would wait for it in a way that autograd does not see, and their gradient would be exactly 0 without a
@@ -27,7 +30,10 @@ def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) 
     if backward_twice:
         functorch_config.donated_buffer = False
     for block in getattr(module, spec.blocks).values():
-        block.compile(fullgraph=True)
+        experts = [routed for _, routed in routed_of(block)]
+        for routed in experts:  # how many rows an expert gets is known only when it runs
+            routed.forward = torch.compiler.disable(routed.forward)  # type: ignore[method-assign,no-untyped-call]  # of this one alone; torch leaves it untyped
+        block.compile(fullgraph=not experts)
     for name in spec.first:
         if getattr(module, name.partition(".")[0], None) is not None:
             module.get_submodule(name).register_forward_hook(_arrived)

@@ -23,6 +23,8 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.datacenter.models.moe import routed_of
+from atoll.datacenter.parallel.expert import width_shards
 from atoll.datacenter.parallel.sum_hook import sum_hook
 
 if TYPE_CHECKING:
@@ -44,12 +46,28 @@ def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> N
     settings = _settings(meshes, job)
     stage3 = job.data_parallel.method == "zero3"
     for block in getattr(module, spec.blocks).values():
+        _shard_experts(block, meshes, job, reshard=stage3)
         _apply(block, job, settings, reshard=stage3)
     _apply(module, job, settings, reshard=False)
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(enable=True)
+
+
+def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: bool) -> None:
+    """Experts that are dealt out have replicas on fewer ranks than the rest has."""
+    if meshes.sparse is None:
+        return
+    mesh = meshes.sparse["dp_replicate", "efsdp"] if meshes.dims.dp_replicate > 1 else meshes.sparse["efsdp"]
+    settings = {**_settings(meshes, job), "mesh": mesh}
+    for _, routed in routed_of(block):
+        fully_shard(
+            routed.experts,
+            reshard_after_forward=reshard,
+            shard_placement_fn=width_shards(routed.experts),
+            **settings,
+        )
 
 
 def _apply(module: nn.Module, job: SiloJob, settings: dict[str, Any], *, reshard: bool) -> None:

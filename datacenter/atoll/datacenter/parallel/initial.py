@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ _BLOCK_ELEMENTS = 1 << 20
 
 @torch.no_grad()
 def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = ()) -> None:
-    """Fill parameters in place.
+    """Fill parameters and buffers in place.
 
     Memory: one block of float32 (4 MiB, or one row) beside the parameters.
 
@@ -31,7 +32,7 @@ def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = 
         seed: the job's.
         but: names of those to leave as they are.
     """
-    for name, parameter in module.named_parameters():
+    for name, parameter in chain(module.named_parameters(), module.named_buffers()):
         if name in but:
             continue
         local, offsets = held(parameter)

@@ -45,7 +45,7 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
         mesh: of the one axis ``tp``.
         section: whether activations and loss are cut too.
     """
-    between: Placement = Shard(_SEQUENCE_DIM) if section.sequence else Replicate()
+    between = between_blocks(section)
     blocks = getattr(module, spec.blocks)
     inside = {name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)}
     outside = {name: cut for name, cut in spec.tensor.items() if name not in inside and _has(module, name)}
@@ -58,6 +58,11 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
     for block in blocks.values():
         parallelize_module(block, mesh, plan)
     tie(module, spec)
+
+
+def between_blocks(section: TensorParallelSection) -> Placement:
+    """How hidden states lie over ``tp`` between blocks."""
+    return Shard(_SEQUENCE_DIM) if section.sequence else Replicate()
 
 
 def tie(module: nn.Module, spec: ModelSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
+from atoll.datacenter.parallel.context import cut_batches
+from atoll.datacenter.train.experts import busiest, settle_experts
 from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ class Outcome:
         tokens: counted in the global batch.
         lr: learning rate.
         skipped: whether a gradient that was not finite made the loss scale fall instead (float16).
+        expert_load: tokens of the busiest expert / of the mean expert, at worst over layers; None without experts.
     """
 
     loss: float
@@ -40,11 +44,17 @@ class Outcome:
     tokens: int
     lr: float
     skipped: bool
+    expert_load: float | None = None
 
 
 @dataclass
 class Step:
-    """Makes steps. Collective: every rank calls it with its own micro-batches."""
+    """Makes steps. Collective: every rank calls it with its own micro-batches.
+
+    Attributes:
+        expert_loads: of the last step, int64 ``[experts]`` by name of the layer: how many of the global batch's choices
+            each expert got; this rank's stages' alone.
+    """
 
     passes: Passes
     optimiser: torch.optim.Optimizer
@@ -52,23 +62,28 @@ class Step:
     meshes: Meshes
     scale: LossScale
     device: torch.device
+    expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, number: int, batches: Sequence[MicroBatch]) -> Outcome:
         """Make one step.
 
         Args:
             number: from 0; chooses the learning rate.
-            batches: this rank's micro-batches.
+            batches: this rank's micro-batches, of whole sequences.
 
         Raises:
             TrainingError: if no token of the batch counts, or loss or gradient are not finite (float16: the step is
                 skipped).
         """
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
+        batches = cut_batches(batches, self.job, self.meshes)
         tokens = self._counted(batches)
         if not tokens:
             raise TrainingError(f"step {number}: no label of the global batch counts (all are {IGNORED_LABEL})")
+        divide_extra_losses(self.passes.parts, tokens / self.scale.scale, self.device)
         loss = self._summed(self.passes(batches, tokens / self.scale.scale))
+        self.expert_loads = settle_experts(self.passes.parts, self.meshes, self.device)
+        load = busiest(self.expert_loads, self.meshes, self.device)
         norm = gradient_norm(self._parameters(), self._stages())
         loss_value, norm_value = (torch.stack((loss, norm.to(loss.device))) / self.scale.scale).tolist()
         finite = norm_value < float("inf")
@@ -81,7 +96,7 @@ class Step:
             self._update(lr, norm)
         self.optimiser.zero_grad(set_to_none=True)
         self.scale.update(finite=finite)
-        return Outcome(loss_value, norm_value, tokens, lr, skipped=not finite)
+        return Outcome(loss_value, norm_value, tokens, lr, skipped=not finite, expert_load=load)
 
     def _counted(self, batches: Sequence[MicroBatch]) -> int:
         counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)

@@ -128,6 +128,7 @@ class Trainer:
                 data_wait_s=interval.data_wait_s,
                 peak_memory_bytes=interval.peak_memory_bytes,
                 loss_scale=scale.scale if scale.dynamic else None,
+                expert_load=outcome.expert_load,
             )
         )
 

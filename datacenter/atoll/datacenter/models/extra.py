@@ -1,0 +1,53 @@
+"""Losses that a part of a model adds by itself, beside the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class ExtraLoss(nn.Module):
+    """Adds a loss to what is trained: it hands hidden states on as they are, and in the backward pass the loss has its.
+
+    So the loss need not find its way to the last stage of a pipeline (as ``MoEAuxLossAutoScaler`` of Megatron-LM). It
+    is a sum over the sequences at hand, as the model's own is, and is divided by the same number, the counted tokens of
+    the global batch. What a step tells as its loss does not contain it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share: Tensor | None = None
+
+    def forward(self, hidden: Tensor, loss: Tensor) -> Tensor:
+        """``hidden``, whose gradient must be asked for.
+
+        Args:
+            hidden: anything that the model's outputs depend on.
+            loss: scalar.
+        """
+        scaled = loss if self.share is None else loss * self.share
+        injected: Tensor = _Injected.apply(hidden, scaled)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return injected
+
+
+def divide_extra_losses(parts: Iterable[nn.Module], divisor: float, device: torch.device) -> None:
+    """Let the extra losses of a step be divided by this; before its passes."""
+    share = torch.full((), 1.0 / divisor, device=device)
+    for part in parts:
+        for module in part.modules():
+            if isinstance(module, ExtraLoss):
+                module.share = share
+
+
+class _Injected(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, hidden: Tensor, _loss: Tensor) -> Tensor:
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (gradient,) = gradients
+        return gradient, torch.ones((), device=gradient.device)

@@ -1,0 +1,280 @@
+"""Mixture of experts (Shazeer et al. 2017): each token passes the few experts that a router chooses for it.
+
+Everything is worked out for each sequence by itself, so that neither micro-batches nor layouts change a result:
+
+* An expert's capacity holds for one sequence, the *group* of Lepikhin et al. 2020 (section 2.2). First all tokens'
+  first choices take their places, in order of position, then all second choices, and so on; who finds no place skips
+  that expert (its weight is not spread over the others).
+* The auxiliary loss of Fedus et al. 2021 (equations 4 to 6) is taken for each sequence (DeepSeek-AI 2024,
+  *DeepSeek-V3*, equations 17 to 20) and weighted with the sequence's length. Over a batch as a whole it would be a
+  product of two means over that batch, and change with the micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial
+from torch.nn import functional
+
+from atoll.datacenter.models.extra import ExtraLoss
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import MoeSection
+
+_ALIGNMENT_BYTES = 16
+"""Rows of what ``grouped_mm`` multiplies begin at multiples of it."""
+
+
+class Mixing(Protocol):
+    """Lets experts, wherever they are, work on rows."""
+
+    def __call__(self, rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
+        """The rows' results, in their order.
+
+        Args:
+            rows: ``[rows, dim]``, in order of their experts.
+            counts: int64 ``[experts]``: how many rows each expert of the model gets.
+            experts: those that this rank has.
+        """
+        ...
+
+
+class SequenceCounts(Protocol):
+    """Adds counts up along sequences that may be cut over ranks.
+
+    Attributes:
+        pieces: stretches of a sequence, of equal length, that this rank has.
+    """
+
+    @property
+    def pieces(self) -> int:
+        """See above."""
+        ...
+
+    def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """What comes before each piece, and the sum over the whole sequence.
+
+        Args:
+            counts: int64 ``[pieces, ...]``: of this rank's pieces.
+
+        Returns:
+            int64 ``[pieces, ...]`` and ``[...]``.
+        """
+        ...
+
+
+class WholeSequence:
+    """Sequences that are not cut."""
+
+    pieces = 1
+
+    def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``SequenceCounts``."""
+        return torch.zeros_like(counts), counts[0]
+
+
+class Experts(nn.Module):
+    """SwiGLU experts (Shazeer 2020), their matrices stacked: float ``[experts, outputs, inputs]``."""
+
+    def __init__(self, experts: int, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.w1 = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.w2 = nn.Parameter(torch.empty(experts, dim, hidden))
+        self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
+
+    def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Each expert's feed-forward part.
+
+        Args:
+            rows: ``[rows, dim]``, in order of their experts.
+            counts: int64 ``[experts]``, with the sum ``rows``.
+        """
+        w1, w2, w3 = (_local(weight).to(rows.dtype) for weight in (self.w1, self.w2, self.w3))
+        mixed = functional.silu(grouped_product(rows, w1, counts)) * grouped_product(rows, w3, counts)
+        return grouped_product(mixed, w2, counts)
+
+
+def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+    """Each group of rows times the transpose of its own matrix: one ``grouped_mm``, where its sizes allow it.
+
+    Args:
+        rows: ``[rows, inputs]``, group after group.
+        weights: ``[groups, outputs, inputs]``.
+        counts: int64 ``[groups]``, with the sum ``rows``.
+    """
+    sizes = (size * rows.element_size() % _ALIGNMENT_BYTES for size in weights.shape[1:])
+    if not rows.shape[0] or any(sizes):
+        return product_by_group(rows, weights, counts)
+    ends = counts.cumsum(0).to(torch.int32)
+    product = functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+    kept: Tensor = _Contiguous.apply(product)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return kept
+
+
+def product_by_group(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+    """As ``grouped_product``, one product after the other."""
+    groups = rows.split(counts.tolist())  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return torch.cat([group @ weight.t() for group, weight in zip(groups, weights, strict=True)])
+
+
+class _Contiguous(torch.autograd.Function):
+    """``grouped_mm`` takes no gradient that is expanded (strides of 0), such as that of a plain sum."""
+
+    @staticmethod
+    def forward(_ctx: Any, product: Tensor) -> Tensor:
+        return product.view_as(product)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].contiguous()
+
+
+class RoutedExperts(nn.Module):
+    """Router and experts; your own models may use it too: ranks find it by its class, and cut it.
+
+    Under tensor parallel, which cuts each expert's hidden dim, this gives a part of a sum.
+
+    Attributes:
+        router: scores, float32 whatever the format of the rest.
+        experts: those of this rank.
+        bias: float32 ``[experts]``, added to the scores for the choice alone (Wang et al. 2024); None unless
+            ``balance = "bias"``. The same on every rank, kept in checkpoints.
+        load: int64 ``[experts]``: choices of this rank's tokens since the step began, dropped ones too.
+        mixing: how rows reach their experts; replaced by expert parallel.
+        sequence: how counts add up along a sequence; replaced by context parallel.
+        copies: ranks that route the same tokens (tensor parallel).
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, dim: int, section: MoeSection) -> None:
+        super().__init__()
+        self.section = section
+        self.router = nn.Linear(dim, section.experts, bias=False)
+        self.experts = Experts(section.experts, dim, section.expert_dim)
+        self.register_buffer("bias", torch.zeros(section.experts) if section.balance == "bias" else None)
+        self.extra_loss = ExtraLoss()
+        self.load: Tensor | None = None
+        self.mixing: Mixing = _here
+        self.sequence: SequenceCounts = WholeSequence()
+        self.copies = 1
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[batch, sequence, dim]`` to the same."""
+        scores = self._scores(hidden)
+        chosen = (scores if self.bias is None else scores + self.bias).topk(self.section.top_k).indices
+        weights = scores.gather(-1, chosen)
+        if self.section.top_k > 1:  # of a single choice the score itself must stay, or the router would learn nothing
+            weights = weights / weights.sum(-1, keepdim=True)
+        counts = self._count(chosen)
+        before, total = self.sequence(counts)
+        self._remember(counts)
+        kept = None if self.section.capacity_factor is None else self._places(chosen, before, total)
+        mixed = self._mix(hidden, chosen, weights, kept)
+        if self.section.balance == "loss" and torch.is_grad_enabled():
+            mixed = self.extra_loss(mixed, self._balance_loss(scores, total.sum(1)))
+        return mixed
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """Softmax over experts, ``[batch, sequence, experts]``."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = functional.linear(hidden.float(), _local(self.router.weight, summed=True).float())
+            return logits.softmax(-1)
+
+    def _count(self, chosen: Tensor) -> Tensor:
+        """Choices, int64 ``[pieces, batch, top_k, experts]``."""
+        pieces = self.sequence.pieces
+        batch, _, choices = chosen.shape
+        found = chosen.new_zeros(pieces, batch, choices, self.section.experts)
+        index = chosen.view(batch, pieces, -1, choices).permute(1, 0, 3, 2)
+        return found.scatter_add_(-1, index, torch.ones_like(index))
+
+    def _remember(self, counts: Tensor) -> None:
+        """Add to the load, but not when the backward pass works a forward pass out again."""
+        again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  # as torch.utils.checkpoint asks
+        if torch.is_grad_enabled() and not again:
+            load = counts.sum((0, 1, 2))
+            self.load = load if self.load is None else self.load + load
+
+    def _places(self, chosen: Tensor, before: Tensor, total: Tensor) -> Tensor:
+        """Which choices find a place, bool as ``chosen``.
+
+        Args:
+            chosen: int64 ``[batch, sequence, top_k]``.
+            before: int64 ``[pieces, batch, top_k, experts]``: choices of the pieces before, by number of the choice.
+            total: int64 ``[batch, top_k, experts]``: choices of the whole sequence.
+        """
+        pieces, experts = self.sequence.pieces, self.section.experts
+        batch, sequence, choices = chosen.shape
+        hot = functional.one_hot(chosen.view(batch, pieces, -1, choices), experts)
+        better = total.cumsum(1) - total  # earlier choices of the whole sequence go first
+        ahead = hot.cumsum(2) - hot + (before + better).transpose(0, 1)[:, :, None]
+        place = (ahead * hot).sum(-1).view(batch, sequence, choices)
+        length = int(total[0, 0].sum())
+        return place < capacity(self.section, length)
+
+    def _mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor, kept: Tensor | None) -> Tensor:
+        """Send each token to its experts and add up what comes back, by its weights."""
+        experts, choices, dim = self.section.experts, self.section.top_k, hidden.shape[-1]
+        wanted = (chosen if kept is None else chosen.masked_fill(~kept, experts)).flatten()
+        counts = wanted.new_zeros(experts + 1).scatter_add_(0, wanted, torch.ones_like(wanted))[:experts]
+        order = wanted.argsort(stable=True)
+        if kept is not None:
+            order = order[: int(kept.sum())]
+        rows = self.mixing(hidden.reshape(-1, dim).index_select(0, order // choices), counts, self.experts)
+        mixed = rows.new_zeros(wanted.shape[0], dim).index_copy(0, order, rows).view(*chosen.shape, dim)
+        return (mixed * weights[..., None]).sum(-2).to(hidden.dtype)
+
+    def _balance_loss(self, scores: Tensor, load: Tensor) -> Tensor:
+        """This rank's part of the auxiliary loss, summed over its sequences.
+
+        Args:
+            scores: ``[batch, sequence, experts]``.
+            load: int64 ``[batch, experts]``: choices of the whole sequences; no gradient goes through it.
+        """
+        share = load / load.sum(1, keepdim=True)
+        loss = (share * scores.sum(1)).sum() * self.section.experts
+        return loss * (self.section.loss_weight / self.copies)
+
+
+class MoeFeedForward(nn.Module):
+    """Routed experts, and those that every token passes (Dai et al. 2024, section 3.2), as one wide one."""
+
+    def __init__(self, dim: int, section: MoeSection, shared: nn.Module | None) -> None:
+        super().__init__()
+        self.routed = RoutedExperts(dim, section)
+        self.shared = shared
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """``[batch, sequence, dim]`` to the same."""
+        mixed: Tensor = self.routed(hidden)
+        return mixed if self.shared is None else mixed + self.shared(hidden)
+
+
+def routed_of(module: nn.Module) -> Iterator[tuple[str, RoutedExperts]]:
+    """Every ``RoutedExperts`` in a module, by name."""
+    return ((name, part) for name, part in module.named_modules() if isinstance(part, RoutedExperts))
+
+
+def capacity(section: MoeSection, sequence: int) -> int:
+    """Places that an expert has for one sequence: its even share times the factor, rounded up."""
+    if section.capacity_factor is None:
+        return sequence
+    return min(sequence, ceil(section.capacity_factor * section.top_k * sequence / section.experts))
+
+
+def _here(rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
+    mixed: Tensor = experts(rows, counts)
+    return mixed
+
+
+def _local(weight: Tensor, *, summed: bool = False) -> Tensor:
+    """This rank's part; with ``summed`` the ranks' gradients are parts of a sum."""
+    if not isinstance(weight, DTensor):
+        return weight
+    return weight.to_local(grad_placements=[Partial()] * weight.device_mesh.ndim) if summed else weight.to_local()

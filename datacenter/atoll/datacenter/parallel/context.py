@@ -1,0 +1,158 @@
+"""Context parallel: each sequence is cut over the ranks of ``cp``; attention alone has to see all of it.
+
+=========  ==========================================================  ===========================================
+method     attention                                                   sequence is cut into
+=========  ==========================================================  ===========================================
+ulysses    each rank gets whole sequences of some heads (all-to-all),  one piece for each rank
+           then its piece of all heads again (Jacobs et al. 2023)
+ring       keys and values go round, see ``parallel.ring``             two pieces for each rank, the r-th and the
+           (Liu et al. 2023)                                           r-th last: all have the same to do (zig-zag)
+=========  ==========================================================  ===========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.models.moe import routed_of
+from atoll.datacenter.parallel.ring import RingAttention
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.train.passes import MicroBatch
+
+
+_POSITIONS = "positions"
+"""Attribute of a model that gives the positions of its part of each sequence; see ``models.llama``."""
+
+
+@dataclass(frozen=True)
+class SequenceShare:
+    """This rank's part of every sequence.
+
+    Attributes:
+        group: along ``cp``.
+        pieces: 1, or 2 for zig-zag.
+    """
+
+    group: dist.ProcessGroup
+    pieces: int
+
+    @classmethod
+    def of(cls, job: SiloJob, meshes: Meshes) -> SequenceShare:
+        """As the job says."""
+        return cls(meshes.data["cp"].get_group(), 2 if job.context_parallel.method == "ring" else 1)
+
+    def numbers(self, rank: int) -> list[int]:
+        """Which pieces a rank of the group has, of all ``pieces * ranks``, in their order."""
+        return [rank] if self.pieces == 1 else [rank, 2 * self.group.size() - 1 - rank]
+
+    def positions(self, length: int, device: torch.device) -> Tensor:
+        """Where in the whole sequence the tokens of this rank's part lie, int64 ``[length]``.
+
+        Args:
+            length: of this rank's part.
+            device: of the result.
+        """
+        piece = length // self.pieces
+        starts = torch.tensor(self.numbers(self.group.rank()), device=device) * piece
+        return (starts[:, None] + torch.arange(piece, device=device)).flatten()
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """This rank's part of ``[batch, sequence]``."""
+        positions = self.positions(whole.shape[1] // self.group.size(), whole.device)
+        return whole.index_select(1, positions)
+
+    def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``models.moe.SequenceCounts``; collective along ``cp``."""
+        ranks = self.group.size()
+        found = counts.new_empty(ranks, *counts.shape)
+        dist.all_gather_into_tensor(found, counts.contiguous(), group=self.group)
+        numbers = torch.tensor([self.numbers(rank) for rank in range(ranks)], device=counts.device)
+        ordered = torch.empty_like(found).flatten(0, 1).index_copy(0, numbers.flatten(), found.flatten(0, 1))
+        before = ordered.cumsum(0) - ordered
+        return before[numbers[self.group.rank()]], ordered.sum(0)
+
+
+class Ulysses(nn.Module):
+    """Attention over whole sequences, each rank with some of the heads (Jacobs et al. 2023, section 3.1).
+
+    Each rank sends ``batch * sequence / cp * (2 * heads + 2 * kv_heads) * head_dim * (cp - 1) / cp`` elements in the
+    forward pass, as many in the backward pass.
+    """
+
+    def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.core = core
+        self.group = group
+        self.ranks = group.size()
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """All ``[batch, sequence / cp, heads, head_dim]``."""
+        ranks = self.ranks
+        batch, sequence, _, width = query.shape
+        parts = [part.reshape(batch, sequence, ranks, -1, width) for part in (query, key, value)]
+        sizes = [part.shape[3] for part in parts]
+        sent = torch.cat(parts, dim=3).permute(2, 0, 1, 3, 4)
+        gathered = self._exchange(sent).permute(1, 0, 2, 3, 4).flatten(1, 2)
+        mixed: Tensor = self.core(*torch.split(gathered, sizes, dim=2))
+        back = mixed.reshape(batch, ranks, sequence, -1, width).permute(1, 0, 2, 3, 4)
+        return self._exchange(back).permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+    def _exchange(self, blocks: Tensor) -> Tensor:
+        """The i-th block goes to the i-th rank."""
+        received: Tensor = all_to_all_single_autograd(blocks.contiguous().flatten(), None, None, self.group)
+        return received.view(blocks.shape)
+
+
+def cut_sequences(module: nn.Module, spec: ModelSpec, job: SiloJob, meshes: Meshes) -> None:
+    """Let attention, rotary positions and experts work on a part of each sequence, in place.
+
+    Args:
+        module: a model or a stage of it.
+        spec: names the attention.
+        job: chooses the method.
+        meshes: of the world.
+
+    Raises:
+        LayoutError: if the model names no attention.
+    """
+    if meshes.dims.cp == 1:
+        return
+    if spec.attention is None:
+        raise LayoutError(f"mesh.cp = {meshes.dims.cp}, but the model's spec names no attention: set cp = 1")
+    share = SequenceShare.of(job, meshes)
+    for block in getattr(module, spec.blocks).values():
+        owner, _, name = spec.attention.rpartition(".")
+        core = block.get_submodule(spec.attention)
+        ring = job.context_parallel.method == "ring"
+        setattr(block.get_submodule(owner), name, RingAttention(share.group) if ring else Ulysses(core, share.group))
+    for _, routed in routed_of(module):
+        routed.sequence = share
+    setattr(module, _POSITIONS, share.positions)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a micro-batch."""
+
+    tokens: Tensor
+    labels: Tensor
+
+
+def cut_batches(batches: Sequence[MicroBatch], job: SiloJob, meshes: Meshes) -> Sequence[MicroBatch]:
+    """This rank's part of each sequence."""
+    if meshes.dims.cp == 1:
+        return batches
+    share = SequenceShare.of(job, meshes)
+    return [Part(share.cut(batch.tokens), share.cut(batch.labels)) for batch in batches]
