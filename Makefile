@@ -11,7 +11,7 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo test test-fast lint types format proto proto-check bench bench-smoke clean
+.PHONY: demo test test-fast lint types format proto proto-check bench bench-silo bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
@@ -48,8 +48,12 @@ proto-check: proto ## fail if the checked-in generated code is not what the prot
 bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
 	$(BIN)/python -m benchmarks
 
+bench-silo: $(VENV)/.dev ## benchmarks of silo training; results under benchmarks/results/silo-*.json
+	$(BIN)/python -m benchmarks.silo
+
 bench-smoke: $(VENV)/.dev
 	$(BIN)/python -m benchmarks --smoke
+	$(BIN)/python -m benchmarks.silo --smoke
 
 clean: ## remove everything that make made
 	rm -rf $(VENV) $(TOOLS)
