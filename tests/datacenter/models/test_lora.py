@@ -22,7 +22,7 @@ from atoll.datacenter.train.build import make_step
 from tests.datacenter.models.test_huggingface import reference
 from tests.datacenter.parallel.test_layouts import assert_same
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, train
+from tests.datacenter.training import Example, small, train
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0, "targets": ["wq", "wv", "wo", "w1", "w2"]}
 STEPS = 5
@@ -66,7 +66,7 @@ def states(sections: dict[str, Any]) -> dict[str, int]:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
         tokens = torch.zeros(2, 8, dtype=torch.int64)
-        step(0, [type("Example", (), {"tokens": tokens, "labels": tokens})()])
+        step(0, [Example(tokens, tokens)])
         moments = [entry["exp_avg"] for entry in step.optimiser.state.values()]
         (part,) = step.passes.parts
         assert all((value.grad is None) for value in part.parameters())

@@ -104,7 +104,10 @@ class ModelSection(Section):
     lora: Annotated[LoraSection | None, Field(description="Low-rank adapters.")] = None
     settings: Annotated[
         dict[str, bool | int | float | str],
-        Field(default_factory=dict, description="Handed to your own model's function."),
+        Field(
+            default_factory=dict,
+            description="Handed to your own model's function. Of `vision`: `image`, `patch` and `channels`.",
+        ),
         Hint(default="none"),
     ]
 

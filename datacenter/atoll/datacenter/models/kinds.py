@@ -9,9 +9,13 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.llama_spec import llama_spec
 from atoll.datacenter.models.lora import with_lora
 from atoll.datacenter.models.spec import ModelSpec
+from atoll.datacenter.models.vision import vision_spec
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
+
+
+_OURS = {"llama": llama_spec, "vision": vision_spec}
 
 
 def spec_of(model: ModelSection) -> ModelSpec:
@@ -20,7 +24,7 @@ def spec_of(model: ModelSection) -> ModelSpec:
     Raises:
         LayoutError: if there is no such kind, or the user's function cannot be imported or gives something else.
     """
-    spec = llama_spec(model) if model.kind == "llama" else _users(model)
+    spec = _OURS.get(model.kind, _users)(model)
     return spec if model.lora is None else with_lora(spec, model.lora)
 
 

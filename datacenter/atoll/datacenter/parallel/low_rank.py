@@ -28,7 +28,7 @@ class RowCut(RowwiseParallel):
     """The input dim is cut."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
-        super()._partition_linear_fn(name, module, device_mesh)
+        super()._partition_linear_fn(name, module, device_mesh)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if isinstance(module, LoraLinear):
             _place(module, "lora_a", device_mesh, Shard(1))
 

@@ -1,0 +1,72 @@
+"""The example of bringing one's own model: every layout that it claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job import load_job
+from atoll.datacenter.job.model import ModelSection
+from atoll.datacenter.models import spec_of
+from tests.datacenter.parallel.test_layouts import assert_same
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small, train
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "silo"
+SETTINGS = {"vocab": 64, "dim": 32, "hidden": 64, "layers": 2}
+STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+
+
+def own(**sections: dict[str, Any]) -> dict[str, Any]:
+    return small(model={"kind": "own_model:spec", "settings": SETTINGS}, **sections)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """One process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        found: dict[str, Any] = run_ranks(train, 1, own(), STEPS)[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sections"),
+    [
+        pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        pytest.param(2, {"mesh": {"pp": 2}}, id="pp-2"),
+    ],
+)
+def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
+    for found in run_ranks(train, ranks, own(**sections), STEPS):
+        assert_same(found, alone)
+
+
+def test_its_job_file_is_valid() -> None:
+    job = load_job(EXAMPLES / "own_model.toml")
+    assert len(spec_of(job.model).tensor) == 6
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("resnet", 'allowed are "llama", "vision" and "module:function"'),
+        ("no_such_module:spec", "its folder must be on PYTHONPATH"),
+        ("own_model:no_such_function", "cannot be imported"),
+        ("own_model:initial", "not a ModelSpec"),
+    ],
+)
+def test_a_kind_that_gives_no_spec_is_refused(kind: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind.endswith("initial"):
+        monkeypatch.setattr("own_model.initial", lambda _settings: 3)
+    with pytest.raises(LayoutError, match=said):
+        spec_of(ModelSection.model_validate({"kind": kind}))
