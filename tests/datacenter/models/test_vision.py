@@ -41,7 +41,8 @@ def train_digits(sections: dict[str, Any], steps: int) -> dict[str, Any]:
         for number in range(steps):
             first = number * total % 1500 + rank * total // ranks
             mine = slice(first, first + total // ranks)
-            pieces = zip(*(part[mine].split(job.batch.micro_batch) for part in (images, labels)), strict=True)
+            rows = job.batch.micro_batch
+            pieces = zip(torch.split(images[mine], rows), torch.split(labels[mine], rows), strict=True)
             outcomes.append(step(number, [Example(*piece) for piece in pieces]))
         (part,) = step.passes.parts
         right = part(images[1600:]).argmax(-1) == labels[1600:] if world.size == 1 else torch.zeros(1)

@@ -48,11 +48,11 @@ class LoraLinear(nn.Linear):
         self.lora_b = nn.Parameter(torch.zeros(replaced.out_features, section.rank))
         self.scale = section.alpha / section.rank
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as in nn.Linear
         """``[..., in_features]`` to ``[..., out_features]``."""
-        low = _settled(functional.linear(hidden, self.lora_a))
+        low = _settled(functional.linear(input, self.lora_a))
         added = functional.linear(low, self.lora_b) * self.scale
-        return functional.linear(hidden, self.weight, self.bias) + added
+        return functional.linear(input, self.weight, self.bias) + added
 
 
 def _settled(low: Tensor) -> Tensor:
