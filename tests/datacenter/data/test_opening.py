@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from atoll.datacenter.data import open_batches
+from atoll.datacenter.data import open_batches, open_job_batches
 from atoll.datacenter.data.stdlib import Split, split_of, stdlib_documents
 from atoll.datacenter.data.token_writer import TokenWriter
 from atoll.datacenter.data.tokenizer import ByteTokenizer
 from atoll.datacenter.errors import DataError, MissingExtraError
+from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import BatchSection, DataSection
+from atoll.settings import parse
 from tests.datacenter.data.texts import text_folder, tokenizer_json
 
 
@@ -115,3 +117,18 @@ def test_a_model_with_too_small_a_vocabulary_is_refused() -> None:
 def test_a_held_out_part_of_users_own_text_is_theirs_to_make() -> None:
     with pytest.raises(DataError, match='source = "text" has no held-out part'):
         open_batches(data('source = "text"\npath = "x"'), BATCH, 0, Path(), "held_out")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('model.kind = "vision"', 'model.kind = "vision" does not learn from data.source = "stdlib"'),
+        ('data.source = "digits"', 'model.kind = "llama" does not learn from data.source = "digits"'),
+        ("model.vocab = 100", "the data has a vocabulary of 256, the model's is 100"),
+    ],
+)
+def test_data_that_is_not_for_the_model_is_refused(text: str, says: str) -> None:
+    job = parse(f'model.layers = 1\n{text}\n[job]\nname = "a"\nsteps = 1'.encode(), SiloJob, "job.toml")
+    with pytest.raises(DataError) as caught:
+        open_job_batches(job, Path())
+    assert says in str(caught.value)

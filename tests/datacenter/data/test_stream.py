@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.datacenter.data.agreement import largest_over
 from atoll.datacenter.data.batches import Batch, Batches
 from atoll.datacenter.data.documents import Tokens
 from atoll.datacenter.data.loader import Loader
@@ -19,6 +21,7 @@ from atoll.datacenter.data.text import TextPieces, find_files
 from atoll.datacenter.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
 from atoll.datacenter.errors import DataError
 from tests.datacenter.data.texts import TEXT, text_folder, tokenizer_json
+from tests.datacenter.ranks import run_ranks
 
 SEQUENCE, ROWS, STEPS = 48, 5, 12
 
@@ -145,6 +148,25 @@ def test_the_loader_keeps_bookmarks_of_what_was_handed_out_not_of_what_was_read_
     with Loader(Batches(stream(texts, tokenizer=tokenizer)), 0, 1, depth=1) as again:
         again.load(state)
         assert rows(again.next()) == following
+
+
+def rank_that_streams(texts: Path) -> dict[str, object]:
+    """Three steps of a rank, and the state after them."""
+    group = dist.group.WORLD
+    assert group is not None
+    agree = largest_over(group, torch.device("cpu"))
+    with Loader(Batches(stream(texts)), dist.get_rank(), dist.get_world_size(), agree=agree) as loader:
+        for _ in range(3):
+            loader.next()
+        return dict(loader.state())
+
+
+def test_ranks_agree_on_where_all_lanes_are(texts: Path) -> None:
+    alone = Batches(stream(texts))
+    for _ in range(3):
+        alone.next_step().share(0, 1)
+    states = run_ranks(rank_that_streams, 2, texts)
+    assert [state["bookmarks"] for state in states] == [alone.state()["bookmarks"]] * 2
 
 
 @pytest.mark.parametrize("bookmarks", ["1,2", "1,2,3,4,x", "-2,0,0,0,0", "9" * 30 + ",0,0,0,0"])

@@ -14,10 +14,33 @@ from atoll.datacenter.data.text import PIECE_BYTES, TextPieces, find_files
 from atoll.datacenter.data.token_file import open_token_file
 from atoll.datacenter.data.tokenizer import open_tokenizer
 from atoll.datacenter.errors import DataError
+from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import BatchSection, DataSection
 
 _BYTES_PER_TOKEN = 16
 """Pieces of streaming text are so long that a sequence seldom has more than a cut or two."""
+
+
+def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batches:
+    """Batches of a job, checked against its model: ``open_batches`` with what the job says.
+
+    Args:
+        job: as parsed.
+        folder: the job file's; paths are relative to it.
+        split: what is trained on, or what is held out.
+
+    Raises:
+        DataError: naming what is missing, damaged, too little or not for this model, and what to do.
+        MissingExtraError: if a library is needed that is not installed.
+    """
+    kind, images = job.model.kind, job.data.source == "digits"
+    if (kind == "vision" and not images) or (kind == "llama" and images):
+        raise DataError(
+            f'model.kind = "{kind}" does not learn from data.source = "{job.data.source}": '
+            '"vision" takes "digits", "llama" takes "stdlib", "tokens" or "text"'
+        )
+    vocab = job.model.vocab if kind == "llama" else None
+    return open_batches(job.data, job.batch, job.job.seed, folder, split, model_vocab=vocab)
 
 
 def open_batches(

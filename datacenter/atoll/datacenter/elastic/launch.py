@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
 
 from atoll.datacenter.checkpoint import check_model
+from atoll.datacenter.data import open_job_batches
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
@@ -109,9 +110,11 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Nodes) -> None:
     Raises:
         LayoutError: if the job does not fit the largest or the smallest number of nodes.
         CheckpointError: if the newest checkpoint is of another model.
+        DataError: if the data is missing, damaged, too little or not for this model.
     """
     for count in sorted({nodes.least, nodes.most}, reverse=True):
         check_layout(job, count * nproc)
+    open_job_batches(job, folder)
     if job.checkpoint.folder is not None:
         check_model(folder / job.checkpoint.folder, spec_of(job.model))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from atoll.datacenter.checkpoint import Checkpoints, RandomState, TrainingState
-from atoll.datacenter.data import Loader, open_batches
+from atoll.datacenter.data import Loader, largest_over, open_job_batches
 from atoll.datacenter.mesh import Meshes
 from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.metrics import StepRecord
@@ -156,8 +156,10 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
     facts = facts_of(job, spec, dims, world.device)
     with ExitStack() as stack:
         pulse.enter(0, "data")
-        batches = open_batches(job.data, job.batch, job.job.seed, folder)
-        loader = stack.enter_context(Loader(batches, meshes.data["batch"].get_local_rank(), dims.batch))
+        ranks = meshes.data["batch"]
+        agree = largest_over(ranks.get_group(), world.device)
+        batches = open_job_batches(job, folder)
+        loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, agree=agree))
         pulse.enter(0, "model")
         step = make_step(job, spec, meshes, world.device)
         extras = {"random": RandomState(world.device)}
