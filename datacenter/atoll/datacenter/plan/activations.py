@@ -1,0 +1,170 @@
+"""What one micro-batch leaves on a rank between its forward and its backward pass, in bytes.
+
+The tensors are those that autograd saves in ``models.llama`` (compare Korthikanti et al. 2022, section 4.1):
+
+=====================  ==========================================================================================
+norm                   its input, and one float32 per token; unfused also its float32 copy and product
+column-cut matrices    their common input, gathered along the sequence
+attention              queries, keys, values, result (the output matrix's input too), one float32 per token and head
+row-cut matrix         products of the gate: both matrices' results, the gate, and the product
+=====================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.plan.formula import Figure, given, largest
+
+if TYPE_CHECKING:
+    from atoll.datacenter.plan.layout import Layout, Task
+
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Of one micro-batch, in bytes on one rank.
+
+    Attributes:
+        block: kept by one block.
+        working: beside what is kept, while one block's backward pass runs: what it works out again, and gradients.
+        last: kept by the last norm and the output projection.
+        logits: kept until the step's next forward pass.
+        loss: beside the logits, while the loss is worked out and its backward pass begins.
+        boundary: one hidden state, as it travels between stages.
+    """
+
+    block: Figure
+    working: Figure
+    last: Figure
+    logits: Figure
+    loss: Figure
+    boundary: Figure
+
+
+def activations_of(task: Task, layout: Layout) -> Activations:
+    """The activations of a layout; those that share the degrees that matter share the figures too."""
+    dims = layout.dims
+    return _activations(task, layout.micro_batch, dims.cp, dims.tp, dims.ep, layout.checkpointing)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Widths of hidden states on one rank, in elements.
+
+    Attributes:
+        count: tokens of one micro-batch.
+        tp: tensor-parallel ranks.
+        between: ranks over which the sequence is cut between matrices.
+    """
+
+    count: Figure
+    tp: Figure
+    between: Figure
+
+
+def tokens_of(task: Task, micro_batch: int, cp: int, tp: int) -> Tokens:
+    """The tokens that a rank sees of a micro-batch."""
+    cut = given("tp", tp)
+    count = given("micro_batch", micro_batch, "sequences") * task.sequence
+    if cp > 1:
+        count = count / given("cp", cp)
+    sequence = tp > 1 and task.job.tensor_parallel.sequence
+    return Tokens(count.called("tokens", "tokens"), cut, cut if sequence else given("uncut", 1))
+
+
+@lru_cache(maxsize=4096)
+def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkpointing: str) -> Activations:
+    tokens = tokens_of(task, micro_batch, cp, tp)
+    sizes, width = task.shape.sizes, task.width
+    hidden = (tokens.count * sizes.dim * width).called("hidden states", "bytes")
+    boundary = (hidden / tokens.between).called("hidden states between matrices", "bytes")
+    whole = _whole_block(task, tokens, hidden, ep, cp)
+    kept, again = _kept(task, tokens, hidden, boundary, whole, checkpointing)
+    fed = _fed(task, tokens)
+    working = (again + fed + 2 * hidden).called("working memory of a block", "bytes")
+    last = (boundary + hidden + _norm_extra(task, tokens)).called("last norm and output", "bytes")
+    logits, loss = _loss(task, tokens)
+    return Activations(kept, working, last, logits, loss, boundary)
+
+
+def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -> Figure:
+    """All that autograd saves of one block."""
+    sizes = task.shape.sizes
+    norms = 2 * hidden / tokens.between + 2 * _norm_extra(task, tokens)
+    mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
+    if cp > 1:
+        mixed = mixed + tokens.count * sizes.heads * sizes.head_dim * task.width / tokens.tp
+    lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
+    matrices = 2 * hidden
+    fed = 4 * _fed(task, tokens)
+    if task.job.model.moe is not None:
+        fed = fed + _routing(task, tokens, ep)
+    return (norms + matrices + mixed + lengths + fed).called("whole block", "bytes", "Korthikanti et al. 2022, 4.1")
+
+
+def _fed(task: Task, tokens: Tokens) -> Figure:
+    """One hidden layer of the feed-forward part, or of all experts that a token passes."""
+    sizes = task.shape.sizes
+    passed = sizes.ffn_dim * (sizes.top_k + sizes.shared) if task.job.model.moe else sizes.ffn_dim
+    return (tokens.count * passed * task.width / tokens.tp).called("feed-forward layer", "bytes")
+
+
+def _routing(task: Task, tokens: Tokens, ep: int) -> Figure:
+    """Copies of hidden states for each expert taken (before and after travelling), and scores."""
+    sizes = task.shape.sizes
+    copies = given("copies of a routed token", 4 if ep > 1 else 3)
+    routed = copies * tokens.count * sizes.top_k * sizes.dim * task.width / tokens.between
+    return routed + 2 * _FLOAT32 * tokens.count * sizes.experts / tokens.between
+
+
+def _norm_extra(task: Task, tokens: Tokens) -> Figure:
+    """What one RMSNorm saves beside its input."""
+    lengths = _FLOAT32 * tokens.count / tokens.between
+    if task.fused_norm:
+        return lengths
+    elements = tokens.count * task.shape.sizes.dim / tokens.between
+    copies = 1 if task.width.value == _FLOAT32 else 2  # the float32 copy is the input itself if that is float32
+    return lengths + copies * _FLOAT32 * elements - (0 if copies == 1 else 1) * elements * task.width
+
+
+def _kept(
+    task: Task, tokens: Tokens, hidden: Figure, boundary: Figure, whole: Figure, checkpointing: str
+) -> tuple[Figure, Figure]:
+    """What a block keeps, and what its backward pass holds again of the rest."""
+    nothing = Figure(0.0)
+    match checkpointing:
+        case "full":
+            return (boundary * 1).called("kept by a block", "bytes", "Chen et al. 2016: its input"), whole
+        case "selective":
+            kept = _products(task, tokens, hidden, boundary).called(
+                "kept by a block", "bytes", "Korthikanti et al. 2022, 5: results of matrix products and attention"
+            )
+            return kept, largest(whole - kept, nothing)
+        case "budget":
+            share = given("memory.budget", task.job.memory.budget)
+            kept = boundary + share * (whole - boundary)
+            return kept.called("kept by a block", "bytes"), (1 - share) * (whole - boundary)
+    return whole.called("kept by a block", "bytes"), nothing
+
+
+def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> Figure:
+    """The block's input; what its matrix products and its attention give; what reduce-scatters leave of that."""
+    sizes = task.shape.sizes
+    mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
+    lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
+    scattered = 2 * boundary if tokens.between.value > 1 else Figure(0.0)
+    return boundary + mixed + lengths + 2 * _fed(task, tokens) + 2 * hidden + scattered
+
+
+def _loss(task: Task, tokens: Tokens) -> tuple[Figure, Figure]:
+    """Logits, and float32 copies of them: log-probabilities and two gradients; loss parallel makes one more."""
+    elements, copies = tokens.count * task.shape.sizes.vocab, 3
+    if tokens.tp.value > 1 and task.job.tensor_parallel.loss:
+        elements, copies = elements / tokens.tp, 4
+    elements = elements.called("logits of a micro-batch", "elements")
+    loss = given("float32 copies", copies) * _FLOAT32 * elements
+    return (elements * task.width).called("logits", "bytes"), loss.called("loss", "bytes")

@@ -1,0 +1,136 @@
+"""Which layouts are looked at: every way to cut the job that its sizes allow, less those that others always beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.plan.bubble import SINGLE, SPLIT, V_SHAPED, problems
+from atoll.datacenter.plan.layout import METHODS, Checkpointing, Layout, Method
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.parallel import PipelineSchedule
+    from atoll.datacenter.plan.layout import Task
+
+MIN_LOCAL_SEQUENCE = 2048
+"""Context parallel does not cut sequences below this: shorter ones are better cut by other axes."""
+MAX_MICRO_BATCH = 16
+MAX_STAGES_PER_RANK = 8
+BEATEN: frozenset[PipelineSchedule] = frozenset({"gpipe", "looped_bfs"})
+"""Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; looked at only if asked for."""
+RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "selective", "full")
+"""From fastest to smallest: the first that fits is the one to take."""
+
+Wanted = Callable[[Layout], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A layout but for what is recomputed."""
+
+    dims: ParallelDims
+    method: Method
+    micro_batch: int
+    micro_batches: int
+    schedule: PipelineSchedule
+    stages_per_rank: int
+
+    def layout(self, checkpointing: Checkpointing) -> Layout:
+        """With this much recomputed."""
+        return Layout(
+            self.dims,
+            self.method,
+            self.micro_batch,
+            self.micro_batches,
+            checkpointing,
+            self.schedule,
+            self.stages_per_rank,
+        )
+
+
+def meshes(task: Task, ranks: int, ranks_per_node: int) -> Iterator[ParallelDims]:
+    """Degrees whose product is the number of ranks and that divide what they cut; tensor parallel stays in a node."""
+    for tp in _divisors(ranks):
+        if tp > ranks_per_node or not _heads_divide(task, tp):
+            continue
+        for cp in _divisors(ranks // tp):
+            if not _sequence_divides(task, tp, cp):
+                continue
+            for pp in _divisors(ranks // tp // cp):
+                if pp <= task.job.model.layers:
+                    yield from _data_axes(task, ranks // tp // cp // pp, ParallelDims(pp=pp, cp=cp, tp=tp))
+
+
+def cuts(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSchedule]) -> Iterator[Cut]:
+    """Methods, micro-batches and schedules on a mesh."""
+    share = task.job.batch.global_batch // dims.batch
+    for micro_batch in _divisors(share):
+        if micro_batch > MAX_MICRO_BATCH:
+            break
+        for method in METHODS:
+            if not _method_suits(dims, method):
+                continue
+            for schedule, stages in _pipelines(task, dims.pp, share // micro_batch, schedules):
+                yield Cut(dims, method, micro_batch, share // micro_batch, schedule, stages)
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _heads_divide(task: Task, tp: int) -> bool:
+    model = task.job.model
+    hidden = model.moe.expert_dim if model.moe else model.ffn_dim
+    return not any(size % tp for size in (model.heads, model.kv_heads, hidden, model.vocab))
+
+
+def _sequence_divides(task: Task, tp: int, cp: int) -> bool:
+    model, sequence = task.job.model, task.job.batch.sequence
+    if cp > 1 and (sequence // cp < MIN_LOCAL_SEQUENCE or model.heads % (tp * cp) or model.kv_heads % (tp * cp)):
+        return False
+    return sequence % (cp * tp) == 0
+
+
+def _data_axes(task: Task, data: int, others: ParallelDims) -> Iterator[ParallelDims]:
+    if task.job.batch.global_batch % data:
+        return
+    for shard in _divisors(data):
+        fsdp = shard * others.cp
+        for ep in _divisors(fsdp) if task.job.model.moe else [1]:
+            moe = task.job.model.moe
+            if moe is None or moe.experts % ep == 0:
+                yield ParallelDims(others.pp, data // shard, shard, others.cp, others.tp, ep)
+
+
+def _method_suits(dims: ParallelDims, method: Method) -> bool:
+    """One of several that come to the same on this mesh."""
+    if method == "ddp":
+        return dims.dp_shard == 1 and dims.cp == 1
+    if dims.fsdp == 1:
+        return False
+    return not (method == "zero2" and dims.pp > 1)  # in a pipeline gradients wait for the last micro-batch: as zero1
+
+
+def _pipelines(
+    task: Task, ranks: int, micro_batches: int, schedules: frozenset[PipelineSchedule]
+) -> Iterator[tuple[PipelineSchedule, int]]:
+    if ranks == 1:
+        yield "1f1b", 1
+        return
+    if micro_batches < ranks:
+        return
+    for schedule in sorted(schedules):
+        if schedule in SPLIT and task.job.memory.compile:
+            continue
+        for stages in _stages(schedule):
+            room = ranks * stages <= task.job.model.layers
+            if room and not any(problems(schedule, ranks, stages, micro_batches)):
+                yield schedule, stages
+
+
+def _stages(schedule: PipelineSchedule) -> range:
+    if schedule in SINGLE:
+        return range(1, 2)
+    return range(2, 3) if schedule in V_SHAPED else range(2, MAX_STAGES_PER_RANK + 1)

@@ -1,0 +1,179 @@
+"""Counts what a step does while it runs: bytes handed to collectives, and tensor memory that is alive."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+_KINDS = {
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "broadcast_": "broadcast",
+    "send": "send",
+    "recv_": "receive",
+}
+"""Operators of ``c10d`` and ``_c10d_functional`` by what they do."""
+_MOVING = {"c10d", "_c10d_functional"}
+_SHAPES_ONLY = "_propagate_tensor_meta_non_cached"
+_WHOLE_IS_RESULT = {"all_gather_into_tensor"}
+"""Functional collectives whose whole buffer is not an argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is alike about collectives: what they do, on which group."""
+
+    kind: str
+    group: str
+
+
+@dataclass
+class Counts:
+    """What was counted.
+
+    Attributes:
+        calls: number of collectives.
+        whole_bytes: of their whole buffers: what an all-gather ends with, a reduce-scatter starts with, others hold.
+        live_bytes: tensor memory that is alive now, of storages seen.
+        peak_bytes: the most there was since ``forget_peak``.
+    """
+
+    calls: Counter[Call] = field(default_factory=Counter)
+    whole_bytes: Counter[Call] = field(default_factory=Counter)
+    live_bytes: int = 0
+    peak_bytes: int = 0
+
+    def taken(self) -> Counts:
+        """A copy, as they are now."""
+        return Counts(self.calls.copy(), self.whole_bytes.copy(), self.live_bytes, self.peak_bytes)
+
+    def forget_peak(self) -> None:
+        """Start anew from what is alive now; counts of collectives too."""
+        self.peak_bytes = self.live_bytes
+        self.calls.clear()
+        self.whole_bytes.clear()
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Counts every operator that runs within; works on fake tensors as on real ones.
+
+    Attributes:
+        counts: so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.counts = Counts()
+        self._storages: dict[int, int] = {}
+        self._paused = 0
+
+    def __enter__(self) -> Counting:
+        """Count, and see storages that change size: FSDP gives gathered parameters back without an operator."""
+        resize = torch.UntypedStorage.resize_
+        counting = self
+
+        def seen(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            resized: torch.UntypedStorage = resize(storage, size)
+            counting._sized(storage._cdata, size)  # noqa: SLF001  # identity of a storage; no public name
+            return resized
+
+        self._patches = ExitStack()
+        self._patches.enter_context(patch.object(torch.UntypedStorage, "resize_", seen))
+        self._patches.enter_context(patch.object(ShardingPropagator, _SHAPES_ONLY, self._unseen()))
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
+
+    def _unseen(self) -> Callable[..., Any]:
+        """What DTensor does to learn a result's shape: on fake tensors of the whole size, which no rank ever holds."""
+        propagate = getattr(ShardingPropagator, _SHAPES_ONLY)
+
+        def unseen(*args: Any, **kwargs: Any) -> Any:
+            self._paused += 1
+            try:
+                return propagate(*args, **kwargs)
+            finally:
+                self._paused -= 1
+
+        return unseen
+
+    def __exit__(self, *raised: Any) -> None:
+        """Stop."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._patches.close()
+
+    def watch(self, tensors: Sequence[Tensor]) -> None:
+        """Count these as alive too: those made before."""
+        for tensor in tensors:
+            self._see(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+
+    def __torch_dispatch__(  # PyTorch's hook
+        self, operator: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, once for each operator that the DTensor makes of it
+        result = operator(*args, **(kwargs or {}))
+        if self._paused:
+            return result
+        namespace, _, name = operator._schema.name.partition("::")  # noqa: SLF001  # the operator's public face
+        if namespace in _MOVING and (kind := _KINDS.get(name)) is not None:
+            self._count(kind, name, args, result)
+        for leaf in tree_iter(result):
+            if isinstance(leaf, Tensor):
+                self._see(leaf)
+        return result
+
+    def _count(self, kind: str, name: str, args: tuple[Any, ...], result: Any) -> None:
+        call = Call(kind, _group_name(args))
+        tensors = [leaf for leaf in tree_iter(result if name in _WHOLE_IS_RESULT else args) if isinstance(leaf, Tensor)]
+        self.counts.calls[call] += 1
+        self.counts.whole_bytes[call] += max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata  # noqa: SLF001  # identity of a storage; no public name
+        size = storage.nbytes()
+        if key not in self._storages:
+            self._storages[key] = 0
+            weakref.finalize(storage, self._forget, key)
+        self._sized(key, size)
+
+    def _sized(self, key: int, size: int) -> None:
+        if key in self._storages:
+            self.counts.live_bytes += size - self._storages[key]
+            self._storages[key] = size
+            self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.live_bytes)
+
+    def _forget(self, key: int) -> None:
+        self.counts.live_bytes -= self._storages.pop(key, 0)
+
+
+def _group_name(args: tuple[Any, ...]) -> str:
+    for leaf in reversed(args):
+        if isinstance(leaf, str) and leaf not in {"sum", "max", "avg", "min"}:
+            return leaf
+        if isinstance(leaf, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(leaf).group_name
+            except (RuntimeError, AttributeError, TypeError):
+                continue
+    return ""

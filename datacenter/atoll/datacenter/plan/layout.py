@@ -1,0 +1,180 @@
+"""What the planner plans: a job reduced to what matters for size and time, and one way to cut it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.silo_job import SiloJob
+from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.plan.formula import Figure, given
+from atoll.datacenter.plan.shape import Shape, shape_of
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.parallel import PipelineSchedule
+
+Method = Literal["ddp", "zero1", "zero2", "zero3"]
+Checkpointing = Literal["none", "selective", "full", "budget"]
+METHODS: tuple[Method, ...] = ("ddp", "zero1", "zero2", "zero3")
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 2}
+"""Bytes of an activation by ``[precision] compute``; float8 is the format of matrix products only."""
+MASTER_BYTES = 4
+"""Parameters, gradients between steps and optimiser states stay float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What does not depend on the layout. Equal only to itself, so that figures are found again by it.
+
+    Attributes:
+        job: as written.
+        shape: of its model.
+        sequence: tokens of one sequence.
+        width: bytes of an activation, and of parameters where they are gathered.
+        reduce_width: bytes of a gradient element while it travels.
+        fused_norm: whether RMSNorm is one kernel, as on GPUs, or several operators, as on CPUs.
+    """
+
+    job: SiloJob
+    shape: Shape
+    sequence: Figure
+    width: Figure
+    reduce_width: Figure
+    fused_norm: bool
+
+    @classmethod
+    def of(cls, job: SiloJob, *, fused_norm: bool = True) -> Task:
+        """The job's.
+
+        Raises:
+            LayoutError: if its model is of a kind whose parts the planner does not know.
+        """
+        return cls(
+            job=job,
+            shape=shape_of(job.model),
+            sequence=given("sequence", job.batch.sequence, "tokens"),
+            width=given("bytes of an activation", WIDTHS[job.precision.compute]),
+            reduce_width=given("bytes of a travelling gradient", WIDTHS[job.precision.reduce]),
+            fused_norm=fused_norm,
+        )
+
+    @cached_property
+    def state_elements(self) -> int:
+        """Numbers that the optimiser keeps for each parameter."""
+        optimiser = self.job.optimiser
+        return 2 if optimiser.name == "adamw" else int(optimiser.momentum > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One way to cut a job.
+
+    Attributes:
+        dims: degrees of the mesh axes.
+        method: how data-parallel ranks share parameters, gradients and states.
+        micro_batch: sequences of one forward pass.
+        micro_batches: forward passes of one rank in a step.
+        checkpointing: what the backward pass works out again.
+        schedule: of the pipeline; without meaning if ``dims.pp`` is 1.
+        stages_per_rank: of the pipeline.
+    """
+
+    dims: ParallelDims
+    method: Method
+    micro_batch: int
+    micro_batches: int
+    checkpointing: Checkpointing
+    schedule: PipelineSchedule = "1f1b"
+    stages_per_rank: int = 1
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages of the whole model."""
+        return self.dims.pp * self.stages_per_rank
+
+    @property
+    def plain_ddp(self) -> bool:
+        """Whether PyTorch's DDP does it, which stands alone; beside other axes FSDP's machinery replicates."""
+        return self.method == "ddp" and self.dims.batch == self.dims.world_size
+
+    @property
+    def shards(self) -> int:
+        """Ranks over which parameters and states are sharded."""
+        return 1 if self.method == "ddp" else self.dims.fsdp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same shard and sum its gradient."""
+        return self.dims.loss if self.method == "ddp" else self.dims.dp_replicate
+
+    def describe(self) -> str:
+        """In one line."""
+        text = f"{self.dims.describe()}, {self.method}, {self.micro_batches} x {self.micro_batch} sequences"
+        if self.dims.pp > 1:
+            stages = f" x {self.stages_per_rank}" if self.stages_per_rank > 1 else ""
+            text += f", {self.schedule}{stages}"
+        return text if self.checkpointing == "none" else f"{text}, {self.checkpointing} recomputation"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **asdict(self.dims),
+            "method": self.method,
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+            "checkpointing": self.checkpointing,
+            "schedule": self.schedule if self.dims.pp > 1 else None,
+            "stages_per_rank": self.stages_per_rank if self.dims.pp > 1 else None,
+        }
+
+
+def layout_of(job: SiloJob, ranks: int) -> Layout:
+    """The layout that the job file asks for.
+
+    Raises:
+        LayoutError: if its degrees do not make this number of ranks, or do not share the batch evenly.
+    """
+    dims = ParallelDims.of(job.mesh, ranks)
+    per_pass = dims.batch * job.batch.micro_batch
+    if job.batch.global_batch % per_pass:
+        raise LayoutError(
+            f"batch.global_batch = {job.batch.global_batch} is not a multiple of {dims.batch} data-parallel ranks * "
+            f"micro_batch {job.batch.micro_batch} = {per_pass}"
+        )
+    return Layout(
+        dims,
+        job.data_parallel.method,
+        job.batch.micro_batch,
+        job.batch.global_batch // per_pass,
+        job.memory.checkpointing,
+        job.pipeline.schedule,
+        stages_per_rank(job.pipeline.schedule, job.pipeline.stages_per_rank),
+    )
+
+
+def stages_per_rank(schedule: PipelineSchedule, asked: int) -> int:
+    """V schedules fold two stages onto each rank, whatever is asked."""
+    return 2 if schedule in {"zbv", "dualpipev"} else asked
+
+
+def job_with(job: SiloJob, layout: Layout) -> SiloJob:
+    """The job cut this way, validated anew."""
+    said = job.model_dump(exclude_unset=True)
+    dims = layout.dims
+    said["mesh"] = asdict(dims)
+    said["batch"] = {**said.get("batch", {}), "micro_batch": layout.micro_batch}
+    parallel = {**said.get("data_parallel", {}), "method": layout.method}
+    if layout.method != "ddp":
+        for key in ("bucket_mb", "hook", "hook_rank", "hook_keep", "hook_start", "check_replicas_every"):
+            parallel.pop(key, None)
+    if layout.method not in {"zero2", "zero3"}:
+        parallel.pop("cpu_offload", None)
+    said["data_parallel"] = parallel
+    said["memory"] = {**said.get("memory", {}), "checkpointing": layout.checkpointing}
+    if layout.checkpointing != "budget":
+        said["memory"].pop("budget", None)
+    said["pipeline"] = {**said.get("pipeline", {}), "schedule": layout.schedule}
+    said["pipeline"]["stages_per_rank"] = layout.stages_per_rank
+    return SiloJob.model_validate(said)

@@ -1,0 +1,227 @@
+"""How much memory one rank needs, by part, at the fullest moment of a step.
+
+Moments, in order: ``loss`` (the last forward pass is done, the loss's gradient being worked out), ``backward`` (the
+first block's backward pass), ``gradients`` (all passes done, gradients being scattered), ``update`` (the optimiser).
+The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section 3.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.plan.activations import Activations, activations_of
+from atoll.datacenter.plan.bubble import held
+from atoll.datacenter.plan.formula import Figure, given, smallest, total
+from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.traffic import root_elements, unit_elements
+
+if TYPE_CHECKING:
+    from atoll.datacenter.plan.layout import Layout, Task
+    from atoll.datacenter.plan.stages import Share
+
+CONTEXT_BYTES = 1.5 * 2**30
+"""CUDA context, library workspaces and NCCL's channels: an assumption, no measurement; about what is seen on H100s."""
+NOTHING = Figure(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one rank at one moment.
+
+    Attributes:
+        parameters: the shard that this rank keeps.
+        gradients: shards, or whole ones where they wait for the last micro-batch.
+        states: the optimiser's.
+        activations: of micro-batches in flight, and of the block at work.
+        logits: and what the loss makes of them.
+        buffers: parameters gathered, gradients on their way.
+    """
+
+    parameters: Figure
+    gradients: Figure
+    states: Figure
+    activations: Figure
+    logits: Figure
+    buffers: Figure
+
+    def parts(self) -> dict[str, Figure]:
+        """By name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def size(self) -> float:
+        """Bytes of all parts, without the formula."""
+        held = (self.parameters, self.gradients, self.states, self.activations, self.logits, self.buffers)
+        return sum(part.value for part in held)
+
+    @property
+    def total(self) -> Figure:
+        """Of all parts."""
+        return total(list(self.parts().values())).called("memory", "bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The fullest moment.
+
+    Attributes:
+        moment: which.
+        memory: then.
+        rank: along ``pp``, which this is the memory of.
+    """
+
+    moment: str
+    memory: Memory
+    rank: int
+
+
+def peak(task: Task, layout: Layout, share: Share) -> Peak:
+    """The fullest moment of a rank's step, once the optimiser has its states."""
+    return _fullest(_moments(task, layout, share), share)
+
+
+def peak_of_passes(task: Task, layout: Layout, share: Share) -> Peak:
+    """The fullest moment before the optimiser's update."""
+    moments = _moments(task, layout, share)
+    return _fullest({name: memory for name, memory in moments.items() if name != "update"}, share)
+
+
+def _fullest(moments: dict[str, Memory], share: Share) -> Peak:
+    name = max(moments, key=lambda moment: moments[moment].size)
+    return Peak(name, moments[name], share.rank)
+
+
+def least(task: Task, layout: Layout, share: Share) -> float:
+    """Bytes that parameters and states alone take: a lower bound that is quick to find."""
+    unit, root = unit_elements(task, layout).value, root_elements(task, layout, share).value
+    elements = (share.all_blocks * unit + root) / layout.shards
+    frozen = task.shape.frozen
+    return elements * MASTER_BYTES * (1 if frozen else 1 + task.state_elements)
+
+
+def _elements(task: Task, layout: Layout, share: Share) -> Figure:
+    blocks = given("blocks on this rank", share.all_blocks)
+    return (blocks * unit_elements(task, layout) + root_elements(task, layout, share)).called(
+        "parameters on one rank", "elements"
+    )
+
+
+def _trained(task: Task, share: Share, elements: Figure) -> Figure:
+    """Those of them that learn."""
+    if not task.shape.frozen:
+        return elements
+    return (share.all_blocks * task.shape.adapters).called("adapters on one rank", "elements")
+
+
+def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
+    acts = activations_of(task, layout)
+    elements = _elements(task, layout, share)
+    trained = _trained(task, share, elements)
+    shards = given("shards", layout.shards)
+    master = given("bytes of a float32", MASTER_BYTES)
+    offloaded = task.job.data_parallel.cpu_offload
+    parameters = NOTHING if offloaded else (master * elements / shards).called("parameters", "bytes")
+    sharded = NOTHING if offloaded else (master * trained / shards).called("gradients", "bytes")
+    states = (
+        NOTHING if offloaded else (task.state_elements * master * trained / shards).called("optimiser states", "bytes")
+    )
+    before = _gradients_between(task, layout, trained, sharded)
+    gathered = _gathered(task, layout, share, elements)
+    kept = _in_flight(layout, share, acts).called("activations", "bytes")
+    logits = acts.logits if share.last else NOTHING
+    loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
+    travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
+    finished = _finished(task, layout, trained, sharded)
+    return {
+        "loss": Memory(parameters, before, states, kept, loss, gathered.at_loss + waiting),
+        "backward": Memory(
+            parameters,
+            before,
+            states,
+            (kept + acts.working).called("activations", "bytes"),
+            logits,
+            gathered.backward + travelling + waiting,
+        ),
+        "gradients": Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
+        "update": Memory(parameters, sharded, states, NOTHING, logits, _update(task, trained, shards)),
+    }
+
+
+def _gradients_between(task: Task, layout: Layout, trained: Figure, sharded: Figure) -> Figure:
+    """Gradients that earlier micro-batches have left when the fullest one runs."""
+    if layout.micro_batches == 1:
+        return NOTHING
+    if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
+        return _whole(task, layout, trained)
+    return sharded
+
+
+def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
+    """Gradients that wait unsharded for the last micro-batch, in the format in which they will travel."""
+    width = MASTER_BYTES if layout.plain_ddp else task.reduce_width
+    return (width * trained).called("whole gradients", "bytes")
+
+
+def _finished(task: Task, layout: Layout, trained: Figure, sharded: Figure) -> Figure:
+    if layout.micro_batches > 1 and (layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}):
+        return _whole(task, layout, trained)
+    return sharded
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Parameters whole, in the format of computing: when the forward pass has ended, and while backward passes run.
+
+    All of them at any time; or (zero3) what is outside blocks, and at first two blocks, of the last one only itself.
+    """
+
+    at_loss: Figure
+    backward: Figure
+    last_block: Figure
+
+
+def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gathered:
+    if layout.plain_ddp:
+        low = task.width.value < MASTER_BYTES
+        copies = (task.width * elements).called("autocast's copies", "bytes") if low else NOTHING
+        return Gathered(copies, copies, copies)
+    if layout.method != "zero3" or layout.dims.pp > 1:
+        whole = (task.width * elements).called("gathered parameters", "bytes")
+        return Gathered(whole, whole, whole)
+    units = smallest(given("units at once", 2), given("blocks on this rank", share.all_blocks))
+    root = (task.width * root_elements(task, layout, share)).called("gathered outside blocks", "bytes")
+    unit = (task.width * unit_elements(task, layout)).called("gathered block", "bytes")
+    return Gathered(root, (units * unit + root).called("gathered parameters", "bytes"), unit + root)
+
+
+def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
+    """FSDP keeps what it scattered last, the parameters outside blocks, until the next micro-batch scatters."""
+    if layout.micro_batches == 1 or layout.dims.pp > 1 or layout.method not in {"zero2", "zero3"}:
+        return NOTHING
+    return (task.reduce_width * root_elements(task, layout, share)).called("gradients scattered last", "bytes")
+
+
+def _travelling(task: Task, layout: Layout) -> Figure:
+    """One block's gradients: as the backward pass leaves them, and as they are sent."""
+    if layout.plain_ddp:
+        return NOTHING
+    return (unit_elements(task, layout) * (task.width + task.reduce_width)).called("travelling gradients", "bytes")
+
+
+def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
+    """Activations of all micro-batches whose backward pass is still to come."""
+    end = acts.last if share.last else NOTHING
+    if layout.dims.pp == 1:
+        return given("blocks", share.all_blocks) * acts.block + end
+    passes = held(layout.schedule, share.rank, layout.dims.pp, layout.stages_per_rank, layout.micro_batches)
+    stages = given("stage passes in flight", passes)
+    each = given("blocks of a stage", share.all_blocks / len(share.blocks)) * acts.block + acts.boundary
+    return stages * each + end * stages / len(share.blocks)
+
+
+def _update(task: Task, trained: Figure, shards: Figure) -> Figure:
+    """AdamW over many tensors at once holds one more float32 for each parameter (square roots of second moments)."""
+    if task.job.data_parallel.cpu_offload or task.job.optimiser.name != "adamw":
+        return NOTHING
+    return (given("bytes of a float32", MASTER_BYTES) * trained / shards).called("optimiser's temporaries", "bytes")

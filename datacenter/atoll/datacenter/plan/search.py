@@ -1,0 +1,190 @@
+"""Looks at every layout, keeps what fits, and ranks it by predicted step time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.plan.bubble import SCHEDULES
+from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, cuts, meshes
+from atoll.datacenter.plan.layout import Task, job_with
+from atoll.datacenter.plan.memory import CONTEXT_BYTES, least
+from atoll.datacenter.plan.prediction import Prediction, fullest, predict_layout
+from atoll.datacenter.plan.stages import shares
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.parallel import PipelineSchedule
+    from atoll.datacenter.mesh.dims import ParallelDims
+    from atoll.datacenter.plan.candidates import Cut, Wanted
+    from atoll.datacenter.plan.layout import Checkpointing, Layout
+    from atoll.datacenter.plan.step_time import Machine
+
+Progress = Callable[[int, int], None]
+"""Told meshes done and meshes in all."""
+
+
+@dataclass
+class Found:
+    """What a search has seen.
+
+    Attributes:
+        best: the fastest layout of each mesh that has one, fastest first.
+        considered: layouts looked at.
+        fitting: those of them that fit.
+        smallest: the layout of least memory among those that do not fit, with its bytes; None if all fit.
+    """
+
+    best: list[Prediction] = field(default_factory=list)
+    considered: int = 0
+    fitting: int = 0
+    smallest: tuple[float, Layout] | None = None
+
+    def too_large(self, size: float, layout: Layout) -> None:
+        """Remember the closest miss."""
+        if self.smallest is None or size < self.smallest[0]:
+            self.smallest = (size, layout)
+
+
+class NothingFitsError(LayoutError):
+    """No layout fits; says what is closest and what would help."""
+
+
+def search(
+    task: Task, ranks: int, machine: Machine, *, wanted: Wanted | None = None, progress: Progress | None = None
+) -> Found:
+    """Look at every layout of a job on so many ranks.
+
+    Memory: one prediction for each mesh.
+
+    Args:
+        task: to be cut.
+        ranks: how many.
+        machine: on what.
+        wanted: looks at a layout and says whether it is to be considered.
+        progress: told how far it is.
+
+    Raises:
+        NothingFitsError: with numbers.
+        LayoutError: if there is no layout to look at.
+    """
+    found = Found()
+    waiting = list(meshes(task, ranks, machine.rates.ranks_per_node))
+    schedules = _schedules(task)
+    for number, dims in enumerate(waiting):
+        if (best := _best_on(task, dims, machine, schedules, wanted, found)) is not None:
+            found.best.append(best)
+        if progress is not None:
+            progress(number + 1, len(waiting))
+    if not found.considered:
+        raise LayoutError(_no_candidates(task, ranks))
+    if not found.best:
+        raise NothingFitsError(*_closest(task, found, machine))
+    found.best.sort(key=lambda one: one.step.value)
+    return found
+
+
+def _schedules(task: Task) -> frozenset[PipelineSchedule]:
+    asked = task.job.pipeline.schedule if "schedule" in task.job.pipeline.model_fields_set else None
+    return frozenset(name for name in SCHEDULES if name not in BEATEN or name == asked)
+
+
+def _best_on(
+    task: Task,
+    dims: ParallelDims,
+    machine: Machine,
+    schedules: frozenset[PipelineSchedule],
+    wanted: Wanted | None,
+    found: Found,
+) -> Prediction | None:
+    best: Prediction | None = None
+    for cut in cuts(task, dims, schedules):
+        layout = _lightest_that_fits(task, cut, machine, wanted, found)
+        if layout is None:
+            continue
+        found.fitting += 1
+        predicted = predict_layout(task, layout, machine)
+        if best is None or predicted.step.value < best.step.value:
+            best = predicted
+    return best
+
+
+def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted | None, found: Found) -> Layout | None:
+    """With the least recomputation that fits."""
+    room = machine.rates.memory_bytes - CONTEXT_BYTES
+    for checkpointing in _recomputations(task):
+        layout = cut.layout(checkpointing)
+        if wanted is not None and not wanted(layout):
+            continue
+        found.considered += 1
+        first = shares(layout, task.job.model.layers)[0]
+        size = least(task, layout, first)
+        if size > room:
+            found.too_large(size + CONTEXT_BYTES, cut.layout("full"))
+            return None
+        size = fullest(task, layout).memory.size
+        if size <= room:
+            return layout
+        found.too_large(size + CONTEXT_BYTES, layout)
+    return None
+
+
+def _recomputations(task: Task) -> tuple[Checkpointing, ...]:
+    return (*RECOMPUTATION, "budget") if task.job.memory.checkpointing == "budget" else RECOMPUTATION
+
+
+def _no_candidates(task: Task, ranks: int) -> str:
+    model, batch = task.job.model, task.job.batch
+    return (
+        f"no layout of {ranks} ranks divides heads = {model.heads}, kv_heads = {model.kv_heads}, "
+        f"layers = {model.layers}, "
+        f"global_batch = {batch.global_batch} and sequence = {batch.sequence} as asked: change the number of ranks, "
+        "batch.global_batch, or what is fixed"
+    )
+
+
+def _closest(task: Task, found: Found, machine: Machine) -> list[str]:
+    """The closest miss, and by how much each remedy would make it smaller."""
+    have = machine.rates.memory_bytes / 2**30
+    if found.smallest is None:
+        return [f"none of {found.considered} layouts fits {have:.1f} GiB"]
+    _, layout = found.smallest
+    needs = fullest(task, layout)
+    size = (needs.memory.size + CONTEXT_BYTES) / 2**30
+    parts = ", ".join(f"{name} {part.value / 2**30:.1f}" for name, part in needs.memory.parts().items() if part.value)
+    problems = [
+        f"none of {found.considered} layouts fits {have:.1f} GiB of {machine.rates.name}; "
+        f"closest: {layout.describe()}: "
+        f"{size:.1f} GiB ({parts}, context {CONTEXT_BYTES / 2**30:.1f})"
+    ]
+    for remedy, smaller in _remedies(task, layout):
+        try:
+            left = (fullest(*smaller).memory.size + CONTEXT_BYTES) / 2**30
+        except LayoutError:
+            continue
+        if left < size:
+            problems.append(f"{remedy}: {left:.1f} GiB{', which fits' if left <= have else ''}")
+    return problems
+
+
+def _remedies(task: Task, layout: Layout) -> list[tuple[str, tuple[Task, Layout]]]:
+    job = job_with(task.job, layout)
+    found = []
+    remedies: list[tuple[str, tuple[Task, Layout]]] = []
+    if layout.method != "ddp" and not job.data_parallel.cpu_offload:
+        sharded = replace(layout, method="zero3")
+        offload = job.data_parallel.model_copy(update={"method": "zero3", "cpu_offload": True})
+        changed = Task.of(job.model_copy(update={"data_parallel": offload}))
+        remedies.append(("with zero3 and data_parallel.cpu_offload = true", (changed, sharded)))
+    if job.batch.sequence >= 2:
+        half = job.batch.model_copy(update={"sequence": job.batch.sequence // 2})
+        found.append((f"with batch.sequence = {half.sequence}", job.model_copy(update={"batch": half})))
+    if job.precision.compute == "float32":
+        low = job.precision.model_copy(update={"compute": "bfloat16"})
+        found.append(('with precision.compute = "bfloat16"', job.model_copy(update={"precision": low})))
+    remedies += [(remedy, (Task.of(changed), layout)) for remedy, changed in found]
+    if layout.method != "ddp":
+        wider = replace(layout, dims=replace(layout.dims, dp_shard=2 * layout.dims.dp_shard))
+        remedies.append((f"on {wider.dims.world_size} ranks", (task, wider)))
+    return remedies

@@ -1,0 +1,153 @@
+"""What a model holds and computes, by part: parameters and operations from the sizes in ``[model]`` alone.
+
+The parts are those of ``models.llama`` (Touvron et al. 2023); experts take the feed-forward part's place (Shazeer et
+al. 2017). Counts are of the whole model; what a rank has of them is ``memory``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.plan.formula import Figure, given, total
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job.model import ModelSection
+
+_MATRICES = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The model's sizes as figures; ``kv_dim`` is the width of all keys, ``head_dim`` that of one head."""
+
+    vocab: Figure
+    layers: Figure
+    dim: Figure
+    heads: Figure
+    kv_heads: Figure
+    head_dim: Figure
+    ffn_dim: Figure
+    experts: Figure
+    top_k: Figure
+    shared: Figure
+
+    @classmethod
+    def of(cls, model: ModelSection) -> Sizes:
+        """The sizes in ``[model]``; with experts, ``ffn_dim`` is one expert's."""
+        moe = model.moe
+        dim, heads = given("dim", model.dim), given("heads", model.heads)
+        return cls(
+            vocab=given("vocab", model.vocab),
+            layers=given("layers", model.layers),
+            dim=dim,
+            heads=heads,
+            kv_heads=given("kv_heads", model.kv_heads),
+            head_dim=(dim / heads).called("head_dim"),
+            ffn_dim=given("expert_dim", moe.expert_dim) if moe else given("ffn_dim", model.ffn_dim),
+            experts=given("experts", moe.experts if moe else 0),
+            top_k=given("top_k", moe.top_k if moe else 0),
+            shared=given("shared_experts", moe.shared_experts if moe else 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Elements by part, and which of them learn.
+
+    Attributes:
+        sizes: what they follow from.
+        attention: of one block: queries, keys, values, output; cut by tensor parallel.
+        dense: of one block: the feed-forward part, or the experts that every token passes; cut by tensor parallel.
+        experts: of one block: all routed experts; cut by expert parallel. 0 without.
+        whole: of one block: norms and router, the same on every tensor-parallel rank.
+        embedding: cut along the vocabulary.
+        output: the last projection; 0 if it is the embedding.
+        last_norm: before it.
+        adapters: of one block, if only those learn (LoRA), else 0.
+        frozen: whether the model itself does not learn.
+        tied: whether the output is the embedding.
+    """
+
+    sizes: Sizes
+    attention: Figure
+    dense: Figure
+    experts: Figure
+    whole: Figure
+    embedding: Figure
+    output: Figure
+    last_norm: Figure
+    adapters: Figure
+    frozen: bool
+    tied: bool
+
+    @property
+    def block(self) -> Figure:
+        """Elements of one block."""
+        return total([self.attention, self.dense, self.experts, self.whole]).called("block parameters")
+
+    @property
+    def parameters(self) -> Figure:
+        """Elements of the model."""
+        parts = [self.sizes.layers * self.block, self.embedding, self.output, self.last_norm]
+        return total(parts).called("parameters", "elements")
+
+    @property
+    def active(self) -> Figure:
+        """Elements that one token passes in matrix products: all but the embedding's rows and the experts not taken."""
+        sizes = self.sizes
+        block = self.attention + self.dense
+        if sizes.experts.value:
+            block = block + self.experts * sizes.top_k / sizes.experts + sizes.dim * sizes.experts
+        last = (sizes.vocab * sizes.dim).called("output")
+        return (sizes.layers * block + last).called("active parameters", "elements")
+
+
+def shape_of(model: ModelSection) -> Shape:
+    """The shape of a Llama-style model.
+
+    Raises:
+        LayoutError: for models of other kinds, whose parts are not known without building them.
+    """
+    if model.kind != "llama":
+        raise LayoutError(f'model.kind = "{model.kind}": the planner knows the parts of "llama" models only')
+    sizes = Sizes.of(model)
+    dim, hidden = sizes.dim, sizes.ffn_dim
+    attention = dim * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads)
+    dense = 3 * dim * hidden * sizes.shared if model.moe else 3 * dim * hidden
+    whole = 2 * dim + dim * sizes.experts if model.moe else 2 * dim
+    return Shape(
+        sizes=sizes,
+        attention=attention.called("attention", "elements"),
+        dense=dense.called("shared experts" if model.moe else "feed-forward", "elements"),
+        experts=(3 * dim * hidden * sizes.experts).called("routed experts", "elements"),
+        whole=whole.called("norms and router" if model.moe else "norms", "elements"),
+        embedding=(sizes.vocab * dim).called("embedding", "elements"),
+        output=given("output", 0.0, "elements", "tied: it is the embedding")
+        if model.tied_embeddings
+        else (sizes.vocab * dim).called("output", "elements"),
+        last_norm=(dim * 1).called("last norm", "elements"),
+        adapters=_adapters(model, sizes),
+        frozen=model.lora is not None,
+        tied=model.tied_embeddings,
+    )
+
+
+def _adapters(model: ModelSection, sizes: Sizes) -> Figure:
+    """Two factors for each adapted matrix (Hu et al. 2021, section 4.1): rank * (inputs + outputs)."""
+    if model.lora is None:
+        return given("adapters", 0.0, "elements")
+    rank = given("lora rank", model.lora.rank)
+    query, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    widths = {
+        "wq": sizes.dim + query,
+        "wk": sizes.dim + keys,
+        "wv": sizes.dim + keys,
+        "wo": query + sizes.dim,
+        "w1": sizes.dim + sizes.ffn_dim,
+        "w2": sizes.ffn_dim + sizes.dim,
+        "w3": sizes.dim + sizes.ffn_dim,
+    }
+    taken = [rank * widths[name] for name in _MATRICES if name in model.lora.targets]
+    return total(taken).called("adapters of a block", "elements")

@@ -1,0 +1,269 @@
+"""How long a step takes: work over rates, what collectives add where nothing hides them, and the pipeline's bubble.
+
+Matrix products, attention and everything else follow each other (a roofline for each: Williams et al. 2009).
+Collectives of tensor, context and expert parallel stand in the way of what comes next and count whole. FSDP's run
+beside the passes: what is longer than these counts. Ranks along ``pp`` wait for the slowest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.datacenter.machine import DATA_SHEETS, Group, predict
+from atoll.datacenter.plan.bubble import bubble
+from atoll.datacenter.plan.formula import Figure, given, largest, total
+from atoll.datacenter.plan.layout import MASTER_BYTES
+from atoll.datacenter.plan.traffic import Message, messages, root_elements, unit_elements
+from atoll.datacenter.plan.work import block_work, end_work, flops_per_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from atoll.datacenter.machine import MachineRates
+    from atoll.datacenter.machine.cost import Collective
+    from atoll.datacenter.mesh.dims import ParallelDims
+    from atoll.datacenter.plan.layout import Layout, Task
+    from atoll.datacenter.plan.stages import Share
+    from atoll.datacenter.plan.traffic import Axis
+
+_NOTHING = Figure(0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """What of the rates a training step gets.
+
+    Attributes:
+        matmul: of matrix products.
+        float8: of matrix products in float8, scaling of the factors included.
+        attention: of the rate of 16-bit matrix products.
+        memory: of memory bandwidth.
+        network: of links.
+    """
+
+    matmul: float
+    float8: float
+    attention: float
+    memory: float
+    network: float
+
+
+OF_DATA_SHEETS = Efficiency(matmul=0.62, float8=0.45, attention=0.40, memory=0.70, network=0.75)
+"""Of peak rates: chosen once, so that predictions lie between what torchtitan and Megatron-LM report on H100s; see
+docs/datacenter/planning.md."""
+OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9, network=0.95)
+"""Of rates that ``atoll silo bench`` has measured, which are what large operators get by themselves: assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates, and what of them counts."""
+
+    rates: MachineRates
+    efficiency: Efficiency
+
+    @classmethod
+    def of(cls, rates: MachineRates) -> Machine:
+        """With the efficiency that suits where the rates are from."""
+        return cls(rates, OF_DATA_SHEETS if rates in DATA_SHEETS.values() else OF_MEASUREMENTS)
+
+    def matmul(self, number_format: str) -> Figure:
+        """FLOP/s that matrix products get."""
+        share = self.efficiency.float8 if number_format == "float8" else self.efficiency.matmul
+        peak = given(f"{number_format} rate", self.rates.matmul(number_format), "FLOP/s", self.rates.source)
+        return (given("efficiency of matrix products", share) * peak).called("matrix products' rate", "FLOP/s")
+
+    def attention(self, number_format: str) -> Figure:
+        """FLOP/s that attention gets; it knows no float8."""
+        known = "bfloat16" if number_format == "float8" else number_format
+        peak = given(f"{known} rate", self.rates.matmul(known), "FLOP/s", self.rates.source)
+        return (given("efficiency of attention", self.efficiency.attention) * peak).called("attention's rate", "FLOP/s")
+
+    def memory(self) -> Figure:
+        """Bytes a second that memory gives."""
+        peak = given("memory bandwidth", self.rates.memory_bytes_per_s, "bytes/s", self.rates.source)
+        return (given("efficiency of memory", self.efficiency.memory) * peak).called("memory's rate", "bytes/s")
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of one micro-batch through all stages of one rank, its collectives that nothing hides included."""
+
+    forward: Figure
+    to_input: Figure
+    to_weights: Figure
+
+    @property
+    def total(self) -> Figure:
+        """Of all three."""
+        return self.forward + self.to_input + self.to_weights
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step, by what they go to.
+
+    Attributes:
+        compute: passes of all micro-batches, without collectives.
+        collectives: of tensor, context and expert parallel.
+        sharding: of data parallel, where the passes do not hide it.
+        sends: hidden states between stages.
+        bubble: waiting of a pipeline.
+        update: the optimiser.
+    """
+
+    compute: Figure
+    collectives: Figure
+    sharding: Figure
+    sends: Figure
+    bubble: Figure
+    update: Figure
+
+    @property
+    def total(self) -> Figure:
+        """Seconds of a step."""
+        parts = [self.compute, self.collectives, self.sharding, self.sends, self.bubble, self.update]
+        return total(parts).called("step", "s")
+
+
+def step_time(task: Task, layout: Layout, held: Iterable[Share], machine: Machine) -> StepTime:
+    """Predict a step: of the rank along ``pp`` whose passes are longest."""
+    slowest: tuple[float, StepTime] | None = None
+    for share in {(share.all_blocks, share.first, share.last): share for share in held}.values():
+        found = _of_rank(task, layout, share, machine)
+        if slowest is None or found.total.value > slowest[0]:
+            slowest = (found.total.value, found)
+    if slowest is None:
+        raise ValueError("no rank")
+    return slowest[1]
+
+
+def seconds_of(message: Message, dims: ParallelDims, machine: Machine) -> Figure:
+    """Of all these collectives, one after the other."""
+    group = group_of(message.axis, dims, machine.rates.ranks_per_node)
+    size = message.size.value
+    if message.kind == "send":
+        link = machine.rates.intra if group.nodes == 1 else machine.rates.inter
+        each, source = link.alpha_s + size / link.bytes_per_s, "alpha + bytes / rate"
+    else:
+        kind: Collective = message.kind
+        cost = predict(kind, size, group, machine.rates)
+        each, source = cost.seconds, f"{cost.algorithm}: {cost.formula}"
+    one = given(
+        f"one {message.kind} over {message.axis}", each, "s", f"{source}; p = {group.ranks} on {group.nodes} nodes"
+    )
+    spent = message.count * one / given("efficiency of links", machine.efficiency.network)
+    return spent.called(f"{message.what}, {message.kind}", "s")
+
+
+def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
+    """How many ranks talk along an axis, on how many nodes; inner axes lie closer (``ParallelDims``)."""
+    inner = {
+        "tp": (dims.tp, 1),
+        "ep": (dims.ep, dims.tp),
+        "cp": (dims.cp, dims.tp),
+        "fsdp": (dims.fsdp, dims.tp),
+        "dp_replicate": (dims.dp_replicate, dims.tp * dims.fsdp),
+        "loss": (dims.loss, dims.tp),
+        "pp": (dims.pp, dims.tp * dims.loss),
+    }
+    ranks, stride = inner[axis]
+    near = min(ranks, max(1, ranks_per_node // stride))
+    while ranks % near:
+        near -= 1
+    return Group(ranks, ranks // near)
+
+
+def _of_rank(task: Task, layout: Layout, share: Share, machine: Machine) -> StepTime:
+    bare, dims = _passes(task, layout, share, machine), layout.dims
+    sent = [(message, seconds_of(message, dims, machine)) for message in messages(task, layout, share)]
+    during = {when: _during(sent, when) for when in ("forward", "backward", "again")}
+    count = given("micro_batches", layout.micro_batches)
+    collectives = total(list(during.values())).called("collectives", "s")
+    whole = Passes(
+        bare.forward + during["forward"] / count,
+        bare.to_input + (during["backward"] + during["again"]) / count,
+        bare.to_weights,
+    )
+    waited = _NOTHING
+    if dims.pp > 1:
+        waited = bubble(
+            layout.schedule, dims.pp, layout.stages_per_rank, whole.forward, whole.to_input, whole.to_weights
+        )
+    return StepTime(
+        compute=(count * bare.total).called("compute", "s"),
+        collectives=collectives,
+        sharding=_sharding(layout, sent, whole),
+        sends=total([spent for message, spent in sent if message.kind == "send"]).called("sends", "s"),
+        bubble=waited,
+        update=_update(task, layout, share, machine),
+    )
+
+
+def _during(sent: list[tuple[Message, Figure]], when: str) -> Figure:
+    return total([spent for message, spent in sent if message.when == when and message.kind != "send"])
+
+
+def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> Passes:
+    """Without collectives."""
+    compute = task.job.precision.compute
+    rate, attention_rate, memory = machine.matmul(compute), machine.attention(compute), machine.memory()
+    block, blocks = block_work(task, layout), given("blocks on this rank", share.all_blocks)
+    products = (block.products / rate).called("a block's matrix products", "s")
+    others = (block.moved / memory).called("a block's other operators", "s")
+    attention = (block.attention / attention_rate).called("a block's attention", "s")
+    forward = products + attention + others
+    again = {"full": forward, "selective": others, "budget": others}.get(layout.checkpointing, _NOTHING)
+    to_input = products + block.attention_backward / attention_rate + 2 * others + again
+    passes = Passes(blocks * forward, blocks * to_input, blocks * products)
+    if share.last:
+        end = end_work(task, layout)
+        projected, moved = end.products / rate, end.moved / memory
+        passes = Passes(
+            passes.forward + projected + moved / 2,
+            passes.to_input + projected + moved / 2,
+            passes.to_weights + projected,
+        )
+    return Passes(
+        passes.forward.called("forward pass", "s"),
+        passes.to_input.called("backward pass to inputs", "s"),
+        passes.to_weights.called("backward pass to weights", "s"),
+    )
+
+
+def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: Passes) -> Figure:
+    """What of FSDP's transfers outlasts the passes beside them, and the first and last, which nothing hides."""
+    gathers, scatters = _during(sent, "gather"), _during(sent, "scatter")
+    if not gathers.value and not scatters.value:
+        return _NOTHING
+    each_time = layout.dims.pp == 1
+    count = given("micro_batches", layout.micro_batches)
+    forward, backward = passes.forward, passes.to_input + passes.to_weights
+    ahead, back = gathers, scatters
+    if layout.method == "zero3" and each_time:
+        ahead, back = gathers / 2, scatters + gathers / 2
+        forward = count * forward
+    if layout.method in {"zero2", "zero3"} and each_time:
+        backward = count * backward
+    ends = total([spent / message.count for message, spent in sent if message.when in {"gather", "scatter"}])
+    left = largest(ahead - forward, _NOTHING) + largest(back - backward, _NOTHING) + ends
+    return left.called("sharding that nothing hides", "s")
+
+
+def _update(task: Task, layout: Layout, share: Share, machine: Machine) -> Figure:
+    """Reads and writes parameters and states, reads gradients; once more for the norm and the clipping."""
+    elements = share.all_blocks * unit_elements(task, layout) + root_elements(task, layout, share)
+    if task.shape.frozen:
+        elements = share.all_blocks * task.shape.adapters
+    touched = given("reads and writes of an update", 2 + 3 + 2 * task.state_elements) * MASTER_BYTES * elements
+    return (touched / given("shards", layout.shards) / machine.memory()).called("update", "s")
+
+
+def mfu(task: Task, step: Figure, machine: Machine, ranks: int) -> Figure:
+    """Model FLOPs utilisation: useful operations over what the machines could do in that time."""
+    compute = task.job.precision.compute
+    tokens = given("global_batch", task.job.batch.global_batch, "sequences") * task.sequence
+    useful = flops_per_token(task) * tokens.called("tokens per step", "tokens")
+    peak = given(f"{compute} rate", machine.rates.matmul(compute), "FLOP/s", machine.rates.source)
+    return (useful / (step * given("ranks", ranks) * peak)).called("MFU", "", "Chowdhery et al. 2022, appendix B")

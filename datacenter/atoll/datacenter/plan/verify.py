@@ -1,0 +1,181 @@
+"""Runs one step of a layout without hardware, and compares what is counted with what was predicted.
+
+The world is PyTorch's ``fake`` backend: its collectives give back at once what they were given. The model is cut by
+the same code as for training, on the meta device; its parameters and all that follows are fake tensors, which have
+shapes but no memory. Passes are run with one micro-batch and with two; more of them are the line through both.
+
+The optimiser is not run (its kernels are not made for fake tensors); its states are counted from the shards. Norms
+are those of the CPU, several operators that keep float32 copies: the prediction compared here is for those.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.mesh import Meshes
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.apply import cut
+from atoll.datacenter.parallel.tensor import tie
+from atoll.datacenter.plan.counting import Counting, Counts
+from atoll.datacenter.plan.layout import MASTER_BYTES, Task, job_with
+from atoll.datacenter.plan.memory import peak_of_passes
+from atoll.datacenter.plan.stages import shares
+from atoll.datacenter.plan.traffic import messages
+from atoll.datacenter.train.passes import PlainPasses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.plan.layout import Layout
+
+BYTES_WITHIN = 0.02
+MEMORY_WITHIN = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One number, predicted and counted.
+
+    Attributes:
+        what: it is.
+        predicted: bytes.
+        counted: bytes.
+        within: how far off it may be, relative to what was counted.
+    """
+
+    what: str
+    predicted: float
+    counted: float
+    within: float
+
+    @property
+    def off(self) -> float:
+        """Relative difference; infinite if nothing was counted of something that was predicted."""
+        if self.counted == 0:
+            return 0.0 if self.predicted == 0 else float("inf")
+        return self.predicted / self.counted - 1
+
+    @property
+    def good(self) -> bool:
+        """Whether it is within its bound."""
+        return abs(self.off) <= self.within
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch of the shapes that matter."""
+
+    tokens: Tensor
+    labels: Tensor
+
+
+def verify(task: Task, layout: Layout) -> list[Compared]:
+    """Count one step of the first rank and compare: collective bytes by kind, and memory.
+
+    Leaves this process without a world; PyTorch's caches allow one verification in each process.
+
+    Raises:
+        LayoutError: if the layout cannot be run on the fake backend.
+    """
+    if layout.plain_ddp and layout.dims.world_size > 1:
+        raise LayoutError(
+            "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
+        )
+    if layout.dims.pp > 1:
+        raise LayoutError("pipelines are not verified on the fake backend: verify one stage as a model of its own")
+    job = job_with(task.job, layout)
+    unfused = Task.of(job, fused_norm=False)
+    with fake_world(layout.dims.world_size):
+        counts = _count(job, unfused, layout)
+    share = shares(layout, job.model.layers)[0]
+    predicted: Counter[str] = Counter()
+    for message in messages(unfused, layout, share):
+        predicted[message.kind] += round(message.total.value)
+    kinds = sorted({*predicted, *counts.bytes_by_kind})
+    found = [Compared(kind, predicted[kind], counts.bytes_by_kind[kind], BYTES_WITHIN) for kind in kinds]
+    memory = peak_of_passes(unfused, layout, share).memory.size
+    return [*found, Compared("memory", memory, counts.peak_bytes, MEMORY_WITHIN)]
+
+
+@contextmanager
+def fake_world(ranks: int) -> Iterator[None]:
+    """A world of so many ranks, of which this process is the first; nothing is sent."""
+    if dist.is_initialized():
+        raise LayoutError("this process is in a world already: verify in a process of its own")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one step of this rank takes."""
+
+    bytes_by_kind: Counter[str]
+    peak_bytes: int
+
+
+def _count(job: SiloJob, task: Task, layout: Layout) -> Counted:
+    device = torch.device("cpu")
+    meshes = Meshes.build(layout.dims, device.type)
+    spec = spec_of(job.model)
+    with torch.device("meta"):
+        module = spec.build()
+    cut(module, job, spec, meshes)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        module.to_empty(device=device)
+        tie(module, spec)
+        counting = Counting()
+        counting.watch(list(module.parameters()))
+        passes = PlainPasses(module, spec, job, layout.dims, device)
+        once = _step(passes, counting, task, layout, 1)
+        counts = _step(passes, counting, task, layout, 2) if layout.micro_batches > 1 else once
+    moved = _extrapolated(once, counts, layout.micro_batches)
+    return Counted(moved, counts.peak_bytes + task.state_elements * _trained_bytes(module))
+
+
+def _step(passes: PlainPasses, counting: Counting, task: Task, layout: Layout, micro_batches: int) -> Counts:
+    with counting:
+        counting.counts.forget_peak()
+        passes([_batch(task, layout) for _ in range(micro_batches)], 1.0)
+        for parameter in passes.module.parameters():
+            parameter.grad = None
+    return counting.counts.taken()
+
+
+def _batch(task: Task, layout: Layout) -> Batch:
+    shape = (layout.micro_batch, task.job.batch.sequence // layout.dims.cp)
+    return Batch(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
+
+
+def _extrapolated(once: Counts, twice: Counts, micro_batches: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for call in {*once.whole_bytes, *twice.whole_bytes}:
+        one, two = once.whole_bytes[call], twice.whole_bytes[call]
+        found[call.kind] += one + (two - one) * max(0, micro_batches - 1)
+    return found
+
+
+def _trained_bytes(module: nn.Module) -> int:
+    trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    return sum(_local(parameter).numel() * MASTER_BYTES for parameter in trained)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,90 @@
+"""What the search looks at, keeps and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.machine import DATA_SHEETS
+from atoll.datacenter.plan.layout import Layout, Task, job_with, layout_of
+from atoll.datacenter.plan.prediction import predict_layout
+from atoll.datacenter.plan.search import NothingFitsError, search
+from atoll.datacenter.plan.step_time import Machine
+from tests.datacenter.plan.jobs import example, small
+
+H100 = Machine.of(DATA_SHEETS["h100"])
+
+
+def test_what_is_found_fits_divides_and_is_ranked() -> None:
+    job = example("llama-8b")
+    told: list[tuple[int, int]] = []
+    found = search(Task.of(job), 8, H100, progress=lambda done, of: told.append((done, of)))
+    assert told[-1][0] == told[-1][1] == len(told)
+    steps = [one.step.value for one in found.best]
+    assert steps == sorted(steps)
+    assert len({one.layout.dims for one in found.best}) == len(found.best)
+    assert found.considered > found.fitting > len(found.best)
+    for one in found.best:
+        dims = one.layout.dims
+        assert one.fits
+        assert dims.world_size == 8
+        assert job.model.kv_heads % dims.tp == 0
+        assert dims.batch * one.layout.micro_batch * one.layout.micro_batches == job.batch.global_batch
+        assert layout_of(job_with(job, one.layout), 8) == one.layout
+
+
+def test_compiled_stages_do_not_split_their_backward_pass() -> None:
+    """PyTorch refuses it."""
+
+    def pipelines(compiled: bool) -> set[str]:
+        seen: set[str] = set()
+
+        def wanted(layout: Layout) -> bool:
+            seen.add(layout.schedule)
+            return layout.dims.pp == 4
+
+        job = example("llama-8b", memory={"compile": compiled}, batch={"global_batch": 32})
+        search(Task.of(job), 4, H100, wanted=wanted)
+        return seen
+
+    split = {"zbv", "dualpipev", "interleaved_zero_bubble"}
+    assert pipelines(compiled=True) == {"1f1b", "interleaved"}
+    assert pipelines(compiled=False) == {"1f1b", "interleaved", *split}
+
+
+def test_only_what_is_wanted() -> None:
+    def wanted(layout: Layout) -> bool:
+        return layout.dims.tp == 2 and layout.method == "zero1"
+
+    found = search(Task.of(example("llama-8b")), 8, H100, wanted=wanted)
+    assert {(one.layout.dims.tp, one.layout.method) for one in found.best} == {(2, "zero1")}
+
+
+def test_nothing_fits_says_what_is_closest_and_what_would_help() -> None:
+    with pytest.raises(NothingFitsError) as refused:
+        search(Task.of(example("llama-70b", batch={"global_batch": 8})), 8, H100)
+    text = str(refused.value)
+    assert "fits 74.5 GiB of NVIDIA H100 SXM 80 GB; closest: " in text
+    assert "states" in text
+    assert "with zero3 and data_parallel.cpu_offload = true: " in text
+    assert "on 16 ranks: " in text
+    assert "with batch.sequence = 4096: " in text
+
+
+def test_nothing_divides() -> None:
+    with pytest.raises(LayoutError, match=r"no layout of 7 ranks divides heads = 4, .*global_batch = 8"):
+        search(Task.of(small()), 7, H100)
+
+
+def test_a_layout_that_does_not_share_the_batch_evenly_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"global_batch = 8 is not a multiple of 3 .* micro_batch 1 = 3"):
+        layout_of(small(), 3)
+
+
+def test_more_ranks_in_a_node_make_tensor_parallel_cheaper() -> None:
+    job = example("llama-8b", mesh={"tp": 8})
+    near = predict_layout(Task.of(job), layout_of(job, 8), H100)
+    apart = Machine(H100.rates.model_copy(update={"ranks_per_node": 1}), H100.efficiency)
+    far = predict_layout(Task.of(job), layout_of(job, 8), apart)
+    assert far.time.collectives.value > 5 * near.time.collectives.value
+    assert far.time.compute.value == near.time.compute.value

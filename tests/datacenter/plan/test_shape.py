@@ -1,0 +1,52 @@
+"""Counts of parameters against the real modules, and FLOPs against what the trainer reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.metrics.flops import llama_flops
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.plan.layout import Task
+from atoll.datacenter.plan.shape import shape_of
+from atoll.datacenter.plan.work import flops_per_token
+from tests.datacenter.plan.jobs import LLAMA_405B, SMALL, example, small
+
+MOE = {"experts": 8, "top_k": 2, "expert_dim": 32, "shared_experts": 1}
+
+
+@pytest.mark.parametrize("changed", [{}, {"kv_heads": 4}, {"tied_embeddings": True}, {"layers": 3, "ffn_dim": 192}])
+def test_parameters_are_those_of_the_module(changed: dict[str, Any]) -> None:
+    model = small(model=SMALL | changed).model
+    with torch.device("meta"):
+        module = spec_of(model).build()
+    shape = shape_of(model)
+    assert shape.parameters.value == sum(parameter.numel() for parameter in module.parameters())
+    block = module.get_submodule("blocks.0")
+    assert shape.block.value == sum(parameter.numel() for parameter in block.parameters())
+
+
+@pytest.mark.parametrize("changed", [{}, {"moe": MOE}, {"tied_embeddings": True}, {"lora": {"rank": 4}}])
+def test_flops_are_those_that_the_trainer_reports(changed: dict[str, Any]) -> None:
+    job = small(model=SMALL | changed)
+    assert flops_per_token(Task.of(job)).value == llama_flops(job.model, job.batch.sequence).per_token
+
+
+def test_published_sizes() -> None:
+    """Grattafiori et al. 2024, table 3, names them 8B, 70B and 405B."""
+    assert shape_of(example("llama-8b").model).parameters.value == pytest.approx(8.03e9, rel=0.001)
+    assert shape_of(example("llama-70b").model).parameters.value == pytest.approx(70.6e9, rel=0.001)
+    assert shape_of(small(model=LLAMA_405B).model).parameters.value == pytest.approx(405.9e9, rel=0.001)
+
+
+def test_adapters_are_counted_by_target() -> None:
+    model = small(model=SMALL | {"lora": {"rank": 4, "targets": ["wq", "w2"]}}).model
+    assert shape_of(model).adapters.value == 4 * ((64 + 64) + (160 + 64))
+
+
+def test_models_of_other_kinds_are_refused() -> None:
+    with pytest.raises(LayoutError, match=r'"mine:make".*only'):
+        shape_of(small(model={"kind": "mine:make"}).model)

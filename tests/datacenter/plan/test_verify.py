@@ -1,0 +1,82 @@
+"""Predictions against one step on PyTorch's fake backend, each in a process of its own: bytes and memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.plan.layout import Task, layout_of
+from atoll.datacenter.plan.verify import fake_world, verify
+from tests.datacenter.plan.jobs import small
+
+CONTEXT = multiprocessing.get_context("forkserver")
+
+MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
+LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
+    ("zero3, two micro-batches", 4, {"data_parallel": {"method": "zero3"}, "batch": {"global_batch": 8}}),
+    (
+        "hybrid, tensor parallel, full recomputation, bfloat16",
+        8,
+        {
+            "mesh": {"tp": 2, "dp_replicate": 2},
+            "memory": {"checkpointing": "full"},
+            "precision": {"compute": "bfloat16"},
+            "batch": {"global_batch": 4},
+        },
+    ),
+]
+
+
+def in_a_process_of_its_own(job: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
+    """Verify a job as written; a process can hold one fake world only."""
+    receiving, sending = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=verified, args=(job, ranks, sending), daemon=True)
+    process.start()
+    sending.close()
+    try:
+        assert receiving.poll(100), "no answer within 100 s"
+        rows: list[dict[str, Any]] = receiving.recv()
+    finally:
+        process.kill()
+        process.join()
+        receiving.close()
+    return rows
+
+
+def verified(sections: dict[str, Any], ranks: int, answer: Connection) -> None:
+    """Runs in that process."""
+    torch.set_num_threads(1)
+    job = SiloJob.model_validate(sections)
+    answer.send([asdict(one) for one in verify(Task.of(job), layout_of(job, ranks))])
+
+
+@pytest.mark.parametrize(("name", "ranks", "changed"), LAYOUTS)
+def test_counted_is_as_predicted(name: str, ranks: int, changed: dict[str, Any]) -> None:
+    """The planner's figure: collective bytes within 2 %, memory within 10 %."""
+    batch = {"sequence": 512, "global_batch": 8} | changed.get("batch", {})
+    job = {"job": {"name": "counted", "steps": 1}, "model": MODEL} | changed | {"batch": batch}
+    rows = in_a_process_of_its_own(job, ranks)
+    assert "memory" in {one["what"] for one in rows}
+    assert len(rows) > 1
+    for one in rows:
+        bound = 0.10 if one["what"] == "memory" else 0.02
+        assert one["counted"] > 0
+        assert one["predicted"] == pytest.approx(one["counted"], rel=bound), f"{name}: {one}"
+
+
+def test_a_second_world_in_one_process_is_refused() -> None:
+    with fake_world(2), pytest.raises(LayoutError, match="in a process of its own"), fake_world(2):
+        pass
+
+
+def test_plain_ddp_is_refused() -> None:
+    job = small(data_parallel={"method": "ddp"})
+    with pytest.raises(LayoutError, match="reducer wants real memory"):
+        verify(Task.of(job), layout_of(job, 4))
