@@ -89,10 +89,17 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         )
 
 
+def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Float8 beside tensor parallel has no test here, and no GPU to make one on."""
+    if job.precision.compute == "float8" and dims.tp > 1:
+        yield f'precision.compute = "float8" is not offered with mesh.tp = {dims.tp}: use "bfloat16", or tp = 1'
+
+
 CHECKS: tuple[Check, ...] = (
     check_batch,
     check_tensor_parallel,
     check_data_parallel,
     check_context_parallel,
     check_experts,
+    check_precision,
 )

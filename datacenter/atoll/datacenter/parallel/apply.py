@@ -21,6 +21,7 @@ from atoll.datacenter.parallel.compile import compile_blocks
 from atoll.datacenter.parallel.context import cut_sequences
 from atoll.datacenter.parallel.data import shard, wrap_ddp
 from atoll.datacenter.parallel.expert import cut_experts
+from atoll.datacenter.parallel.float8 import check_float8, use_float8
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.parallel.pipeline.deal import Deal, deal_job
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
@@ -70,6 +71,9 @@ def make_stages(
 
 def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> None:
     """Cut a model or a stage, take memory for what this rank holds, and fill it, in place."""
+    if job.precision.compute == "float8":
+        check_float8(device)
+        use_float8(module, spec)
     cut(module, job, spec, meshes)
     module.to_empty(device="cpu" if job.data_parallel.cpu_offload else device)
     tie(module, spec)

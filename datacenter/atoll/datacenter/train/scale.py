@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll.datacenter.errors import TrainingError
+
 GROWTH = 2.0
 BACKOFF = 0.5
 GROWTH_STEPS = 2000
@@ -33,7 +35,7 @@ class LossScale:
         """Halve it after a step whose gradient was not finite; double it after 2,000 that were.
 
         Raises:
-            OverflowError: if gradients stay infinite at the smallest scale.
+            TrainingError: if gradients stay infinite at the smallest scale.
         """
         if not self.dynamic:
             return
@@ -41,7 +43,7 @@ class LossScale:
             self.scale *= BACKOFF
             self.good_steps = 0
             if self.scale < MIN_SCALE:
-                raise OverflowError(
+                raise TrainingError(
                     f"gradients are not finite at a loss scale of {self.scale:g}: lower the learning rate"
                 )
             return

@@ -1,0 +1,52 @@
+"""Activations that are worked out again change nothing, and take less memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.job.parallel import MemorySection
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.activation import checkpoint_blocks
+from atoll.datacenter.parallel.initial import fill
+from tests.datacenter.parallel.test_layouts import assert_same, method
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small, train
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_equal_to_one_process(checkpointing: str) -> None:
+    (alone,) = run_ranks(train, 1, small(), 3)
+    sections: dict[str, Any] = {"mesh": {"tp": 2}, "data_parallel": method("zero3")}
+    for one in run_ranks(train, 4, small(memory={"checkpointing": checkpointing}, **sections), 3):
+        assert_same(one, alone)
+
+
+def kept_bytes(checkpointing: str) -> int:
+    """What autograd keeps of a forward pass, parameters left out."""
+    job = SiloJob.model_validate(small(model={"layers": 4}))
+    spec = spec_of(job.model)
+    module = spec.build()
+    fill(module, spec.initial, 1)
+    checkpoint_blocks(module.get_submodule(spec.blocks), MemorySection(checkpointing=checkpointing))  # type: ignore[arg-type]  # one of them
+    owned = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in owned:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        outputs = module(torch.zeros(4, 16, dtype=torch.int64))
+    del outputs
+    return sum(kept.values())
+
+
+def test_full_keeps_less_than_none() -> None:
+    none, full = kept_bytes("none"), kept_bytes("full")
+    assert full < none / 4
