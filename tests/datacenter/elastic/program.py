@@ -1,7 +1,7 @@
-"""What each rank of a launched test job runs: the small job, checkpoints, a watch. ``python -m … JOB.toml``.
+"""What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
 
-Prints ``step N LOSS`` on rank 0. ``HOLD=RANK:STEP:FILE``: before that step, that rank makes the file and waits for its
-end: a test then does with the process what it wants.
+``HOLD=RANK:STEP:FILE``: before that step, that rank writes its process id into the file and stands still, once:
+a test then does with the process what it wants. ``FAIL=RANK:STEP``: before that step, that rank raises.
 """
 
 from __future__ import annotations
@@ -9,44 +9,48 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
-from tests.datacenter.checkpoint.going_on import Run
+from atoll.datacenter.train.trainer import train
+
+
+@dataclass
+class Held:
+    """A watch that does what ``HOLD`` and ``FAIL`` say."""
+
+    watch: Watch
+    rank: int
+
+    def enter(self, step: int, phase: str) -> None:
+        self.watch.enter(step, phase)
+        if phase != "data":
+            return
+        if os.environ.get("FAIL") == f"{self.rank}:{step}":
+            raise ZeroDivisionError("as the test wants it")
+        who, _, rest = os.environ.get("HOLD", "").partition(":")
+        when, _, place = rest.partition(":")
+        if (who, when) == (str(self.rank), str(step)) and not Path(place).exists():
+            written = Path(f"{place}.new")
+            written.write_text(str(os.getpid()), encoding="utf-8")
+            written.replace(place)
+            threading.Event().wait()
+
+    def stops_after(self, step: int) -> bool:
+        return self.watch.stops_after(step)
 
 
 def main() -> None:
     path = Path(sys.argv[1])
     job = load_job(path)
-    with join_world(job.faults.collective_timeout_s) as world, Watch(world, job.faults.collective_timeout_s) as watch:
-        run = Run.start(job, str(path.parent), world)
-        step = run.checkpoints.resume(run.state) or 0
-        while step < job.job.steps:
-            hold(world.rank, step)
-            watch.enter(step + 1, "training")
-            loss = run.until(step + 1)[0]
-            step += 1
-            if world.is_first:
-                sys.stdout.write(f"step {step} {loss:.9f}\n")
-            if watch.stops_after(step):
-                break
-        watch.enter(step, "last checkpoint")
-        run.checkpoints.save(step, run.state)
-        watch.ended("finished" if step == job.job.steps else "stopped", step)
-
-
-def hold(rank: int, step: int) -> None:
-    """Stand still for ever where a test wants it, once."""
-    wanted = os.environ.get("HOLD", "")
-    if not wanted:
-        return
-    who, when, place = wanted.split(":")
-    if (rank, step) == (int(who), int(when)) and not Path(place).exists():
-        Path(place).write_text(str(os.getpid()), encoding="utf-8")
-        threading.Event().wait()
+    timeout_s = job.faults.collective_timeout_s
+    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
+        summary = train(job, path.parent, world, Held(watch, world.rank))
+        watch.ended("finished" if summary.finished else "stopped", summary.steps)
 
 
 if __name__ == "__main__":

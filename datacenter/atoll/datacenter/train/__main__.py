@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from atoll.datacenter.elastic.rank import run_rank
+from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
-from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
 
 
@@ -17,9 +18,11 @@ def main() -> None:
         raise SystemExit("usage: python -m atoll.datacenter.train JOB.toml")
     path = Path(sys.argv[1])
     job = load_job(path)
-    with join_world(job.faults.collective_timeout_s) as world:
-        train(job, path.parent, world, Unwatched())
+    timeout_s = job.faults.collective_timeout_s
+    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
+        summary = train(job, path.parent, world, watch)
+        watch.ended("finished" if summary.finished else "stopped", summary.steps)
 
 
 if __name__ == "__main__":
-    main()
+    run_rank(main)
