@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from atoll.datacenter.metrics import JsonLines, Sinks, StepRecord
-from atoll.datacenter.metrics.console import ConsoleLines, count, line
+from atoll.datacenter.metrics.console import ConsoleLines, line, size
 from tests.datacenter.metrics.records import FACTS, RECORD, record
 
 
@@ -58,22 +58,16 @@ def test_json_lines_hold_the_facts_then_every_field_and_are_appended_to(tmp_path
 
 def test_a_line_shows_what_is_known() -> None:
     assert line(RECORD, FACTS) == (
-        "step   7/100  loss 3.2500  lr 0.0003  gradient 1.5  4.1 k tokens/s  MFU 1.2%  memory 123 MB  data wait 25.0%"
+        "step   7/100  loss 3.2500  lr 0.0003  gradient 1.5  4,096 tokens/s  MFU 1.2%  memory 123 MB  data wait 25.0%"
     )
     told = line(record(grad_norm=None, bubble_share=0.125, expert_load=1.5, loss_scale=1024.0), FACTS)
     assert told.endswith("data wait 25.0%  bubble 12.5%  busiest expert 1.50x  loss scale 1024")
     assert "gradient" not in told
 
 
-def test_counts_are_short() -> None:
-    assert [count(value) for value in (0, 999, 1000, 999_600, 12_345_678, 3e16)] == [
-        "0 ",
-        "999 ",
-        "1 k",
-        "1 M",
-        "12.3 M",
-        "30 P",
-    ]
+def test_sizes_are_short() -> None:
+    told = [size(count) for count in (0, 999, 1000, 999_600, 12_345_678, 3e9, 3e15)]
+    assert told == ["0 B", "999 B", "1 kB", "1 MB", "12.3 MB", "3 GB", "3e+03 TB"]
 
 
 def test_the_console_prints_whole_lines_into_a_pipe() -> None:

@@ -69,6 +69,6 @@ class MetricsSection(Section):
     profile_folder: Annotated[str, Field(min_length=1, description="Folder for traces.")] = "traces"
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A profile that ends before it starts."""
-        if self.profile_steps is not None and not 0 <= self.profile_steps[0] <= self.profile_steps[1]:
-            yield "profile_steps", "the last step comes before the first"
+        """A profile that ends before it starts, or starts before the first step."""
+        if self.profile_steps is not None and not 1 <= self.profile_steps[0] <= self.profile_steps[1]:
+            yield "profile_steps", "allowed are the first and the last step to trace, counted from 1"

@@ -47,9 +47,9 @@ def line(record: StepRecord, facts: RunFacts) -> str:
         f"loss {record.loss:.4f}",
         f"lr {record.lr:.3g}",
         "" if record.grad_norm is None else f"gradient {record.grad_norm:.3g}",
-        f"{count(record.tokens_per_s)} tokens/s",
+        f"{record.tokens_per_s:,.0f} tokens/s",
         "" if mfu is None else f"MFU {mfu:.1%}",
-        f"memory {count(record.peak_memory_bytes)}B",
+        f"memory {size(record.peak_memory_bytes)}",
         f"data wait {record.data_wait_share:.1%}",
         "" if record.bubble_share is None else f"bubble {record.bubble_share:.1%}",
         "" if record.expert_load is None else f"busiest expert {record.expert_load:.2f}x",
@@ -58,10 +58,10 @@ def line(record: StepRecord, facts: RunFacts) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def count(value: float) -> str:
-    """Three digits and a decimal prefix: ``12.3 k``; a space and nothing below a thousand."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}"
-        value /= 1000
-    return f"{value:.3g} P"
+def size(count: float) -> str:
+    """Bytes with a decimal unit: ``3.2 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

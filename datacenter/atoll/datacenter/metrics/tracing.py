@@ -44,7 +44,7 @@ class Tracing:
     Args:
         folder: where traces go.
         rank: of this process; part of the files' names.
-        steps: first and last step to trace, or None.
+        steps: first and last step to trace, counted as the caller of ``step`` counts; or None.
         cuda: whether kernels are traced too.
 
     Attributes:

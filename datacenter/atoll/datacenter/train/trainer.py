@@ -101,7 +101,7 @@ class Trainer:
         with self.meter.waiting():
             batch = self.loader.next()
         self.pulse.enter(number + 1, "training")
-        with self.tracing.step(number):
+        with self.tracing.step(number + 1):
             outcome = self.step(number, self._micro_batches(batch))
         self.meter.step(outcome.tokens)
         self.state.tokens += outcome.tokens
