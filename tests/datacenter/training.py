@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -13,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.train.build import make_step
+from atoll.datacenter.train.build import make_passes, make_step
 
 SMALL: dict[str, Any] = {
     "job": {"name": "small", "steps": 10, "seed": 7},
@@ -77,3 +80,25 @@ def _share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
     mine = slice(rank * shape[0] // size, (rank + 1) * shape[0] // size)
     inputs, wanted = (part[mine].split(job.batch.micro_batch) for part in (tokens[:, :-1], labels))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return [Example(*piece) for piece in zip(inputs, wanted, strict=True)]
+
+
+def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, Any]:
+    """The gradient of the first step on this rank of the world, before clipping, gathered over meshes.
+
+    Args:
+        sections: of the job.
+        backend: of the compiler; ``aot_eager`` goes all the way but writes no code, which takes a few times less.
+    """
+    job = SiloJob.model_validate(sections)
+    compiled = partialmethod(nn.Module.compile, backend=backend)
+    with join_world(60.0) as world, patch.object(nn.Module, "compile", compiled):
+        meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
+        passes = make_passes(job, spec_of(job.model), meshes, world.device)
+        batches = _share(job, meshes, 0)
+        counted = sum(int((batch.labels != -100).sum()) for batch in batches)
+        total = torch.tensor(counted)
+        dist.all_reduce(total, group=meshes.loss.get_group())
+        passes(batches, float(total))
+        return {
+            name: whole(value.grad) for part in passes.parts for name, value in _named(part) if value.grad is not None
+        }

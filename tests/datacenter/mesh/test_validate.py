@@ -26,6 +26,7 @@ def job(**sections: dict[str, Any]) -> SiloJob:
         ({"mesh": {"tp": 2}, "batch": {"sequence": 15}}, 2, "does not divide batch.sequence = 15"),
         ({"mesh": {"tp": 2}, "data_parallel": {"hook": "sign"}}, 2, "data_parallel.hook works on whole replicas only"),
         ({"mesh": {"tp": 2}, "precision": {"compute": "float8"}}, 2, '"float8" is not offered with mesh.tp = 2'),
+        ({"mesh": {"pp": 8}, "batch": {"micro_batch": 1}}, 8, "4 blocks cannot fill 8 pipeline stages"),
         (
             {"mesh": {"dp_replicate": 2, "dp_shard": 1}, "data_parallel": {"method": "zero3"}},
             2,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
+from atoll.datacenter.parallel.pipeline.fits import check_pipeline
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -102,4 +103,5 @@ CHECKS: tuple[Check, ...] = (
     check_context_parallel,
     check_experts,
     check_precision,
+    check_pipeline,
 )

@@ -8,15 +8,14 @@ import pytest
 
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import ParallelDims
-from atoll.datacenter.models import spec_of
-from atoll.datacenter.parallel.pipeline.fits import pipeline_problems
+from atoll.datacenter.parallel.pipeline.fits import check_pipeline
 from tests.datacenter.training import small
 
 
 def problems(ranks: int = 2, **sections: dict[str, Any]) -> list[str]:
     sections = {"batch": {"micro_batch": 1}, "mesh": {"pp": 2}} | sections
     job = SiloJob.model_validate(small(**sections))
-    return pipeline_problems(job, spec_of(job.model), ParallelDims.of(job.mesh, ranks))
+    return list(check_pipeline(job, ParallelDims.of(job.mesh, ranks)))
 
 
 def pipe(schedule: str, **more: int) -> dict[str, Any]:

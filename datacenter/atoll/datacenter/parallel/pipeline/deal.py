@@ -47,6 +47,11 @@ def stages_per_rank(section: PipelineSection) -> int:
     return 2 if KINDS[section.schedule].v_shaped else section.stages_per_rank
 
 
+def micro_batches(job: SiloJob, batch_ranks: int) -> int:
+    """Micro-batches of one pipeline in a step, whole ones."""
+    return job.batch.global_batch // (batch_ranks * job.batch.micro_batch)
+
+
 def place(section: PipelineSection, ranks: int) -> tuple[int, ...]:
     """The rank of each stage: round and round, or for V schedules down and up (``r`` has ``r`` and ``2 P - 1 - r``)."""
     if KINDS[section.schedule].v_shaped:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from atoll.datacenter.parallel.pipeline.deal import stages_per_rank
+from atoll.datacenter.models.kinds import spec_of
+from atoll.datacenter.parallel.pipeline.deal import micro_batches, stages_per_rank
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
-from atoll.datacenter.parallel.pipeline.passes import micro_batches
 from atoll.datacenter.parallel.pipeline.split import count_blocks
 
 if TYPE_CHECKING:
@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 _LOOPING = ", ".join(name for name, kind in KINDS.items() if kind.loops)
 
 
-def pipeline_problems(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> list[str]:
-    """One sentence for each reason why the pipeline cannot run, with the numbers and a remedy; none without stages."""
-    if dims.pp == 1:
-        return []
-    return [*_stages(job, spec, dims), *_batches(job, dims), *_company(job, spec)]
+def check_pipeline(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Why the pipeline cannot run, one sentence each, with the numbers and the remedy; nothing if there are no stages.
+
+    Raises:
+        LayoutError: if there is no such model.
+    """
+    if dims.pp > 1:
+        spec = spec_of(job.model)
+        yield from _stages(job, spec, dims)
+        yield from _batches(job, dims)
+        yield from _company(job, spec)
 
 
 def _stages(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
@@ -35,7 +41,8 @@ def _stages(job: SiloJob, spec: ModelSpec, dims: ParallelDims) -> Iterator[str]:
             f'pipeline.stages_per_rank = {asked}: schedule "{section.schedule}" has 1 on each rank; '
             f"those that loop are {_LOOPING}"
         )
-    blocks, stages = count_blocks(spec), dims.pp * stages_per_rank(section)
+    blocks = job.model.layers if job.model.kind == "llama" else count_blocks(spec)
+    stages = dims.pp * stages_per_rank(section)
     if blocks < stages:
         yield (
             f"the model's {blocks} blocks cannot fill {stages} pipeline stages (pp {dims.pp} * "

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.parallel.pipeline.deal import micro_batches
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -92,11 +93,6 @@ class PipelinePasses:
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self._spec.loss(outputs, labels) / self._divisor
-
-
-def micro_batches(job: SiloJob, batch_ranks: int) -> int:
-    """Micro-batches of one pipeline in a step, whole ones."""
-    return job.batch.global_batch // (batch_ranks * job.batch.micro_batch)
 
 
 def _local(loss: Tensor) -> Tensor:

@@ -1,0 +1,172 @@
+"""Every schedule, alone and with other axes, gives the losses and parameters of one process (float32, ten AdamW steps).
+
+And with compiled blocks every parameter gets the gradient of one process whose blocks are not compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from tests.datacenter.parallel.test_layouts import assert_same, method
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import gradients, small, train
+
+RELATIVE = 2e-6
+"""Of the largest element of a gradient."""
+every_layout = pytest.mark.every_layout
+
+GPIPE = {"schedule": "gpipe"}
+ONE_F_ONE_B = {"schedule": "1f1b"}
+INTERLEAVED = {"schedule": "interleaved", "stages_per_rank": 2}
+LOOPED = {"schedule": "looped_bfs", "stages_per_rank": 2}
+ZERO_BUBBLE = {"schedule": "interleaved_zero_bubble", "stages_per_rank": 2}
+ZBV = {"schedule": "zbv"}
+DUALPIPEV = {"schedule": "dualpipev"}
+
+
+def job(layers: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    """Eight micro-batches of one pipeline; eight blocks where four ranks have two stages each."""
+    return small(**{"model": {"layers": layers}, "batch": {"micro_batch": 1}} | sections)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Callable[[int], dict[str, Any]]:
+    """One process, by number of blocks."""
+    return cache(lambda layers: run_ranks(train, 1, job(layers))[0])
+
+
+@pytest.fixture(scope="module")
+def gradients_alone() -> dict[str, Any]:
+    """One process, nothing compiled."""
+    found: dict[str, Any] = run_ranks(gradients, 1, small())[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "pipeline", "sections"),
+    [
+        pytest.param(2, GPIPE, {}, id="gpipe-2"),
+        pytest.param(2, ONE_F_ONE_B | {"balance": "cost"}, {}, id="1f1b-2-cost"),
+        pytest.param(2, INTERLEAVED, {}, id="interleaved-2"),
+        pytest.param(2, LOOPED, {}, id="looped_bfs-2"),
+        pytest.param(2, ZERO_BUBBLE, {}, id="interleaved_zero_bubble-2"),
+        pytest.param(2, ZBV, {}, id="zbv-2"),
+        pytest.param(2, DUALPIPEV, {}, id="dualpipev-2"),
+        pytest.param(4, GPIPE, {"mesh": {"pp": 4}}, id="gpipe-4", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 4}}, id="1f1b-4", marks=every_layout),
+        pytest.param(4, INTERLEAVED, {"mesh": {"pp": 4}}, id="interleaved-4", marks=every_layout),
+        pytest.param(4, LOOPED, {"mesh": {"pp": 4}}, id="looped_bfs-4", marks=every_layout),
+        pytest.param(4, ZERO_BUBBLE, {"mesh": {"pp": 4}}, id="interleaved_zero_bubble-4", marks=every_layout),
+        pytest.param(4, ZBV, {"mesh": {"pp": 4}}, id="zbv-4"),
+        pytest.param(4, DUALPIPEV, {"mesh": {"pp": 4}}, id="dualpipev-4", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {}, id="1f1b-2-ddp-2", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"data_parallel": method("zero1")}, id="1f1b-2-zero1-2", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"data_parallel": method("zero2")}, id="1f1b-2-zero2-2", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"data_parallel": method("zero3")}, id="1f1b-2-zero3-2"),
+        pytest.param(4, INTERLEAVED, {}, id="interleaved-2-ddp-2"),
+        pytest.param(
+            4, INTERLEAVED, {"data_parallel": method("zero3")}, id="interleaved-2-zero3-2", marks=every_layout
+        ),
+        pytest.param(4, LOOPED, {"data_parallel": method("zero3")}, id="looped_bfs-2-zero3-2", marks=every_layout),
+        pytest.param(
+            4, ZERO_BUBBLE, {"data_parallel": method("zero2")}, id="zero_bubble-2-zero2-2", marks=every_layout
+        ),
+        pytest.param(4, ZBV, {"data_parallel": method("zero2")}, id="zbv-2-zero2-2"),
+        pytest.param(4, ZBV, {"memory": {"checkpointing": "full"}}, id="zbv-2-ddp-2-full", marks=every_layout),
+        pytest.param(
+            4, DUALPIPEV, {"data_parallel": {"method": "zero2", "cpu_offload": True}}, id="dualpipev-2-zero2-2-offload"
+        ),
+        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-2-tp-2"),
+        pytest.param(
+            4,
+            INTERLEAVED,
+            {"mesh": {"pp": 2, "tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
+            id="interleaved-2-tp-2-plain",
+            marks=every_layout,
+        ),
+        pytest.param(4, ZBV, {"mesh": {"pp": 2, "tp": 2}}, id="zbv-2-tp-2", marks=every_layout),
+        pytest.param(4, DUALPIPEV, {"mesh": {"pp": 2, "tp": 2}}, id="dualpipev-2-tp-2", marks=every_layout),
+        pytest.param(
+            8,
+            ONE_F_ONE_B,
+            {"mesh": {"pp": 2, "dp_replicate": 2}, "data_parallel": method("zero3")},
+            id="1f1b-2-hybrid-2x2",
+            marks=every_layout,
+        ),
+        *(
+            pytest.param(
+                8,
+                pipeline,
+                {"mesh": {"pp": 2, "tp": 2}, "data_parallel": method(zero)},
+                id=f"{pipeline['schedule']}-2-{zero}-2-tp-2",
+                marks=every_layout,
+            )
+            for pipeline, zero in (
+                (ONE_F_ONE_B, "zero3"),
+                (INTERLEAVED, "zero3"),
+                (ZERO_BUBBLE, "zero2"),
+                (ZBV, "zero2"),
+                (DUALPIPEV, "zero2"),
+            )
+        ),
+    ],
+)
+def test_equal_to_one_process(
+    ranks: int, pipeline: dict[str, Any], sections: dict[str, Any], alone: Callable[[int], dict[str, Any]]
+) -> None:
+    sections = {"mesh": {"pp": 2}, "pipeline": pipeline} | sections
+    layers = 2 * sections["mesh"]["pp"]
+    found = run_ranks(train, ranks, job(layers, **sections))
+    assert {name for one in found for name in one["parameters"]} == set(alone(layers)["parameters"])
+    for one in found:
+        assert_same(one, alone(layers))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
+@pytest.mark.parametrize(
+    ("ranks", "pipeline", "sections"),
+    [
+        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "tp": 2}}, id="1f1b-2-tp-2"),
+        pytest.param(4, ZBV, {"data_parallel": method("zero2")}, id="zbv-2-zero2-2"),
+        pytest.param(4, ONE_F_ONE_B, {}, id="1f1b-2-ddp-2", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"data_parallel": method("zero3")}, id="1f1b-2-zero3-2", marks=every_layout),
+        pytest.param(4, GPIPE, {"data_parallel": method("zero1")}, id="gpipe-2-zero1-2", marks=every_layout),
+        pytest.param(4, LOOPED, {"data_parallel": method("zero3")}, id="looped_bfs-2-zero3-2", marks=every_layout),
+        pytest.param(4, DUALPIPEV, {"mesh": {"pp": 2, "tp": 2}}, id="dualpipev-2-tp-2", marks=every_layout),
+        *(
+            pytest.param(
+                8,
+                pipeline,
+                {"mesh": {"pp": 2, "tp": 2}, "data_parallel": method(zero)},
+                id=f"{pipeline['schedule']}-2-{zero}-2-tp-2",
+                marks=every_layout,
+            )
+            for pipeline, zero in (
+                (ONE_F_ONE_B, "zero3"),
+                (INTERLEAVED, "zero3"),
+                (ZERO_BUBBLE, "zero2"),
+                (ZBV, "zero2"),
+            )
+        ),
+    ],
+)
+def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
+    ranks: int, pipeline: dict[str, Any], sections: dict[str, Any], backend: str, gradients_alone: dict[str, Any]
+) -> None:
+    """Tensor parallel: the embedding's would be exactly 0 if what it gives went into a compiled block as it comes."""
+    sections = {
+        "mesh": {"pp": 2},
+        "pipeline": pipeline,
+        "memory": {"compile": True},
+        "batch": {"micro_batch": 1},
+    } | sections
+    found = run_ranks(gradients, ranks, small(**sections), backend, timeout_s=300)
+    assert {name for one in found for name in one} == set(gradients_alone)
+    for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
+        wanted = gradients_alone[name]
+        torch.testing.assert_close(gradient, wanted, rtol=0, atol=RELATIVE * wanted.abs().max().item(), msg=name)
