@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partialmethod
 from typing import Any
@@ -55,8 +56,13 @@ def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
         return {
             "losses": [outcome.loss for outcome in outcomes],
             "norms": [outcome.gradient_norm for outcome in outcomes],
-            "parameters": {name: whole(value) for part in step.passes.parts for name, value in _named(part)},
+            "parameters": named_whole(step.passes.parts),
         }
+
+
+def named_whole(parts: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Plain copies of the parameters of a model or of stages."""
+    return {name: whole(value) for part in parts for name, value in _named(part)}
 
 
 def _named(part: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -70,14 +76,20 @@ def whole(value: Tensor) -> Tensor:
 
 
 def _share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
-    """This rank's micro-batches of random tokens that depend on the step alone; some labels do not count."""
+    """This rank's micro-batches where all get the same number of sequences."""
+    rank, size = meshes.data["batch"].get_local_rank(), meshes.dims.batch
+    return examples(
+        job, step, slice(rank * job.batch.global_batch // size, (rank + 1) * job.batch.global_batch // size)
+    )
+
+
+def examples(job: SiloJob, step: int, mine: slice) -> list[Example]:
+    """Micro-batches of random tokens that depend on the step alone; some labels do not count."""
     generator = torch.Generator().manual_seed(1000 + step)
     shape = (job.batch.global_batch, job.batch.sequence + 1)
     tokens = torch.randint(job.model.vocab, shape, generator=generator)
     labels = tokens[:, 1:].clone()
     labels[: job.batch.global_batch // 2, :3] = -100
-    rank, size = meshes.data["batch"].get_local_rank(), meshes.dims.batch
-    mine = slice(rank * shape[0] // size, (rank + 1) * shape[0] // size)
     inputs, wanted = (part[mine].split(job.batch.micro_batch) for part in (tokens[:, :-1], labels))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return [Example(*piece) for piece in zip(inputs, wanted, strict=True)]
 

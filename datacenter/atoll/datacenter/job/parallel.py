@@ -16,6 +16,8 @@ MAX_DEGREE = 1 << 16
 Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Hook = Literal["none", "float16", "bfloat16", "powersgd", "int8", "sign", "topk"]
+FEEDBACK_HOOKS: frozenset[Hook] = frozenset({"powersgd", "int8", "sign", "topk"})
+"""Those that keep what they could not send for the next step."""
 
 
 class MeshSection(Section):
@@ -74,7 +76,10 @@ class DataParallelSection(Section):
     ] = 0
     uneven: Annotated[
         bool,
-        Field(description="Replicas get sequences in proportion to measured speed; the gradient stays the exact mean."),
+        Field(
+            description="Replicas get sequences in proportion to measured speed (`ddp`); the gradient stays the exact "
+            "mean."
+        ),
     ] = False
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -82,7 +87,7 @@ class DataParallelSection(Section):
         if self.method not in {"zero2", "zero3"}:
             yield from self.unused(("cpu_offload",), f'method = "{self.method}"')
         if self.method != "ddp":
-            yield from self.unused(("bucket_mb", "hook", "check_replicas_every"), f'method = "{self.method}"')
+            yield from self.unused(("bucket_mb", "hook", "check_replicas_every", "uneven"), f'method = "{self.method}"')
         if self.hook != "powersgd":
             yield from self.unused(("hook_rank", "hook_start"), f'hook = "{self.hook}"')
         if self.hook != "topk":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.parallel import FEEDBACK_HOOKS
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 from atoll.datacenter.parallel.pipeline.fits import check_pipeline
@@ -77,12 +78,18 @@ def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
         for key, wanted in (
             ("hook", section.hook != "none"),
             ("check_replicas_every", section.check_replicas_every > 0),
+            ("uneven", section.uneven),
         ):
             if wanted:
                 yield (
                     f"data_parallel.{key} works on whole replicas only, but pp * cp * tp = {others}: set these "
                     "to 1, or leave it out"
                 )
+    if section.hook in FEEDBACK_HOOKS and job.precision.compute == "float16":
+        yield (
+            f'data_parallel.hook = "{section.hook}" keeps parts of gradients for later steps, whose scale '
+            'precision.compute = "float16" changes: set "bfloat16", or hook = "float16"'
+        )
     if section.method != "ddp" and dims.dp_replicate > 1 and dims.fsdp == 1:
         yield (
             f'data_parallel.method = "{section.method}" with dp_replicate = {dims.dp_replicate} and dp_shard * cp = 1 '

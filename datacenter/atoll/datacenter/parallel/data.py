@@ -23,6 +23,7 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.datacenter.compression import attach_hook
 from atoll.datacenter.models.moe import routed_of
 from atoll.datacenter.parallel.expert import width_shards
 from atoll.datacenter.parallel.sum_hook import sum_hook
@@ -102,5 +103,8 @@ def wrap_ddp(module: nn.Module, meshes: Meshes, job: SiloJob) -> DistributedData
         bucket_cap_mb=job.data_parallel.bucket_mb,
         gradient_as_bucket_view=True,
     )
-    wrapped.register_comm_hook(meshes.loss.get_group(), sum_hook)
+    if job.data_parallel.hook == "none":
+        wrapped.register_comm_hook(meshes.loss.get_group(), sum_hook)
+    else:
+        attach_hook(wrapped, job.data_parallel, meshes.loss.get_group())
     return wrapped

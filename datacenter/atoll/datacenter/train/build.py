@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.parallel.apply import make_model, make_stages
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
+from atoll.datacenter.parallel.uneven import Stopwatch
 from atoll.datacenter.train.optimiser import make_optimiser
 from atoll.datacenter.train.passes import Passes, PlainPasses
 from atoll.datacenter.train.scale import LossScale
@@ -31,6 +32,7 @@ def make_step(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devic
 def make_passes(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Passes:
     """Model, or this rank's stages of it, and what runs them; collective."""
     if meshes.dims.pp == 1:
-        return PlainPasses(make_model(job, spec, meshes, device), spec, job, meshes.dims, device)
+        watch = Stopwatch(device) if job.data_parallel.uneven else None
+        return PlainPasses(make_model(job, spec, meshes, device), spec, job, meshes.dims, device, watch)
     stages, deal = make_stages(job, spec, meshes, device)
     return PipelinePasses(stages, deal, spec, job, meshes, device)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import ParallelDims
     from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.uneven import Stopwatch
 
 
 class MicroBatch(Protocol):
@@ -62,6 +63,7 @@ class PlainPasses:
 
     Attributes:
         parts: the one module.
+        watch: times forward passes, if shares are uneven.
     """
 
     module: nn.Module
@@ -69,6 +71,7 @@ class PlainPasses:
     job: SiloJob
     dims: ParallelDims
     device: torch.device
+    watch: Stopwatch | None = None
 
     @property
     def parts(self) -> Sequence[nn.Module]:
@@ -80,12 +83,15 @@ class PlainPasses:
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(batches):
             with self._gradient_sync(last=number == len(batches) - 1), self._loss_context():
-                with self._autocast():
+                with self._autocast(), self._timed():
                     outputs = self.module(batch.tokens)
                 loss = self.spec.loss(outputs, batch.labels) / divisor
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += _local(loss.detach())
         return total
+
+    def _timed(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.watch is None else self.watch.running()
 
     def _autocast(self) -> AbstractContextManager[object]:
         """DDP has no mixed precision of its own; FSDP's is in its policy."""

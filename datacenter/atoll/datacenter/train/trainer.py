@@ -19,6 +19,7 @@ from atoll.datacenter.metrics.tracing import Tracing
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.facts import facts_of
+from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +65,7 @@ class Trainer:
         loader: this rank's batches.
         state: what a checkpoint keeps.
         checkpoints: where.
+        upkeep: between steps.
     """
 
     job: SiloJob
@@ -72,6 +74,7 @@ class Trainer:
     loader: Loader
     state: TrainingState
     checkpoints: Checkpoints
+    upkeep: Upkeep
     sinks: Sinks
     meter: Meter
     tracing: Tracing
@@ -105,6 +108,7 @@ class Trainer:
             outcome = self.step(number, self._micro_batches(batch))
         self.meter.step(outcome.tokens)
         self.state.tokens += outcome.tokens
+        self.upkeep.after_step(number + 1)
         self.pulse.enter(number + 1, "checkpoint")
         self.checkpoints.after_step(number + 1, self.state)
         return outcome
@@ -162,7 +166,7 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
         loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, agree=agree))
         pulse.enter(0, "model")
         step = make_step(job, spec, meshes, world.device)
-        extras = {"random": RandomState(world.device)}
+        extras = {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
         trainer = Trainer(
             job=job,
@@ -171,6 +175,7 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
             loader=loader,
             state=state,
             checkpoints=stack.enter_context(Checkpoints.open(job, folder, world, dims)),
+            upkeep=Upkeep.of(job, step, meshes, loader, world.device),
             sinks=stack.enter_context(open_sinks(job.metrics, facts, folder, rank=world.rank, console=console)),
             meter=Meter(world.device),
             tracing=stack.enter_context(_tracing(job, folder, world)),

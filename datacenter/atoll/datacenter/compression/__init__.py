@@ -1,0 +1,5 @@
+"""How gradients travel between replicas: DDP communication hooks, most of them lossy with error feedback."""
+
+from atoll.datacenter.compression.registry import attach_hook, hook_of
+
+__all__ = ["attach_hook", "hook_of"]

@@ -1,0 +1,142 @@
+"""PowerSGD: the gradient of a matrix as a product of two thin ones, found by one power iteration a step.
+
+Vogels et al. 2019, algorithm 1 and 2. PyTorch has a hook of this; ours differs in what it cannot do: its all-reduces
+start from callbacks, whose order over gloo is nobody's promise (it hangs with several buckets); it keeps its state by
+bucket, which a checkpoint cannot take to a new process; and it averages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from atoll.datacenter.compression.hooks import put_back
+from atoll.datacenter.compression.residuals import Residuals
+from atoll.datacenter.compression.traffic import Traffic
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch._C._distributed_c10d import GradBucket
+
+_STEPS = "steps"
+_FACTOR, _RESIDUAL = "factor.", "residual."
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """A parameter of a bucket that is worth it.
+
+    Attributes:
+        name: of the parameter.
+        values: ``[rows, columns]``: gradient and residual; becomes the residual.
+        total: of the same shape: becomes the sum over ranks.
+    """
+
+    name: str
+    values: Tensor
+    total: Tensor
+
+
+class PowerSgdHook:
+    """Rank-r approximations with error feedback and warm start.
+
+    A matrix of n rows and m columns costs r (n + m) float32; parameters that would not get smaller travel as they are.
+
+    Args:
+        parameters: the trained ones, by name.
+        group: of the replicas.
+        rank: r.
+        start: steps in which everything travels as it is; in the first ones gradients change most.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup, rank: int, start: int) -> None:
+        self._group, self._rank, self._start = group, rank, start
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+        self._factors: dict[str, Tensor] = {}
+        self._steps = 0
+        self.residuals = Residuals(parameters, block=1)
+        self.traffic = Traffic(group.size())
+
+    def reduce(self, bucket: GradBucket) -> None:
+        """See ``GradientHook``."""
+        self.traffic.plain(bucket.buffer().nbytes)
+        if self._steps < self._start:
+            self._all_reduce([bucket.buffer()])
+        else:
+            self._approximate(bucket)
+        self._steps += bucket.is_last()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Residuals, right factors, and steps made."""
+        found = {_RESIDUAL + name: value for name, value in self.residuals.state_dict().items()}
+        found |= {_FACTOR + name: value for name, value in self._factors.items()}
+        return {**found, _STEPS: torch.tensor(self._steps)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take them back."""
+        self._steps = int(state[_STEPS])
+        self._factors = {
+            name.removeprefix(_FACTOR): v.detach() for name, v in state.items() if name.startswith(_FACTOR)
+        }
+        self.residuals.load_state_dict(
+            {name.removeprefix(_RESIDUAL): value for name, value in state.items() if name.startswith(_RESIDUAL)}
+        )
+
+    def _approximate(self, bucket: GradBucket) -> None:
+        flat = self.residuals.add(bucket)
+        total = torch.zeros_like(flat.values)
+        matrices, plain = [], []
+        for name, values, sums in zip(flat.names, flat.parts, flat.parts_of(total), strict=True):
+            rows = self._rows(name)
+            if rows is None:
+                sums.copy_(values)
+                values.zero_()
+                plain.append(sums)
+            else:
+                matrices.append(_Matrix(name, values.view(rows, -1), sums.view(rows, -1)))
+        lefts = [matrix.values @ self._factor(matrix) for matrix in matrices]
+        self._all_reduce([*lefts, *plain])
+        lefts = [torch.linalg.qr(left).Q for left in lefts]
+        rights = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
+        for matrix, left, right in zip(matrices, lefts, rights, strict=True):
+            matrix.values.sub_(left @ right.T)
+        self._all_reduce(rights)
+        for matrix, left, right in zip(matrices, lefts, rights, strict=True):
+            torch.mm(left, right.T, out=matrix.total)
+            self._factors[matrix.name] = right
+        put_back(bucket, flat, total)
+
+    def _rows(self, name: str) -> int | None:
+        """Rows of a parameter as a matrix; None if factors would be no smaller."""
+        shape = self._shapes[name]
+        elements = torch.Size(shape).numel()
+        if len(shape) < 2 or self._rank * (shape[0] + elements // shape[0]) >= elements:
+            return None
+        return shape[0]
+
+    def _factor(self, matrix: _Matrix) -> Tensor:
+        """Orthonormal ``[columns, rank]``: the last right factor, or one that all ranks draw alike."""
+        columns = matrix.values.shape[1]
+        if matrix.name not in self._factors:
+            seed = int.from_bytes(hashlib.blake2b(matrix.name.encode(), digest_size=8).digest(), "little") >> 1
+            drawn = torch.randn(columns, self._rank, generator=torch.Generator().manual_seed(seed))
+            self._factors[matrix.name] = drawn
+        factor: Tensor = torch.linalg.qr(self._factors[matrix.name].to(matrix.values)).Q
+        return factor
+
+    def _all_reduce(self, tensors: Iterable[Tensor]) -> None:
+        """Sums over ranks in place, in one collective."""
+        parts = list(tensors)
+        if not parts:
+            return
+        message = torch.cat([part.flatten() for part in parts])
+        dist.all_reduce(message, group=self._group)
+        self.traffic.all_reduce(message.nbytes)
+        for part, summed in zip(parts, torch.split(message, [part.numel() for part in parts]), strict=True):
+            part.copy_(summed.view_as(part))

@@ -1,0 +1,81 @@
+"""From ``[data_parallel] hook`` to a hook on a DDP module."""
+
+# DDP compares a hook's annotations with the classes themselves: no ``from __future__ import annotations`` here.
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.datacenter.compression.encoders import Int8, Signs
+from atoll.datacenter.compression.hooks import FeedbackHook, GradientHook, HalfHook, LargestHook
+from atoll.datacenter.compression.power_sgd import PowerSgdHook
+from atoll.datacenter.job.parallel import DataParallelSection, Hook
+
+Maker: TypeAlias = Callable[[DataParallelSection, Mapping[str, nn.Parameter], dist.ProcessGroup], GradientHook]
+
+HOOKS: Mapping[Hook, Maker] = {
+    "float16": lambda _section, _parameters, group: HalfHook(torch.float16, group),
+    "bfloat16": lambda _section, _parameters, group: HalfHook(torch.bfloat16, group),
+    "powersgd": lambda section, parameters, group: PowerSgdHook(
+        parameters, group, section.hook_rank, section.hook_start
+    ),
+    "int8": lambda _section, parameters, group: FeedbackHook(parameters, group, Int8(), scatter=True),
+    "sign": lambda _section, parameters, group: FeedbackHook(parameters, group, Signs(), scatter=False),
+    "topk": lambda section, parameters, group: LargestHook(parameters, group, section.hook_keep),
+}
+"""All but ``none``."""
+_ATTRIBUTE = "gradient_hook"
+
+
+def attach_hook(wrapped: DistributedDataParallel, section: DataParallelSection, group: dist.ProcessGroup) -> None:
+    """Let the module's gradients travel as the job says; ``hook`` is not ``none``."""
+    parameters = {name: value for name, value in wrapped.module.named_parameters() if value.requires_grad}
+    hook = HOOKS[section.hook](section, parameters, group)
+    wrapped.register_comm_hook(_Runner(hook), run_hook)
+    object.__setattr__(wrapped, _ATTRIBUTE, hook)  # nn.Module's own would look for parameters in it
+
+
+def hook_of(module: nn.Module) -> GradientHook | None:
+    """The hook that a module's gradients travel by, an ``Extra`` of checkpoints; None if they travel as they are."""
+    found: GradientHook | None = getattr(module, _ATTRIBUTE, None)
+    return found
+
+
+class _Runner:
+    """Runs a hook beside the backward pass.
+
+    Everything that a hook does is in a stream of its own on a GPU, so that the backward pass goes on; on a CPU it
+    blocks. Either way collectives start in the thread and the order in which DDP calls, the same on every rank.
+    """
+
+    def __init__(self, hook: GradientHook) -> None:
+        self.hook = hook
+        self._stream: torch.cuda.Stream | None = None
+
+    def run(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Reduce a bucket."""
+        device = bucket.buffer().device
+        if device.type != "cuda":
+            self.hook.reduce(bucket)
+            return _done(torch.futures.Future(), bucket)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._stream):
+            self.hook.reduce(bucket)
+            return _done(torch.futures.Future(devices=[device]), bucket)
+
+
+def _done(future: torch.futures.Future[Tensor], bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    future.set_result(bucket.buffer())
+    return future
+
+
+def run_hook(runner: _Runner, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+    """What DDP calls for each bucket."""
+    return runner.run(bucket)
