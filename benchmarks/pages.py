@@ -1,4 +1,4 @@
-"""Puts the kept figures into the pages: ``python -m benchmarks.pages`` writes docs/performance.md's tables anew.
+"""Puts the kept figures into the pages: ``python -m benchmarks.pages`` writes their tables anew.
 
 A table stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->``; NAME is that of a file of results.
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 from benchmarks.figures import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+_DOCS = Path(__file__).parents[1] / "docs"
+PAGES = (_DOCS / "performance.md", _DOCS / "datacenter" / "measurements.md")
 _TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _THOUSAND = 1000
 _HEAD = "| what | value | beside | ratio | target | |\n|---|---|---|---|---|---|\n"
@@ -59,9 +60,10 @@ def _number(value: float | None) -> str:
 
 
 def main() -> None:
-    """Write the tables of the page anew."""
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{PAGE.name}: written", file=sys.stderr)
+    """Write the tables of the pages anew."""
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"{page.name}: written", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.figures import Figure, write
-from benchmarks.pages import PAGE, with_tables
+from benchmarks.pages import PAGES, with_tables
 
 
-def test_the_page_tells_the_kept_figures() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_page_tells_the_kept_figures(path: Path) -> None:
     """After a benchmark: ``python -m benchmarks.pages``."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8")
     assert page == with_tables(page)
 
 
