@@ -1,0 +1,62 @@
+"""With compiled blocks every parameter gets the gradient of one process whose blocks are not compiled.
+
+Layouts with a pipeline: ``pipeline/test_equal.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.datacenter.parallel.test_layouts import method
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import gradients, small
+
+RELATIVE = 2e-6
+"""Of the largest element of a gradient."""
+every_layout = pytest.mark.every_layout
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """One process, nothing compiled."""
+    found: dict[str, Any] = run_ranks(gradients, 1, small())[0]
+    return found
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
+@pytest.mark.parametrize(
+    ("ranks", "sections"),
+    [
+        pytest.param(2, {}, id="ddp-2"),
+        pytest.param(2, {"data_parallel": method("zero1")}, id="zero1-2", marks=every_layout),
+        pytest.param(2, {"data_parallel": method("zero2")}, id="zero2-2", marks=every_layout),
+        pytest.param(2, {"data_parallel": method("zero3"), "memory": {"checkpointing": "selective"}}, id="zero3-2"),
+        pytest.param(2, {"memory": {"checkpointing": "full"}}, id="full-2", marks=every_layout),
+        pytest.param(2, {"memory": {"checkpointing": "budget", "budget": 0.3}}, id="budget-2", marks=every_layout),
+        pytest.param(
+            4, {"data_parallel": method("zero3"), "mesh": {"dp_replicate": 2}}, id="hybrid-2x2", marks=every_layout
+        ),
+        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2", marks=every_layout),
+        pytest.param(
+            2,
+            {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
+            id="tp-2-plain",
+            marks=every_layout,
+        ),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero3")}, id="zero3-2-tp-2"),
+        pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": method("zero1")}, id="zero1-2-tp-2", marks=every_layout),
+    ],
+)
+def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
+    ranks: int, sections: dict[str, Any], backend: str, alone: dict[str, Any]
+) -> None:
+    """Tensor parallel: the embedding's would be exactly 0 if what it gives went into a compiled block as it comes."""
+    memory = {"compile": True} | sections.get("memory", {})
+    for found in run_ranks(gradients, ranks, small(**{**sections, "memory": memory}), backend, timeout_s=300):
+        assert set(found) == set(alone)
+        for name, gradient in found.items():
+            wanted = alone[name]
+            torch.testing.assert_close(gradient, wanted, rtol=0, atol=RELATIVE * wanted.abs().max().item(), msg=name)
