@@ -11,6 +11,7 @@ _COMMANDS: dict[str, str] = {
     "plan": "atoll.datacenter.cli.plan:plan",
     "scaling": "atoll.datacenter.cli.scaling:scaling",
     "train": "atoll.datacenter.cli.train:train",
+    "tokens": "atoll.datacenter.cli.tokens:tokens",
 }
 """Command to ``module:function``."""
 

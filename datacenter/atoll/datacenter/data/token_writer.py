@@ -75,9 +75,11 @@ class TokenWriter:
         self.tokens += tokens.size
         self._in_document |= tokens.size > 0
 
-    def end_document(self) -> None:
-        """End the document; one without tokens is not kept."""
+    def end_document(self, end: Tokens | None = None) -> None:
+        """End the document, with some last tokens if they are given; one without tokens is not kept."""
         if self._in_document:
+            if end is not None:
+                self.add(end)
             self._in_document = False
             self.documents += 1
             with _telling(self.path):
