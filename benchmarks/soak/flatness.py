@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +12,25 @@ import numpy.typing as npt
 WARM_UP = 0.25
 """Share of the time at the beginning that is not judged: caches fill, modules load, the first runs retire."""
 LEAST_SAMPLES = 8
+_SPANS = 30
 _MOST_PAIRS = 400
 """Samples that the slope is fitted through; of longer series every n-th."""
+
+_Series: TypeAlias = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much a series may grow over the time that is judged: a share of its median, or an amount if that is more."""
+    """How much a series may grow over the time that is judged: a share of its median, or an amount if that is more.
+
+    Attributes:
+        floors: judge the lowest value of each thirtieth of the time: what is left between pieces of work of several
+            sizes, of which sometimes more and sometimes fewer fall together. A leak lifts it.
+    """
 
     share: float
     amount: float
+    floors: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,8 @@ def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) 
         ValueError: if too few samples are left after the warm-up.
     """
     times, found = np.asarray(at_s, np.float64), np.asarray(values, np.float64)
+    if tolerance.floors:
+        times, found = _floors(times, found)
     judged = times >= times[0] + WARM_UP * (times[-1] - times[0])
     times, found = times[judged], found[judged]
     if times.size < LEAST_SAMPLES:
@@ -67,7 +79,13 @@ def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) 
     return Verdict(median, growth, max(tolerance.share * abs(median), tolerance.amount))
 
 
-def _theil_sen(times: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> float:
+def _floors(times: _Series, values: _Series) -> tuple[_Series, _Series]:
+    spans = np.minimum((times - times[0]) * _SPANS // (times[-1] - times[0]), _SPANS - 1)
+    lowest = [np.flatnonzero(spans == span)[np.argmin(values[spans == span])] for span in np.unique(spans)]
+    return times[lowest], values[lowest]
+
+
+def _theil_sen(times: _Series, values: _Series) -> float:
     step = -(-times.size // _MOST_PAIRS)
     times, values = times[::step], values[::step]
     first, second = np.triu_indices(times.size, k=1)

@@ -60,3 +60,15 @@ def test_the_larger_tolerance_holds() -> None:
 def test_too_few_samples_are_no_verdict() -> None:
     with pytest.raises(ValueError, match="soak for longer"):
         judge(TIMES[:LEAST_SAMPLES], [1.0] * LEAST_SAMPLES, MEMORY)
+
+
+BUSY = [34.0 if at % 90 < 40 + at / 60 else 0.0 for at in TIMES]
+"""Memory of large pieces of work, which come to take more and more of the time."""
+
+
+def test_more_work_is_no_leak_and_hides_none() -> None:
+    floors = Tolerance(0.02, 2.0, floors=True)
+    assert judge(TIMES, [136.0 + work for work in BUSY], floors).flat
+    leaking = [136.0 + work + at / 400.0 for at, work in zip(TIMES, BUSY, strict=True)]
+    assert judge(TIMES, leaking, floors).growth == pytest.approx(3.4, rel=0.1)
+    assert not judge(TIMES, leaking, floors).flat
