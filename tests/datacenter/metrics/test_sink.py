@@ -60,8 +60,9 @@ def test_a_line_shows_what_is_known() -> None:
     assert line(RECORD, FACTS) == (
         "step   7/100  loss 3.2500  lr 0.0003  gradient 1.5  4,096 tokens/s  MFU 1.2%  memory 123 MB  data wait 25.0%"
     )
-    told = line(record(grad_norm=None, bubble_share=0.125, expert_load=1.5, loss_scale=1024.0), FACTS)
-    assert told.endswith("data wait 25.0%  bubble 12.5%  busiest expert 1.50x  loss scale 1024")
+    told = line(record(grad_norm=None, bubble_share=0.125, communication_share=0.25, expert_load=1.5), FACTS)
+    assert told.endswith("data wait 25.0%  bubble 12.5%  communication 25.0% (traced)  busiest expert 1.50x")
+    assert line(record(loss_scale=1024.0), FACTS).endswith("data wait 25.0%  loss scale 1024")
     assert "gradient" not in told
 
 

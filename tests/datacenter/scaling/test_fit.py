@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from atoll.datacenter.errors import MissingExtraError
 from atoll.datacenter.scaling import LAWS, ParametricLaw, Run, ScalingError
 from atoll.datacenter.scaling.fit import HUBER, fit_law
 from atoll.datacenter.scaling.plot import draw
@@ -83,3 +85,14 @@ def test_the_picture_shows_runs_and_curves(tmp_path: Path) -> None:
     assert "</svg>" in (tmp_path / "fit.svg").read_text()
     with pytest.raises(ScalingError, match=r"fit.gif: allowed are names that end in .svg, .png, .pdf"):
         draw(found, made, tmp_path / "fit.gif")
+
+
+@pytest.mark.parametrize(("module", "library"), [("scipy.optimize", "scipy"), ("matplotlib.figure", "matplotlib")])
+def test_without_its_library_the_error_says_what_to_install(
+    module: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs()
+    found = fit_law(made) if library == "matplotlib" else None
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf'needs {library}: pip install "atoll\[scaling\]"'):
+        draw(found, made, tmp_path / "fit.svg") if found else fit_law(made)

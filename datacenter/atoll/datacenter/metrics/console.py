@@ -52,6 +52,7 @@ def line(record: StepRecord, facts: RunFacts) -> str:
         f"memory {size(record.peak_memory_bytes)}",
         f"data wait {record.data_wait_share:.1%}",
         "" if record.bubble_share is None else f"bubble {record.bubble_share:.1%}",
+        "" if record.communication_share is None else f"communication {record.communication_share:.1%} (traced)",
         "" if record.expert_load is None else f"busiest expert {record.expert_load:.2f}x",
         "" if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
     ]

@@ -59,6 +59,8 @@ class StepRecord:
         loss_scale: of float16 training.
         expert_load: tokens of the busiest expert / of the mean expert, at worst over layers; None without experts.
         bubble_share: part of the seconds in which a pipeline's rank had nothing to do, mean over ranks.
+        communication_share: of a trace that ended since the record before, on this rank; see ``communication``.
+        exposed_share: of the same trace.
     """
 
     step: int
@@ -74,6 +76,8 @@ class StepRecord:
     loss_scale: float | None = None
     expert_load: float | None = None
     bubble_share: float | None = None
+    communication_share: float | None = None
+    exposed_share: float | None = None
 
     @property
     def tokens_per_s(self) -> float:

@@ -58,6 +58,8 @@ def curves(record: StepRecord, facts: RunFacts) -> dict[str, float]:
         "speed/mfu": facts.mfu(record.tokens_per_s),
         "speed/data_wait_share": record.data_wait_share,
         "speed/bubble_share": record.bubble_share,
+        "speed/communication_share": record.communication_share,
+        "speed/exposed_share": record.exposed_share,
         "memory/peak_bytes": float(record.peak_memory_bytes),
     }
     return {tag: value for tag, value in found.items() if value is not None}

@@ -46,9 +46,6 @@ class Tracing:
         rank: of this process; part of the files' names.
         steps: first and last step to trace, counted as the caller of ``step`` counts; or None.
         cuda: whether kernels are traced too.
-
-    Attributes:
-        last: what the last trace said of communication.
     """
 
     def __init__(self, folder: Path, *, rank: int, steps: tuple[int, int] | None = None, cuda: bool = False) -> None:
@@ -64,7 +61,7 @@ class Tracing:
         self._until = 0
         self._first = self._number = 0
         self._written = 0
-        self.last: Communication | None = None
+        self._said: Communication | None = None
 
     def __enter__(self) -> Self:
         """Heed SIGUSR2; signals can be taken by the main thread alone, elsewhere the control file remains."""
@@ -97,6 +94,11 @@ class Tracing:
         if self._running is not None and number >= self._until:
             self._stop()
 
+    def take(self) -> Communication | None:
+        """What the last trace says of communication; None if none has ended since this was asked."""
+        said, self._said = self._said, None
+        return said
+
     def _due(self, number: int) -> int | None:
         """The last step of a trace that begins with this one; None if none does."""
         if self._steps is not None and self._steps[0] <= number <= self._steps[1]:
@@ -123,11 +125,11 @@ class Tracing:
         if ProfilerActivity.CUDA in self._activities:
             torch.cuda.synchronize()
         running.stop()
-        self.last = communication_of(running.events() or ())  # type: ignore[no-untyped-call]  # torch's own
+        self._said = communication_of(running.events() or ())  # type: ignore[no-untyped-call]  # torch's own
         self._folder.mkdir(parents=True, exist_ok=True)
         name = f"rank{self._rank}-steps{self._first}-{self._number}"
         running.export_chrome_trace(str(self._folder / f"{name}.json.gz"))
-        said = json.dumps(asdict(self.last), indent=1)
+        said = json.dumps(asdict(self._said), indent=1)
         (self._folder / f"{name}.communication.json").write_text(said + "\n", encoding="utf-8")
         self._written += 1
         log.info("steps %d to %d are traced: %s", self._first, self._number, self._folder / f"{name}.json.gz")

@@ -118,7 +118,7 @@ class Trainer:
 
     def _tell(self, outcome: Outcome) -> None:
         interval = self.meter.lap()
-        scale = self.step.scale
+        scale, traced = self.step.scale, self.tracing.take()
         self.sinks.step(
             StepRecord(
                 step=self.state.step,
@@ -133,6 +133,8 @@ class Trainer:
                 peak_memory_bytes=interval.peak_memory_bytes,
                 loss_scale=scale.scale if scale.dynamic else None,
                 expert_load=outcome.expert_load,
+                communication_share=traced.communication_share if traced else None,
+                exposed_share=traced.exposed_share if traced else None,
             )
         )
 
