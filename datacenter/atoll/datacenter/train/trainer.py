@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class Summary:
 
 @dataclass
 class Trainer:
-    """One rank's part of a job. Use ``train``; this is open for those who drive it step by step.
+    """One rank's part of a job. ``train`` runs it; who drives it step by step takes ``open_trainer``.
 
     Attributes:
         step: makes steps.
@@ -140,7 +141,14 @@ class Trainer:
 
 
 def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Summary:
-    """Train a job on this rank. Collective.
+    """Train a job on this rank. Collective; arguments and errors as of ``open_trainer``, and ``TrainingError``."""
+    with open_trainer(job, folder, world, pulse, console=console) as trainer:
+        return trainer.run()
+
+
+@contextmanager
+def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Iterator[Trainer]:
+    """One rank's part of a job, ready for its first step. Collective.
 
     Args:
         job: as parsed.
@@ -153,7 +161,6 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
         LayoutError: if the job does not fit the number of ranks.
         DataError: if its data cannot be read.
         CheckpointError: if checkpoints cannot be read or written.
-        TrainingError: if training cannot go on.
     """
     dims = check_layout(job, world.size)
     torch.manual_seed(job.job.seed + world.rank)
@@ -170,7 +177,7 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
         step = make_step(job, spec, meshes, world.device)
         extras = {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
-        trainer = Trainer(
+        yield Trainer(
             job=job,
             world=world,
             step=step,
@@ -183,7 +190,6 @@ def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bo
             tracing=stack.enter_context(_tracing(job, folder, world)),
             pulse=pulse,
         )
-        return trainer.run()
 
 
 def _tracing(job: SiloJob, folder: Path, world: World) -> Tracing:
