@@ -21,11 +21,13 @@ def section(**keys: Any) -> ModelSection:
     return SiloJob.model_validate(job).model
 
 
-def counted(model: ModelSection, batch: int, sequence: int) -> tuple[float, int]:
-    """FLOPs a token, and parameters, of the model itself; nothing is computed."""
-    with torch.device("meta"):
+def counted(model: ModelSection, batch: int, sequence: int, device: str = "meta") -> tuple[float, int]:
+    """FLOPs a token, and parameters, of the model itself; on the meta device nothing is computed."""
+    with torch.device(device):
         built = spec_of(model).build()
         tokens = torch.zeros((batch, sequence), dtype=torch.long)
+    for name, value in built.named_parameters():
+        value.requires_grad_(model.lora is None or ".lora_" in name)
 
     def step() -> Tensor:
         logits: Tensor = built(tokens)
@@ -51,6 +53,23 @@ def test_only_the_experts_that_a_token_goes_to_count() -> None:
     assert sparse.parameters - sparse.active_parameters == 3 * 6 * expert
     more = llama_flops(section(moe={**moe, "experts": 16}), 16)
     assert more.per_token - sparse.per_token == 6 * 3 * 8 * 48
+
+
+@pytest.mark.parametrize("shared", [0, 1])
+def test_with_experts_too_the_formula_is_what_pytorch_counts(shared: int) -> None:
+    """Routing asks for values, so that these products are really worked out."""
+    model = section(moe={"experts": 8, "top_k": 2, "expert_dim": 32, "shared_experts": shared})
+    found = llama_flops(model, 16)
+    assert (found.per_token, found.parameters) == counted(model, 2, 16, "cpu")
+
+
+@pytest.mark.parametrize("layers", [1, 8])
+def test_with_adapters_the_formula_counts_too_much_in_the_first_block_alone(layers: int) -> None:
+    """Nothing before it learns: its three inputs need no gradient, nor its adapters' inputs, nor its keys."""
+    model = section(layers=layers, lora={"rank": 4})
+    queries, keys, mixing = 48 * 48, 48 * 16, 48 * 16
+    too_much = 2 * (queries + 2 * keys + 2 * 4 * 48 + mixing)
+    assert llama_flops(model, 16).per_token - counted(model, 2, 16)[0] == too_much
 
 
 def test_frozen_weights_have_no_gradients_of_their_own() -> None:
