@@ -110,10 +110,12 @@ def measure_machine(world: World, extent: Extent, progress: Progress, *, inter: 
     inside = tuple(_collectives(_nodes_group(world, local), world.device, wanted, count)) if local > 1 else ()
     across = tuple(_collectives(_peers_group(world, local), world.device, wanted, count)) if nodes > 1 else ()
     within, between, said = _links(fit_link(inside), fit_link(across), inter)
+    place = "one node" if nodes == 1 else f"{nodes} nodes"
+    software = f"{dist.get_backend()}, torch {torch.__version__}, {platform.platform(terse=True)}"
+    day = time.strftime("%Y-%m-%d", time.gmtime())
     rates = MachineRates(
         name=device_name(world.device),
-        source=f"measured by atoll silo bench on {time.strftime('%Y-%m-%d', time.gmtime())}: {world.size} ranks on "
-        f"{nodes} nodes, {dist.get_backend()}, torch {torch.__version__}, {platform.platform(terse=True)}; {said}",
+        source=f"measured by atoll silo bench on {day}: {world.size} ranks on {place}, {software}; {said}",
         matmul_flops_per_s=_best(matmuls),
         memory_bytes_per_s=memory.bytes_per_s,
         memory_bytes=device_memory_bytes(world.device, local),
@@ -182,7 +184,7 @@ def _links(within: Link | None, between: Link | None, given: Link | None) -> tup
         )
     if given is not None:
         return intra, given, "links between nodes as given, not measured"
-    return intra, inter or intra, "one node: links between nodes not measured, taken to be as those within"
+    return intra, inter or intra, "links between nodes not measured, taken to be as those within"
 
 
 def _best(matmuls: Sequence[MatmulRate]) -> MatmulRates:
