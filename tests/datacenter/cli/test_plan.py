@@ -29,7 +29,7 @@ def test_tables_say_what_fits_and_why() -> None:
     assert "dp_shard 8, zero3" in printed
     for part in ("states", "activations", "context (assumed)", "of 74.5 GiB"):
         assert part in printed
-    assert "parameters of blocks" in printed
+    assert "gradients of blocks" in printed
 
 
 def test_json_has_the_same_and_more() -> None:

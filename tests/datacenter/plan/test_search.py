@@ -6,11 +6,14 @@ import pytest
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.machine import DATA_SHEETS
+from atoll.datacenter.mesh.validate import check_layout
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.pipeline.fits import pipeline_problems
 from atoll.datacenter.plan.layout import Layout, Task, job_with, layout_of
 from atoll.datacenter.plan.prediction import predict_layout
 from atoll.datacenter.plan.search import NothingFitsError, search
 from atoll.datacenter.plan.step_time import Machine
-from tests.datacenter.plan.jobs import example, small
+from tests.datacenter.plan.jobs import SMALL, example, small
 
 H100 = Machine.of(DATA_SHEETS["h100"])
 
@@ -33,23 +36,22 @@ def test_what_is_found_fits_divides_and_is_ranked() -> None:
         assert layout_of(job_with(job, one.layout), 8) == one.layout
 
 
-def test_compiled_stages_do_not_split_their_backward_pass() -> None:
-    """PyTorch refuses it."""
+def test_layouts_are_such_as_the_trainer_takes() -> None:
+    """Each way of cutting that is looked at passes the checks that training begins with."""
+    looked_at: dict[tuple[object, ...], Layout] = {}
 
-    def pipelines(compiled: bool) -> set[str]:
-        seen: set[str] = set()
+    def wanted(layout: Layout) -> bool:
+        one = (layout.schedule, layout.method, layout.checkpointing, layout.dims.pp, layout.dims.cp, layout.dims.tp)
+        looked_at.setdefault(one, layout)
+        return True
 
-        def wanted(layout: Layout) -> bool:
-            seen.add(layout.schedule)
-            return layout.dims.pp == 4
-
-        job = example("llama-8b", memory={"compile": compiled}, batch={"global_batch": 32})
-        search(Task.of(job), 4, H100, wanted=wanted)
-        return seen
-
-    split = {"zbv", "dualpipev", "interleaved_zero_bubble"}
-    assert pipelines(compiled=True) == {"1f1b", "interleaved"}
-    assert pipelines(compiled=False) == {"1f1b", "interleaved", *split}
+    job = small(batch={"sequence": 4096, "global_batch": 32}, model=SMALL | {"layers": 8})
+    search(Task.of(job), 8, H100, wanted=wanted)
+    assert {layout.schedule for layout in looked_at.values()} >= {"zbv", "dualpipev", "interleaved_zero_bubble"}
+    for layout in looked_at.values():
+        cut = job_with(job, layout)
+        dims = check_layout(cut, 8)
+        assert pipeline_problems(cut, spec_of(cut.model), dims) == []
 
 
 def test_only_what_is_wanted() -> None:

@@ -15,6 +15,7 @@ from atoll.datacenter.cli.output import json_option, print_json
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.machine import rates_of
+from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.plan.formula import Figure, explain
 from atoll.datacenter.plan.layout import Layout, Task, layout_of
 from atoll.datacenter.plan.prediction import Prediction, predict_layout
@@ -68,6 +69,7 @@ def plan(  # noqa: PLR0913  # one for each option
     """Say without hardware which layouts of a job fit, and rank them by predicted step time."""
     task, machine = Task.of(load_job(job_file)), Machine.of(rates_of(gpu))
     if as_written:
+        check_layout(task.job, gpus)
         best = [predict_layout(task, layout_of(task.job, gpus), machine)]
         title = f"{task.job.job.name} as written on {gpus} x {machine.rates.name}"
     else:

@@ -19,7 +19,8 @@ _KEPT = {
     _ops.mm.default,
     _ops.addmm.default,
     _ops.bmm.default,
-    _ops._scaled_dot_product_flash_attention.default,  # noqa: SLF001  # ATen's names of its operators
+    _ops._grouped_mm.default,  # noqa: SLF001  # ATen's names of its operators
+    _ops._scaled_dot_product_flash_attention.default,  # noqa: SLF001
     _ops._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
     _ops._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
     _ops._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001

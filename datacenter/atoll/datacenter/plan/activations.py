@@ -85,7 +85,7 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
     whole = _whole_block(task, tokens, hidden, ep, cp)
     kept, again = _kept(task, tokens, hidden, boundary, whole, checkpointing)
     fed = _fed(task, tokens)
-    working = (again + fed + 2 * hidden).called("working memory of a block", "bytes")
+    working = (again + fed + 2 * hidden + _ring_scores(task, tokens, cp)).called("working memory of a block", "bytes")
     last = (boundary + hidden + _norm_extra(task, tokens)).called("last norm and output", "bytes")
     logits, loss = _loss(task, tokens)
     return Activations(kept, working, last, logits, loss, boundary)
@@ -99,11 +99,27 @@ def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -
     if cp > 1:
         mixed = mixed + tokens.count * sizes.heads * sizes.head_dim * task.width / tokens.tp
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
-    matrices = 2 * hidden
     fed = 4 * _fed(task, tokens)
-    if task.job.model.moe is not None:
-        fed = fed + _routing(task, tokens, ep)
-    return (norms + matrices + mixed + lengths + fed).called("whole block", "bytes", "Korthikanti et al. 2022, 4.1")
+    entered = hidden if task.job.model.moe is None else _routing(task, tokens, hidden, ep)
+    whole = norms + hidden + mixed + lengths + fed + entered
+    if task.job.model.lora is not None:
+        whole = whole - _not_kept(task, tokens, hidden)
+    return whole.called("whole block", "bytes", "Korthikanti et al. 2022, 4.1")
+
+
+def _not_kept(task: Task, tokens: Tokens, hidden: Figure) -> Figure:
+    """Inputs of frozen parameters, which get no gradient: of norms and of matrices without an adapter."""
+    lora = task.job.model.lora
+    targets = set(lora.targets) if lora else set()
+    spared = Figure(0.0)
+    if not task.fused_norm:
+        spared = spared + 2 * _FLOAT32 * tokens.count * task.shape.sizes.dim / tokens.between
+    if task.job.model.moe is None:
+        spared = spared + (Figure(0.0) if "w2" in targets else _fed(task, tokens))
+        spared = spared + (Figure(0.0) if targets & {"w1", "w3"} else hidden)
+    if not targets & {"wq", "wk", "wv"}:
+        spared = spared + hidden
+    return spared.called("inputs of frozen parameters", "bytes")
 
 
 def _fed(task: Task, tokens: Tokens) -> Figure:
@@ -113,12 +129,15 @@ def _fed(task: Task, tokens: Tokens) -> Figure:
     return (tokens.count * passed * task.width / tokens.tp).called("feed-forward layer", "bytes")
 
 
-def _routing(task: Task, tokens: Tokens, ep: int) -> Figure:
-    """Copies of hidden states for each expert taken (before and after travelling), and scores."""
+def _routing(task: Task, tokens: Tokens, hidden: Figure, ep: int) -> Figure:
+    """The router's float32 input, scores and places; and rows before experts, after them, and back in order."""
     sizes = task.shape.sizes
-    copies = given("copies of a routed token", 4 if ep > 1 else 3)
-    routed = copies * tokens.count * sizes.top_k * sizes.dim * task.width / tokens.between
-    return routed + 2 * _FLOAT32 * tokens.count * sizes.experts / tokens.between
+    entered = _FLOAT32 * tokens.count * sizes.dim
+    if task.width.value < _FLOAT32 and sizes.shared.value:
+        entered = entered + hidden
+    places = tokens.count * (_FLOAT32 * sizes.experts + 32 * sizes.top_k + _FLOAT32)
+    rows = given("copies of a routed row", 4 if ep > 1 else 3)
+    return entered + places + rows * hidden * sizes.top_k
 
 
 def _norm_extra(task: Task, tokens: Tokens) -> Figure:
@@ -129,6 +148,15 @@ def _norm_extra(task: Task, tokens: Tokens) -> Figure:
     elements = tokens.count * task.shape.sizes.dim / tokens.between
     copies = 1 if task.width.value == _FLOAT32 else 2  # the float32 copy is the input itself if that is float32
     return lengths + copies * _FLOAT32 * elements - (0 if copies == 1 else 1) * elements * task.width
+
+
+def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:
+    """Ring attention's scores of one block, in float32: themselves, exponentials and gradients, half of each."""
+    if cp == 1 or task.job.context_parallel.method != "ring":
+        return Figure(0.0)
+    length = task.sequence / given("cp", cp)
+    scores = tokens.count * length * task.shape.sizes.heads / tokens.tp
+    return (3 * _FLOAT32 * scores / 2).called("scores of ring attention", "bytes")
 
 
 def _kept(
@@ -157,7 +185,11 @@ def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> F
     mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
     scattered = 2 * boundary if tokens.between.value > 1 else Figure(0.0)
-    return boundary + mixed + lengths + 2 * _fed(task, tokens) + 2 * hidden + scattered
+    results = 2 * hidden
+    if task.job.model.moe is not None:  # attention's, one row for each expert taken, scores
+        shared = hidden if sizes.shared.value else Figure(0.0)
+        results = hidden + hidden * sizes.top_k + shared + _FLOAT32 * tokens.count * sizes.experts
+    return boundary + mixed + lengths + 2 * _fed(task, tokens) + results + scattered
 
 
 def _loss(task: Task, tokens: Tokens) -> tuple[Figure, Figure]:

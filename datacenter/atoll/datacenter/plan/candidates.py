@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.mesh.validate import check_precision, check_tensor_parallel
+from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 from atoll.datacenter.plan.bubble import SINGLE, SPLIT, V_SHAPED, problems
 from atoll.datacenter.plan.layout import METHODS, Checkpointing, Layout, Method
 
@@ -22,6 +24,8 @@ BEATEN: frozenset[PipelineSchedule] = frozenset({"gpipe", "looped_bfs"})
 """Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; looked at only if asked for."""
 RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "selective", "full")
 """From fastest to smallest: the first that fits is the one to take."""
+
+_CHECKS = (check_tensor_parallel, check_context_parallel, check_experts, check_precision)
 
 Wanted = Callable[[Layout], bool]
 
@@ -53,13 +57,13 @@ class Cut:
 def meshes(task: Task, ranks: int, ranks_per_node: int) -> Iterator[ParallelDims]:
     """Degrees whose product is the number of ranks and that divide what they cut; tensor parallel stays in a node."""
     for tp in _divisors(ranks):
-        if tp > ranks_per_node or not _heads_divide(task, tp):
+        if tp > ranks_per_node or not _fits(task, tp, 1):
             continue
         for cp in _divisors(ranks // tp):
-            if not _sequence_divides(task, tp, cp):
+            if (cp > 1 and task.job.batch.sequence // cp < MIN_LOCAL_SEQUENCE) or not _fits(task, tp, cp):
                 continue
             for pp in _divisors(ranks // tp // cp):
-                if pp <= task.job.model.layers:
+                if pp == 1 or (pp <= task.job.model.layers and not task.shape.tied):
                     yield from _data_axes(task, ranks // tp // cp // pp, ParallelDims(pp=pp, cp=cp, tp=tp))
 
 
@@ -73,24 +77,18 @@ def cuts(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSchedule])
             if not _method_suits(dims, method):
                 continue
             for schedule, stages in _pipelines(task, dims.pp, share // micro_batch, schedules):
-                yield Cut(dims, method, micro_batch, share // micro_batch, schedule, stages)
+                if not (schedule in SPLIT and method == "zero3"):  # see ``parallel.pipeline.fits``
+                    yield Cut(dims, method, micro_batch, share // micro_batch, schedule, stages)
 
 
 def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _heads_divide(task: Task, tp: int) -> bool:
-    model = task.job.model
-    hidden = model.moe.expert_dim if model.moe else model.ffn_dim
-    return not any(size % tp for size in (model.heads, model.kv_heads, hidden, model.vocab))
-
-
-def _sequence_divides(task: Task, tp: int, cp: int) -> bool:
-    model, sequence = task.job.model, task.job.batch.sequence
-    if cp > 1 and (sequence // cp < MIN_LOCAL_SEQUENCE or model.heads % (tp * cp) or model.kv_heads % (tp * cp)):
-        return False
-    return sequence % (cp * tp) == 0
+def _fits(task: Task, tp: int, cp: int) -> bool:
+    """Whether tensor and context parallel can cut the job so."""
+    dims = ParallelDims(cp=cp, tp=tp)
+    return not any(True for check in _CHECKS for _ in check(task.job, dims))
 
 
 def _data_axes(task: Task, data: int, others: ParallelDims) -> Iterator[ParallelDims]:
@@ -99,9 +97,9 @@ def _data_axes(task: Task, data: int, others: ParallelDims) -> Iterator[Parallel
     for shard in _divisors(data):
         fsdp = shard * others.cp
         for ep in _divisors(fsdp) if task.job.model.moe else [1]:
-            moe = task.job.model.moe
-            if moe is None or moe.experts % ep == 0:
-                yield ParallelDims(others.pp, data // shard, shard, others.cp, others.tp, ep)
+            dims = ParallelDims(others.pp, data // shard, shard, others.cp, others.tp, ep)
+            if ep == 1 or not any(True for _ in check_experts(task.job, dims)):
+                yield dims
 
 
 def _method_suits(dims: ParallelDims, method: Method) -> bool:
@@ -122,8 +120,6 @@ def _pipelines(
     if micro_batches < ranks:
         return
     for schedule in sorted(schedules):
-        if schedule in SPLIT and task.job.memory.compile:
-            continue
         for stages in _stages(schedule):
             room = ranks * stages <= task.job.model.layers
             if room and not any(problems(schedule, ranks, stages, micro_batches)):

@@ -134,7 +134,7 @@ def layout_of(job: SiloJob, ranks: int) -> Layout:
     """The layout that the job file asks for.
 
     Raises:
-        LayoutError: if its degrees do not make this number of ranks, or do not share the batch evenly.
+        LayoutError: if its degrees do not make this number of ranks, or these do not share the batch evenly.
     """
     dims = ParallelDims.of(job.mesh, ranks)
     per_pass = dims.batch * job.batch.micro_batch

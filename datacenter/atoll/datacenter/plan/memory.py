@@ -14,7 +14,7 @@ from atoll.datacenter.plan.activations import Activations, activations_of
 from atoll.datacenter.plan.bubble import held
 from atoll.datacenter.plan.formula import Figure, given, smallest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
-from atoll.datacenter.plan.traffic import root_elements, unit_elements
+from atoll.datacenter.plan.traffic import dealt_elements, root_elements, sharded, unit_elements
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Layout, Task
@@ -95,7 +95,8 @@ def _fullest(moments: dict[str, Memory], share: Share) -> Peak:
 def least(task: Task, layout: Layout, share: Share) -> float:
     """Bytes that parameters and states alone take: a lower bound that is quick to find."""
     unit, root = unit_elements(task, layout).value, root_elements(task, layout, share).value
-    elements = (share.all_blocks * unit + root) / layout.shards
+    dealt = share.all_blocks * dealt_elements(task, layout).value
+    elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp
     frozen = task.shape.frozen
     return elements * MASTER_BYTES * (1 if frozen else 1 + task.state_elements)
 
@@ -118,21 +119,22 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     acts = activations_of(task, layout)
     elements = _elements(task, layout, share)
     trained = _trained(task, share, elements)
-    shards = given("shards", layout.shards)
+    kept_elements = sharded(task, layout, share.all_blocks, elements).called("parameters kept", "elements")
+    learning = kept_elements
+    if task.shape.frozen:
+        learning = sharded(task, layout, 0, trained).called("adapters kept", "elements")
     master = given("bytes of a float32", MASTER_BYTES)
     offloaded = task.job.data_parallel.cpu_offload
-    parameters = NOTHING if offloaded else (master * elements / shards).called("parameters", "bytes")
-    sharded = NOTHING if offloaded else (master * trained / shards).called("gradients", "bytes")
-    states = (
-        NOTHING if offloaded else (task.state_elements * master * trained / shards).called("optimiser states", "bytes")
-    )
-    before = _gradients_between(task, layout, trained, sharded)
+    parameters = NOTHING if offloaded else (master * kept_elements).called("parameters", "bytes")
+    of_shard = NOTHING if offloaded else (master * learning).called("gradients", "bytes")
+    states = NOTHING if offloaded else (task.state_elements * master * learning).called("optimiser states", "bytes")
+    before = _gradients_between(task, layout, trained, of_shard)
     gathered = _gathered(task, layout, share, elements)
     kept = _in_flight(layout, share, acts).called("activations", "bytes")
     logits = acts.logits if share.last else NOTHING
     loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
     travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
-    finished = _finished(task, layout, trained, sharded)
+    finished = _finished(task, layout, trained, of_shard)
     return {
         "loss": Memory(parameters, before, states, kept, loss, gathered.at_loss + waiting),
         "backward": Memory(
@@ -144,17 +146,17 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
             gathered.backward + travelling + waiting,
         ),
         "gradients": Memory(parameters, finished, states, acts.working, logits, gathered.last_block + travelling),
-        "update": Memory(parameters, sharded, states, NOTHING, logits, _update(task, trained, shards)),
+        "update": Memory(parameters, of_shard, states, NOTHING, logits, _update(task, learning)),
     }
 
 
-def _gradients_between(task: Task, layout: Layout, trained: Figure, sharded: Figure) -> Figure:
+def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
     """Gradients that earlier micro-batches have left when the fullest one runs."""
     if layout.micro_batches == 1:
         return NOTHING
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
         return _whole(task, layout, trained)
-    return sharded
+    return of_shard
 
 
 def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
@@ -163,10 +165,10 @@ def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
     return (width * trained).called("whole gradients", "bytes")
 
 
-def _finished(task: Task, layout: Layout, trained: Figure, sharded: Figure) -> Figure:
+def _finished(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
     if layout.micro_batches > 1 and (layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}):
         return _whole(task, layout, trained)
-    return sharded
+    return of_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,8 @@ def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gat
 
 def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
     """FSDP keeps what it scattered last, the parameters outside blocks, until the next micro-batch scatters."""
-    if layout.micro_batches == 1 or layout.dims.pp > 1 or layout.method not in {"zero2", "zero3"}:
+    each_time = layout.dims.pp == 1 and layout.method in {"zero2", "zero3"}
+    if layout.micro_batches == 1 or not each_time or task.shape.frozen:
         return NOTHING
     return (task.reduce_width * root_elements(task, layout, share)).called("gradients scattered last", "bytes")
 
@@ -206,7 +209,8 @@ def _travelling(task: Task, layout: Layout) -> Figure:
     """One block's gradients: as the backward pass leaves them, and as they are sent."""
     if layout.plain_ddp:
         return NOTHING
-    return (unit_elements(task, layout) * (task.width + task.reduce_width)).called("travelling gradients", "bytes")
+    unit = task.shape.adapters if task.shape.frozen else unit_elements(task, layout)
+    return (unit * (task.width + task.reduce_width)).called("travelling gradients", "bytes")
 
 
 def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
@@ -220,8 +224,8 @@ def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
     return stages * each + end * stages / len(share.blocks)
 
 
-def _update(task: Task, trained: Figure, shards: Figure) -> Figure:
+def _update(task: Task, learning: Figure) -> Figure:
     """AdamW over many tensors at once holds one more float32 for each parameter (square roots of second moments)."""
     if task.job.data_parallel.cpu_offload or task.job.optimiser.name != "adamw":
         return NOTHING
-    return (given("bytes of a float32", MASTER_BYTES) * trained / shards).called("optimiser's temporaries", "bytes")
+    return (given("bytes of a float32", MASTER_BYTES) * learning).called("optimiser's temporaries", "bytes")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.plan.bubble import SCHEDULES
+from atoll.datacenter.plan.bubble import SCHEDULES, SPLIT
 from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, cuts, meshes
 from atoll.datacenter.plan.layout import Task, job_with
 from atoll.datacenter.plan.memory import CONTEXT_BYTES, least
@@ -113,7 +113,7 @@ def _best_on(
 def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted | None, found: Found) -> Layout | None:
     """With the least recomputation that fits."""
     room = machine.rates.memory_bytes - CONTEXT_BYTES
-    for checkpointing in _recomputations(task):
+    for checkpointing in _recomputations(task, cut):
         layout = cut.layout(checkpointing)
         if wanted is not None and not wanted(layout):
             continue
@@ -130,8 +130,11 @@ def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted |
     return None
 
 
-def _recomputations(task: Task) -> tuple[Checkpointing, ...]:
-    return (*RECOMPUTATION, "budget") if task.job.memory.checkpointing == "budget" else RECOMPUTATION
+def _recomputations(task: Task, cut: Cut) -> tuple[Checkpointing, ...]:
+    """Those that the schedule allows (``parallel.pipeline.fits``); the compiler's budget only if asked for."""
+    twice = cut.dims.pp > 1 and cut.schedule in SPLIT and not task.job.memory.compile
+    known = tuple(one for one in RECOMPUTATION if not (twice and one == "selective"))
+    return (*known, "budget") if task.job.memory.checkpointing == "budget" else known
 
 
 def _no_candidates(task: Task, ranks: int) -> str:

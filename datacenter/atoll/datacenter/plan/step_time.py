@@ -14,7 +14,7 @@ from atoll.datacenter.machine import DATA_SHEETS, Group, predict
 from atoll.datacenter.plan.bubble import bubble
 from atoll.datacenter.plan.formula import Figure, given, largest, total
 from atoll.datacenter.plan.layout import MASTER_BYTES
-from atoll.datacenter.plan.traffic import Message, messages, root_elements, unit_elements
+from atoll.datacenter.plan.traffic import Message, messages, root_elements, sharded, unit_elements
 from atoll.datacenter.plan.work import block_work, end_work, flops_per_token
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
         "ep": (dims.ep, dims.tp),
         "cp": (dims.cp, dims.tp),
         "fsdp": (dims.fsdp, dims.tp),
+        "efsdp": (dims.efsdp, dims.tp * dims.ep),
         "dp_replicate": (dims.dp_replicate, dims.tp * dims.fsdp),
         "loss": (dims.loss, dims.tp),
         "pp": (dims.pp, dims.tp * dims.loss),
@@ -216,14 +217,15 @@ def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> Passe
     forward = products + attention + others
     again = {"full": forward, "selective": others, "budget": others}.get(layout.checkpointing, _NOTHING)
     to_input = products + block.attention_backward / attention_rate + 2 * others + again
-    passes = Passes(blocks * forward, blocks * to_input, blocks * products)
+    to_weights = _NOTHING if task.shape.frozen else products
+    passes = Passes(blocks * forward, blocks * to_input, blocks * to_weights)
     if share.last:
         end = end_work(task, layout)
         projected, moved = end.products / rate, end.moved / memory
         passes = Passes(
             passes.forward + projected + moved / 2,
             passes.to_input + projected + moved / 2,
-            passes.to_weights + projected,
+            passes.to_weights if task.shape.frozen else passes.to_weights + projected,
         )
     return Passes(
         passes.forward.called("forward pass", "s"),
@@ -254,10 +256,11 @@ def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: Passes
 def _update(task: Task, layout: Layout, share: Share, machine: Machine) -> Figure:
     """Reads and writes parameters and states, reads gradients; once more for the norm and the clipping."""
     elements = share.all_blocks * unit_elements(task, layout) + root_elements(task, layout, share)
+    kept = sharded(task, layout, share.all_blocks, elements)
     if task.shape.frozen:
-        elements = share.all_blocks * task.shape.adapters
-    touched = given("reads and writes of an update", 2 + 3 + 2 * task.state_elements) * MASTER_BYTES * elements
-    return (touched / given("shards", layout.shards) / machine.memory()).called("update", "s")
+        kept = sharded(task, layout, 0, share.all_blocks * task.shape.adapters)
+    touched = given("reads and writes of an update", 2 + 3 + 2 * task.state_elements) * MASTER_BYTES * kept
+    return (touched / machine.memory()).called("update", "s")
 
 
 def mfu(task: Task, step: Figure, machine: Machine, ranks: int) -> Figure:

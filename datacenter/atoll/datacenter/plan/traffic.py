@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from atoll.datacenter.plan.activations import Activations, activations_of, tokens_of
+from atoll.datacenter.plan.activations import activations_of, tokens_of
 from atoll.datacenter.plan.formula import Figure, given
+from atoll.datacenter.plan.layout import MASTER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.plan.stages import Share
 
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
-Axis = Literal["pp", "dp_replicate", "fsdp", "loss", "cp", "tp", "ep"]
+Axis = Literal["pp", "dp_replicate", "fsdp", "efsdp", "loss", "cp", "tp", "ep"]
 When = Literal["forward", "backward", "again", "gather", "scatter"]
 """In a block's forward pass, its backward pass or its repetition; or FSDP's, of a unit."""
 
@@ -99,43 +100,76 @@ def _root_elements(task: Task, cut: int, first: bool, last: bool) -> Figure:
     return found.called("parameters outside blocks on one rank", "elements")
 
 
+def dealt_elements(task: Task, layout: Layout) -> Figure:
+    """Parameters of one block's routed experts on one rank, if ``ep`` deals them out: a unit of FSDP by themselves."""
+    if layout.dims.ep == 1:
+        return Figure(0.0)
+    return (task.shape.experts / given("tp", layout.dims.tp) / given("ep", layout.dims.ep)).called(
+        "experts of a block on one rank", "elements"
+    )
+
+
+def sharded(task: Task, layout: Layout, blocks: float, elements: Figure) -> Figure:
+    """What this rank keeps of elements of so many blocks: a share of all ranks that hold the same, of experts fewer."""
+    dealt = blocks * dealt_elements(task, layout)
+    shards, of_experts = given("shards", layout.shards), given("shards of experts", layout.dims.efsdp)
+    return (elements - dealt) / shards + dealt / of_experts if dealt.value else elements / shards
+
+
 def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """FSDP's: one unit for each block, one for the rest (Zhao et al. 2023, section 3; habits in ``parallel.data``)."""
-    blocks, passes = given("blocks on this rank", share.all_blocks), given("micro_batches", layout.micro_batches)
-    block, root = unit_elements(task, layout), root_elements(task, layout, share)
-    once = given("once a step", 1)
-    scatters = passes if layout.method in {"zero2", "zero3"} and layout.dims.pp == 1 else once
-    if layout.method != "ddp":
-        gathers = (2 * passes if layout.dims.pp == 1 else once) if layout.method == "zero3" else once
-        root_gathers = passes if layout.method == "zero3" and layout.dims.pp == 1 else once
-        yield Message("fsdp", "all_gather", "gather", block * task.width, blocks * gathers, "parameters of blocks")
-        yield Message(
-            "fsdp", "reduce_scatter", "scatter", block * task.reduce_width, blocks * scatters, "gradients of blocks"
-        )
-        if root.value:
-            yield Message("fsdp", "all_gather", "gather", root * task.width, root_gathers, "other parameters")
-            yield Message("fsdp", "reduce_scatter", "scatter", root * task.reduce_width, scatters, "other gradients")
+    """FSDP's: a unit for each block, one for the rest (Zhao et al. 2023, section 3; habits in ``parallel.data``)."""
+    dealt = dealt_elements(task, layout)
+    whole, root = unit_elements(task, layout), root_elements(task, layout, share)
+    block = whole - dealt if dealt.value else whole
+    learning = task.shape.adapters if task.shape.frozen else block
+    learning_root = Figure(0.0) if task.shape.frozen else root
+    count = given("blocks on this rank", share.all_blocks)
+    for axis, size, gradient, units, what in (
+        ("fsdp", block, learning, count, "blocks"),
+        ("efsdp", dealt, dealt, count, "experts"),
+        ("fsdp", root, learning_root, given("units", 1), "other parameters"),
+    ):
+        if size.value:
+            place: Axis = "efsdp" if axis == "efsdp" else "fsdp"
+            gathers, scatters = _transfers(layout, root=what == "other parameters")
+            if layout.method != "ddp":
+                yield Message(place, "all_gather", "gather", size * task.width, units * gathers, what)
+            if gradient.value:
+                travelling = gradient * task.reduce_width
+                yield from _gradients(layout, place, travelling, units * scatters, f"gradients of {what}")
+
+
+def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
+    """How often in a step a unit's parameters are gathered and its gradients scattered."""
+    passes, once = given("micro_batches", layout.micro_batches), given("once a step", 1)
+    if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
+        return once, once
+    if layout.method == "zero2":
+        return once, passes
+    return (passes if root else 2 * passes), passes
+
+
+def _gradients(layout: Layout, axis: Axis, size: Figure, count: Figure, what: str) -> Iterator[Message]:
+    """Scattered over the ranks that share them, then summed over replicas."""
+    shards = layout.dims.efsdp if axis == "efsdp" else layout.shards
+    if layout.method == "ddp":
+        yield Message("loss", "all_reduce", "scatter", size, count, what)
+        return
+    yield Message(axis, "reduce_scatter", "scatter", size, count, what)
     if layout.replicas > 1:
-        axis: Axis = "loss" if layout.method == "ddp" else "dp_replicate"
-        shards = given("shards", layout.shards)
-        yield Message(
-            axis, "all_reduce", "scatter", block * task.reduce_width / shards, blocks * scatters, "gradients of blocks"
-        )
-        yield Message(axis, "all_reduce", "scatter", root * task.reduce_width / shards, scatters, "other gradients")
+        yield Message("dp_replicate", "all_reduce", "scatter", size / given("shards", shards), count, what)
 
 
 def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     """Shoeybi et al. 2019, section 3; with ``sequence`` Korthikanti et al. 2022, section 4.2.2."""
-    acts = activations_of(task, layout)
-    passes = given("micro_batches", layout.micro_batches)
-    hidden = _hidden(task, layout)
+    passes, hidden = given("micro_batches", layout.micro_batches), _hidden(task, layout)
     blocks = given("blocks on this rank", share.all_blocks)
     if task.job.tensor_parallel.sequence:
-        yield from _sequence(layout, share, hidden)
-        norms = blocks * 2 + (1 if share.last else 0)
-        yield Message(
-            "tp", "all_reduce", "backward", task.shape.sizes.dim * task.width, norms * passes, "gradients of norms"
-        )
+        yield from _sequence(task, layout, share, hidden)
+        if not task.shape.frozen:
+            norms = blocks * 2 + (1 if share.last else 0)
+            size = task.shape.sizes.dim * task.width
+            yield Message("tp", "all_reduce", "backward", size, norms * passes, "gradients of norms")
     else:
         forwards = 2 * (2 if layout.checkpointing == "full" else 1)
         inputs = given("column-cut matrices of a block", 5)
@@ -144,54 +178,88 @@ def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
         ends = int(share.first) + int(share.last)
         if ends:
             yield Message("tp", "all_reduce", "forward", hidden, ends * passes, "embedding and output")
+    yield from _odd_parts(task, layout, blocks * passes, hidden)
     if share.last:
-        yield from _loss(task, layout, acts, passes)
+        yield from _loss(task, layout, passes)
 
 
-def _sequence(layout: Layout, share: Share, hidden: Figure) -> Iterator[Message]:
+def _odd_parts(task: Task, layout: Layout, times: Figure, hidden: Figure) -> Iterator[Message]:
+    """What experts and adapters add: each rank has a part of the gradient of what all of them have whole."""
+    sizes, model = task.shape.sizes, task.job.model
+    if model.moe is not None and task.job.tensor_parallel.sequence:
+        router = sizes.dim * sizes.experts * task.width
+        yield Message("tp", "all_reduce", "backward", hidden, 1 * times, "gradients of routed hidden states")
+        yield Message("tp", "all_reduce", "backward", router, 1 * times, "gradients of routers")
+    if model.lora is not None:
+        columns = len({"wq", "wk", "wv", "w1", "w3"} & set(model.lora.targets))
+        tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
+        narrow = tokens.count * given("lora rank", model.lora.rank) * task.width
+        if columns:
+            yield Message("tp", "all_reduce", "backward", narrow, columns * times, "gradients of adapters")
+
+
+def _sequence(task: Task, layout: Layout, share: Share, hidden: Figure) -> Iterator[Message]:
+    """Gathers before column-cut matrices, scatters after row-cut ones; the backward pass the other way round."""
     passes = given("micro_batches", layout.micro_batches)
     blocks = given("blocks on this rank", share.all_blocks)
-    again_gathers = 0 if layout.checkpointing == "none" else 2
-    again_scatters = (
-        1 if layout.checkpointing == "full" else 0
-    )  # the last one is not needed again; selective keeps them
-    for when, gathers, scatters in (("forward", 2, 2), ("backward", 2, 2), ("again", again_gathers, again_scatters)):
-        place: When = "forward" if when == "forward" else "backward" if when == "backward" else "again"
-        if gathers:
-            yield Message("tp", "all_gather", place, hidden, blocks * gathers * passes, f"hidden states, {when}")
-        if scatters:
-            yield Message("tp", "reduce_scatter", place, hidden, blocks * scatters * passes, f"hidden states, {when}")
-    for present, forward in ((share.first, "reduce_scatter"), (share.last, "all_gather")):
-        if present:
-            kinds: tuple[Kind, Kind] = ("reduce_scatter", "all_gather")
-            ahead, back = kinds if forward == "reduce_scatter" else kinds[::-1]
-            name = "embedding" if forward == "reduce_scatter" else "output"
-            yield Message("tp", ahead, "forward", hidden, passes * 1, name)
-            yield Message("tp", back, "backward", hidden, passes * 1, f"gradient of {name}")
+    routed, shared = task.job.model.moe is not None, int(task.shape.sizes.shared.value > 0)
+    gathers = {"forward": 2, "backward": 2 + shared, "again": 0 if layout.checkpointing == "none" else 2}
+    scatters = {"forward": 2 + shared, "backward": 2 - int(routed) + shared}
+    scatters["again"] = 1 + shared if layout.checkpointing == "full" else 0  # without the last; selective keeps them
+    unwanted = int(share.first and task.shape.frozen)  # nothing before the first adapter needs a gradient
+    whens: tuple[When, ...] = ("forward", "backward", "again")
+    for when in whens:
+        less = passes * unwanted if when == "backward" else Figure(0.0)
+        if gathers[when]:
+            yield Message("tp", "all_gather", when, hidden, blocks * gathers[when] * passes, f"hidden states, {when}")
+        if scatters[when]:
+            count = blocks * scatters[when] * passes - less
+            yield Message("tp", "reduce_scatter", when, hidden, count, f"hidden states, {when}")
+    if share.first:
+        yield Message("tp", "reduce_scatter", "forward", hidden, passes * 1, "embedding")
+        if not unwanted:
+            yield Message("tp", "all_gather", "backward", hidden, passes * 1, "gradient of embedding")
+    if share.last:
+        yield Message("tp", "all_gather", "forward", hidden, passes * 1, "output")
+        yield Message("tp", "reduce_scatter", "backward", hidden, passes * 1, "gradient of output")
 
 
-def _loss(task: Task, layout: Layout, acts: Activations, passes: Figure) -> Iterator[Message]:
+def _loss(task: Task, layout: Layout, passes: Figure) -> Iterator[Message]:
     if task.job.tensor_parallel.loss:
         tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
         yield Message(
             "tp", "all_reduce", "forward", 4 * tokens.count, 3 * passes, "largest logit, sum, log-probability"
         )
     else:
-        yield Message("tp", "all_gather", "forward", acts.logits * 1, passes * 1, "logits")
+        yield Message("tp", "all_gather", "forward", activations_of(task, layout).logits * 1, passes * 1, "logits")
 
 
 def _context(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """Queries, keys, values to heads, the result back (Jacobs et al. 2023, section 3.1); selective keeps what came."""
+    """Ulysses (Jacobs et al. 2023, section 3.1): queries, keys and values to heads, results back; or the ring."""
     sizes, tp = task.shape.sizes, given("tp", layout.dims.tp)
     tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
     calls = given("blocks on this rank", share.all_blocks) * layout.micro_batches
     heads = tokens.count * sizes.head_dim * task.width / tp
+    if task.job.context_parallel.method == "ring":
+        yield from _ring(task, layout, heads * sizes.kv_heads * 2, calls)
+        return
     whens: tuple[When, ...] = (
         ("forward", "backward", "again") if layout.checkpointing == "full" else ("forward", "backward")
     )
     for when in whens:
-        yield Message("cp", "all_to_all", when, heads * sizes.heads, 2 * calls, f"queries and results, {when}")
-        yield Message("cp", "all_to_all", when, heads * sizes.kv_heads, 2 * calls, f"keys and values, {when}")
+        inputs = heads * (sizes.heads + 2 * sizes.kv_heads)
+        yield Message("cp", "all_to_all", when, inputs, 1 * calls, f"queries, keys and values, {when}")
+        yield Message("cp", "all_to_all", when, heads * sizes.heads, 1 * calls, f"results of attention, {when}")
+
+
+def _ring(task: Task, layout: Layout, pair: Figure, calls: Figure) -> Iterator[Message]:
+    """Liu et al. 2023: keys and values go round; backward again, and their float32 gradients once more round."""
+    hops = given("cp - 1", layout.dims.cp - 1)
+    passes = 1 if layout.checkpointing == "none" else 2  # the ring keeps nothing that selective recomputation knows
+    yield Message("cp", "all_to_all", "forward", pair, hops * calls * passes, "keys and values go round")
+    yield Message("cp", "all_to_all", "backward", pair, hops * calls, "keys and values go round again")
+    gradients = pair * given("bytes of a float32", MASTER_BYTES) / task.width
+    yield Message("cp", "all_to_all", "backward", gradients, layout.dims.cp * calls, "their gradients go round")
 
 
 def _experts(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
@@ -199,7 +267,7 @@ def _experts(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     sizes = task.shape.sizes
     tokens = tokens_of(task, layout.micro_batch, layout.dims.cp, layout.dims.tp)
     calls = given("blocks on this rank", share.all_blocks) * layout.micro_batches
-    routed = tokens.count * sizes.top_k * sizes.dim * task.width / tokens.between
+    routed = tokens.count * sizes.top_k * sizes.dim * task.width
     whens: tuple[When, ...] = (
         ("forward", "backward", "again") if layout.checkpointing == "full" else ("forward", "backward")
     )

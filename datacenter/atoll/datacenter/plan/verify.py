@@ -25,6 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.mesh import Meshes
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.apply import cut
 from atoll.datacenter.parallel.tensor import tie
 from atoll.datacenter.plan.counting import Counting, Counts
@@ -95,6 +96,8 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
         raise LayoutError(
             "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
         )
+    if layout.dims.ep > 1:
+        raise LayoutError("expert parallel cannot be verified: how many rows travel is known only from real tokens")
     if layout.dims.pp > 1:
         raise LayoutError("pipelines are not verified on the fake backend: verify one stage as a model of its own")
     job = job_with(task.job, layout)
@@ -153,6 +156,7 @@ def _count(job: SiloJob, task: Task, layout: Layout) -> Counted:
 def _step(passes: PlainPasses, counting: Counting, task: Task, layout: Layout, micro_batches: int) -> Counts:
     with counting:
         counting.counts.forget_peak()
+        divide_extra_losses(passes.parts, 1.0, passes.device)
         passes([_batch(task, layout) for _ in range(micro_batches)], 1.0)
         for parameter in passes.module.parameters():
             parameter.grad = None
