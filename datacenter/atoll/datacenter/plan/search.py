@@ -133,8 +133,10 @@ def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted |
 def _recomputations(task: Task, cut: Cut) -> tuple[Checkpointing, ...]:
     """Those that the schedule allows (``parallel.pipeline.fits``); the compiler's budget only if asked for."""
     twice = cut.dims.pp > 1 and cut.schedule in SPLIT and not task.job.memory.compile
-    known = tuple(one for one in RECOMPUTATION if not (twice and one == "selective"))
-    return (*known, "budget") if task.job.memory.checkpointing == "budget" else known
+    known: list[Checkpointing] = [one for one in RECOMPUTATION if not (twice and one == "selective")]
+    if task.job.memory.checkpointing == "budget":
+        known.append("budget")
+    return tuple(known)
 
 
 def _no_candidates(task: Task, ranks: int) -> str:
