@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.extra import divide_extra_losses
+from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.train.build import make_passes, make_step
 
 SMALL: dict[str, Any] = {
@@ -45,7 +47,7 @@ def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
     """Train on this rank of the world.
 
     Returns:
-        ``losses`` and ``norms`` by step, and ``parameters``: this rank's, gathered over their meshes.
+        ``losses`` and ``norms`` by step, and ``parameters`` and ``buffers``: this rank's, gathered over their meshes.
     """
     job = SiloJob.model_validate(sections)
     with join_world(60.0) as world:
@@ -57,6 +59,10 @@ def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
             "losses": [outcome.loss for outcome in outcomes],
             "norms": [outcome.gradient_norm for outcome in outcomes],
             "parameters": named_whole(step.passes.parts),
+            "expert_loads": {name: load.tolist() for name, load in step.expert_loads.items()},
+            "buffers": {
+                name: value.clone() for part in step.passes.parts for name, value in _bare(part).named_buffers()
+            },
         }
 
 
@@ -65,9 +71,12 @@ def named_whole(parts: Sequence[nn.Module]) -> dict[str, Tensor]:
     return {name: whole(value) for part in parts for name, value in _named(part)}
 
 
+def _bare(part: nn.Module) -> nn.Module:
+    return part.module if isinstance(part, DistributedDataParallel) else part
+
+
 def _named(part: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    module = part.module if isinstance(part, DistributedDataParallel) else part
-    return list(module.named_parameters())
+    return list(_bare(part).named_parameters())
 
 
 def whole(value: Tensor) -> Tensor:
@@ -106,10 +115,11 @@ def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, 
     with join_world(60.0) as world, patch.object(nn.Module, "compile", compiled):
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, world.device)
-        batches = _share(job, meshes, 0)
+        batches = cut_batches(_share(job, meshes, 0), job, meshes)
         counted = sum(int((batch.labels != -100).sum()) for batch in batches)
         total = torch.tensor(counted)
         dist.all_reduce(total, group=meshes.loss.get_group())
+        divide_extra_losses(passes.parts, float(total), world.device)
         passes(batches, float(total))
         return {
             name: whole(value.grad) for part in passes.parts for name, value in _named(part) if value.grad is not None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -112,26 +112,15 @@ def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
         return product_by_group(rows, weights, counts)
     ends = counts.cumsum(0).to(torch.int32)
     product = functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
-    kept: Tensor = _Contiguous.apply(product)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return kept
+    if product.requires_grad:  # grouped_mm's backward takes no expanded gradient, such as that of a plain sum
+        product.register_hook(Tensor.contiguous)
+    return product
 
 
 def product_by_group(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     """As ``grouped_product``, one product after the other."""
     groups = rows.split(counts.tolist())  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return torch.cat([group @ weight.t() for group, weight in zip(groups, weights, strict=True)])
-
-
-class _Contiguous(torch.autograd.Function):
-    """``grouped_mm`` takes no gradient that is expanded (strides of 0), such as that of a plain sum."""
-
-    @staticmethod
-    def forward(_ctx: Any, product: Tensor) -> Tensor:
-        return product.view_as(product)
-
-    @staticmethod
-    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0].contiguous()
 
 
 class RoutedExperts(nn.Module):

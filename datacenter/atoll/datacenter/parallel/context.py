@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed._functional_collectives import all_gather_tensor, all_to_all_single_autograd
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.moe import routed_of
@@ -76,10 +76,9 @@ class SequenceShare:
     def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
         """See ``models.moe.SequenceCounts``; collective along ``cp``."""
         ranks = self.group.size()
-        found = counts.new_empty(ranks, *counts.shape)
-        dist.all_gather_into_tensor(found, counts.contiguous(), group=self.group)
+        found = all_gather_tensor(counts.contiguous(), 0, self.group)
         numbers = torch.tensor([self.numbers(rank) for rank in range(ranks)], device=counts.device)
-        ordered = torch.empty_like(found).flatten(0, 1).index_copy(0, numbers.flatten(), found.flatten(0, 1))
+        ordered = found.index_select(0, numbers.flatten().argsort())
         before = ordered.cumsum(0) - ordered
         return before[numbers[self.group.rank()]], ordered.sum(0)
 

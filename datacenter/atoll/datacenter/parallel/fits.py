@@ -54,6 +54,11 @@ def check_experts(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             f'data_parallel.method = "ddp" keeps whole replicas, but mesh.ep = {dims.ep} deals experts out: set '
             '"zero1", "zero2" or "zero3"'
         )
+    if job.memory.checkpointing == "selective":
+        yield (
+            f'memory.checkpointing = "selective" cannot go with experts that mesh.ep = {dims.ep} deals out: their '
+            'parameters are gathered anew within what is worked out again; set "full", or ep = 1'
+        )
     if job.data_parallel.uneven:
         yield (
             f"data_parallel.uneven = true: ranks of mesh.ep = {dims.ep} send each other rows in every micro-batch, so "
