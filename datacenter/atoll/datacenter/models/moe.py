@@ -113,7 +113,7 @@ def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
     ends = counts.cumsum(0).to(torch.int32)
     product = functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
     if product.requires_grad:  # grouped_mm's backward takes no expanded gradient, such as that of a plain sum
-        product.register_hook(Tensor.contiguous)
+        product.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return product
 
 
