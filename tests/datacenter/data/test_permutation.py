@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.datacenter.data.permutation import MAX_LENGTH, Permutation
+from atoll.datacenter.data.permutation import MAX_LENGTH, Order, Permutation
 
 
 @settings(max_examples=60, deadline=None)
@@ -15,6 +15,16 @@ from atoll.datacenter.data.permutation import MAX_LENGTH, Permutation
 def test_every_element_comes_once(length: int, seed: int, epoch: int) -> None:
     found = Permutation(length, seed, epoch)(np.arange(length))
     np.testing.assert_array_equal(np.sort(found), np.arange(length))
+
+
+@settings(max_examples=40, deadline=None)
+@given(length=st.integers(1, 6000), start=st.integers(0, 20_000), count=st.integers(0, 300))
+def test_an_order_is_one_epoch_after_the_other(length: int, start: int, count: int) -> None:
+    places = range(start, start + count)
+    expected = [Permutation(length, 9, at // length)(np.asarray([at % length]))[0] for at in places]
+    order = Order(length, 9)
+    order(max(0, start - 5000), max(0, start - 4990))
+    assert order(start, start + count).tolist() == expected
 
 
 @pytest.mark.parametrize("length", [1 << 40, MAX_LENGTH])

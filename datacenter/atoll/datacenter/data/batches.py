@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from atoll.datacenter.data.packing import IGNORED, Ints, Rows, Sequences
-from atoll.datacenter.data.permutation import Permutation
+from atoll.datacenter.data.permutation import Order
 from atoll.datacenter.errors import DataError
 
 State = dict[str, int | str]
@@ -113,6 +113,7 @@ class Shuffled:
                 "set batch.global_batch or batch.sequence lower, or give more data"
             )
         self._sequences, self.global_batch, self._seed = sequences, global_batch, seed
+        self._order = Order(len(sequences), seed)
 
     @property
     def digest(self) -> str:
@@ -121,13 +122,8 @@ class Shuffled:
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
         """Rows of a step."""
-        places = np.arange(start, stop, dtype=np.int64) + step * self.global_batch
-        epochs, places = np.divmod(places, len(self._sequences))
-        indices = np.empty_like(places)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            indices[here] = Permutation(len(self._sequences), self._seed, int(epoch))(places[here])
-        return self._sequences.rows(indices)
+        before = step * self.global_batch
+        return self._sequences.rows(self._order(before + start, before + stop))
 
     def epoch(self, step: int) -> int:
         """Whole passes before the step."""

@@ -12,6 +12,7 @@ from atoll.datacenter.errors import DataError
 
 DEFAULT_DEPTH, MAX_DEPTH = 2, 32
 DEFAULT_TIMEOUT_S = 600.0
+CLOSE_S = 10.0
 
 
 class Loader:
@@ -26,6 +27,7 @@ class Loader:
         world: of how many, as even as can be. ``reshare`` makes them uneven.
         depth: shares held ready, from 1 to MAX_DEPTH.
         timeout_s: the longest that ``next`` waits.
+        pin: whether batches lie in page-locked memory, from which a GPU copies while it computes.
         agree: the largest over all data-parallel ranks; ``state`` calls it on every rank where the source streams.
     """
 
@@ -37,12 +39,13 @@ class Loader:
         *,
         depth: int = DEFAULT_DEPTH,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        pin: bool = False,
         agree: Agree | None = None,
     ) -> None:
         if not 0 <= rank < world or not 1 <= depth <= MAX_DEPTH:
             raise ValueError(f"rank {rank} of {world}, depth {depth}: a depth is from 1 to {MAX_DEPTH}")
         self._batches, self._rank, self._depth, self._timeout_s = batches, rank, depth, timeout_s
-        self._agree = agree
+        self._pin, self._agree = pin, agree
         self._counts = tuple(even_counts(batches.source.global_batch, world))
         self._changed = threading.Condition()
         self._ready: deque[Batch] = deque()
@@ -94,11 +97,11 @@ class Loader:
                 self._start_over()
 
     def close(self) -> None:
-        """End the thread and wait for it."""
+        """End the thread and wait for it; one that still reads after CLOSE_S ends with the process."""
         with self._changed:
             self._closed = True
             self._start_over()
-        self._thread.join()
+        self._thread.join(CLOSE_S)
 
     def _why_none(self) -> DataError:
         if self._failure is not None:
@@ -117,6 +120,7 @@ class Loader:
             generation, number, counts = wanted
             try:
                 batch = self._batches.step(number).counted_share(self._rank, counts)
+                batch = batch.pin_memory() if self._pin else batch
             except Exception as error:  # noqa: BLE001  # told to whoever calls next
                 self._fail(error)
                 return

@@ -154,13 +154,16 @@ def stack(pieces: Iterable[Piece], count: int, sequence: int) -> Rows:
     shape = (count, sequence)
     inputs, labels = np.full(shape, PADDING, np.int64), np.full(shape, IGNORED, np.int64)
     documents, positions = np.full(shape, NO_DOCUMENT, np.int64), np.zeros(shape, np.int64)
+    places = np.arange(sequence)
     for row, piece in enumerate(pieces):
         used = min(piece.tokens.size, sequence)
         inputs[row, :used] = piece.tokens[:used]
         labels[row, : piece.tokens.size - 1] = piece.tokens[1:]
-        labels[row, piece.cuts - 1] = IGNORED
-        starts = np.concatenate(([0], piece.cuts[piece.cuts < used]))
-        document = np.repeat(np.arange(starts.size), np.diff(starts, append=used))
-        documents[row, :used] = document
-        positions[row, :used] = np.arange(used) - starts[document]
+        documents[row, :used] = 0
+        positions[row, :used] = places[:used]
+        if piece.cuts.size:
+            labels[row, piece.cuts - 1] = IGNORED
+            starts = np.concatenate(([0], piece.cuts[piece.cuts < used]))
+            documents[row, :used] = np.repeat(np.arange(starts.size), np.diff(starts, append=used))
+            positions[row, :used] -= starts[documents[row, :used]]
     return Rows(inputs, labels, documents, positions)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 MAX_LENGTH = 1 << 62
 _ROUNDS = 6
+_BLOCK_PLACES, _BLOCK_EPOCHS = 4096, 8
 _MASK = (1 << 64) - 1
 
 
@@ -48,6 +49,48 @@ class Permutation:
         for key in self._keys:
             left, right = right, left ^ (_mix(right ^ key) & self._half_mask)
         return (left << self._half_bits) | right
+
+
+class Order:
+    """The endless row of shuffled epochs: place p is in epoch p // length, each with a permutation of its own.
+
+    Blocks of up to 4,096 places are worked out at a time, since one costs hardly more than its first element; two are
+    held.
+
+    Args:
+        length: of an epoch, from 1.
+        seed: of all epochs.
+    """
+
+    def __init__(self, length: int, seed: int) -> None:
+        self.length, self._seed = length, seed
+        self._block_places = min(_BLOCK_PLACES, _BLOCK_EPOCHS * length)
+        self._blocks: dict[int, NDArray[np.int64]] = {}
+
+    def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Elements at places [start, stop); int64."""
+        size = self._block_places
+        parts = [
+            self._block(number)[max(start - number * size, 0) : stop - number * size]
+            for number in range(start // size, -(-stop // size))
+        ]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _block(self, number: int) -> NDArray[np.int64]:
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._made(number)
+            before = self._blocks.get(number - 1)
+            self._blocks = {number: block} if before is None else {number - 1: before, number: block}
+        return block
+
+    def _made(self, number: int) -> NDArray[np.int64]:
+        places = np.arange(self._block_places, dtype=np.int64) + number * self._block_places
+        epochs, places = np.divmod(places, self.length)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            places[here] = Permutation(self.length, self._seed, epoch)(places[here])
+        return places
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -172,7 +172,8 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
         ranks = meshes.data["batch"]
         agree = largest_over(ranks.get_group(), world.device)
         batches = open_job_batches(job, folder)
-        loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, agree=agree))
+        pin = world.device.type == "cuda"
+        loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, pin=pin, agree=agree))
         pulse.enter(0, "model")
         step = make_step(job, spec, meshes, world.device)
         extras = {"random": RandomState(world.device), **hook_states(step)}
