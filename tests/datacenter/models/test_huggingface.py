@@ -82,6 +82,37 @@ def test_logits_equal_transformers_and_the_way_back_is_exact(tmp_path: Path, tie
         assert torch.equal(again(tokens).logits, theirs(tokens).logits)
 
 
+def test_experts_logits_equal_transformers_there_and_back(tmp_path: Path) -> None:
+    from transformers import MixtralConfig, MixtralForCausalLM  # noqa: PLC0415  # slow to import
+
+    torch.manual_seed(3)
+    config = MixtralConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=24,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        initializer_range=0.3,
+    )
+    theirs: Any = MixtralForCausalLM(config)
+    theirs.eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = ModelSection.model_validate(section_of(tmp_path / "theirs"))
+    check_weights(model)
+    module = ours(model, tmp_path / "theirs")
+    tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        torch.testing.assert_close(module(tokens), theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+    spec = spec_of(model)
+    assert spec.foreign is not None
+    save_model(module, model, spec.foreign, tmp_path / "back")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back"))
+    assert_same_tensors(second, first, tied=False)
+
+
 def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], *, tied: bool) -> None:
     names = {name for name in wanted if not (tied and name == "lm_head.weight")}
     assert found.keys() == names

@@ -24,11 +24,13 @@ _IN_BLOCK = {
     "feed_forward.w2.weight": "mlp.down_proj.weight",
     "feed_forward.w3.weight": "mlp.up_proj.weight",
 }
+_ROUTER = "feed_forward.routed.router.weight"
+_EXPERTS = re.compile(r"feed_forward\.routed\.experts\.(w[123])")
 _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def llama_names(model: ModelSection, name: str) -> tuple[str, ...]:
-    """Tensors of a ``LlamaForCausalLM`` checkpoint that make up one of our parameters.
+    """Tensors of a ``LlamaForCausalLM`` checkpoint, or ``MixtralForCausalLM``, that make up one of our parameters.
 
     Args:
         model: ``[model]``.
@@ -41,6 +43,11 @@ def llama_names(model: ModelSection, name: str) -> tuple[str, ...]:
         name = "tok_embeddings.weight"
     if name in _OUTSIDE:
         return (_OUTSIDE[name],)
-    if (found := _BLOCK.fullmatch(name)) is None or found[2] not in _IN_BLOCK:
+    if (found := _BLOCK.fullmatch(name)) is None:
         return ()
-    return (f"model.layers.{found[1]}.{_IN_BLOCK[found[2]]}",)
+    prefix = f"model.layers.{found[1]}"
+    if model.moe is not None and found[2] == _ROUTER:
+        return (f"{prefix}.block_sparse_moe.gate.weight",)
+    if model.moe is not None and (part := _EXPERTS.fullmatch(found[2])):
+        return tuple(f"{prefix}.block_sparse_moe.experts.{n}.{part[1]}.weight" for n in range(model.moe.experts))
+    return (f"{prefix}.{_IN_BLOCK[found[2]]}",) if found[2] in _IN_BLOCK else ()
