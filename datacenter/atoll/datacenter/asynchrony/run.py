@@ -1,0 +1,234 @@
+"""Runs an asynchronous job on this rank: ``[asynchrony]`` in place of the synchronous trainer."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import nn
+
+from atoll.datacenter.asynchrony.channel import SERVER, Push, WorkersEnd
+from atoll.datacenter.asynchrony.clocks import Clocks
+from atoll.datacenter.asynchrony.hogwild import shared_parameters
+from atoll.datacenter.asynchrony.passes import run_passes, whole_model
+from atoll.datacenter.asynchrony.server import Server
+from atoll.datacenter.asynchrony.updates import Updates
+from atoll.datacenter.asynchrony.vector import size_of, write, write_gradients
+from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.mesh.validate import check_layout
+from atoll.datacenter.metrics import StepRecord
+from atoll.datacenter.metrics.opening import open_sinks
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.train.facts import facts_of
+from atoll.datacenter.train.optimiser import clip, gradient_norm, lr_at, make_optimiser
+from atoll.datacenter.train.trainer import Summary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.datacenter.data import Batches
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import World
+    from atoll.datacenter.metrics import Sinks
+    from atoll.datacenter.models import ModelSpec
+    from atoll.datacenter.train.passes import MicroBatch
+    from atoll.datacenter.train.pulse import Pulse
+
+WEIGHTS = "weights.safetensors"
+"""What an asynchronous job leaves in the folder of its checkpoints when it has ended."""
+Feed = "Callable[[int], Sequence[MicroBatch]]"
+"""From a clock to this worker's micro-batches of it."""
+
+
+def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Summary:
+    """Train a job with ``[asynchrony]`` on this rank. Collective.
+
+    Args:
+        job: as parsed; ``job.steps`` are the clocks of each worker.
+        folder: the job file's.
+        world: of the ranks.
+        pulse: hears where this rank is.
+        console: whether rank 0 prints progress.
+
+    Raises:
+        LayoutError: if the job does not fit the number of ranks.
+        DataError: if its data cannot be read.
+        TrainingError: if a worker is lost or hangs.
+    """
+    section = job.asynchrony
+    if section is None:
+        raise ValueError("the job has no [asynchrony]")
+    dims = check_layout(job, world.size)
+    spec = spec_of(job.model)
+    module = whole_model(job, spec, world.device)
+    batches = open_job_batches(job, folder)
+    facts = facts_of(job, spec, dims, world.device)
+    with open_sinks(job.metrics, facts, folder, rank=world.rank, console=console) as sinks:
+        progress = Progress(job, sinks, pulse)
+        if section.method == "hogwild":
+            run_hogwild(job, spec, module, feed_of(job, batches, world.rank, world.size), progress)
+        elif world.rank == SERVER:
+            run_server(job, module, progress)
+        else:
+            feed = feed_of(job, batches, world.rank - 1, world.size - 1)
+            run_worker(job, spec, module, feed, world.device, pulse)
+    if world.rank == 0 and job.checkpoint.folder is not None:
+        save_weights(module, folder / job.checkpoint.folder)
+    return Summary(job.job.steps, job.job.steps, progress.tokens, progress.loss, None)
+
+
+def feed_of(job: SiloJob, batches: Batches, worker: int, workers: int) -> Callable[[int], Sequence[MicroBatch]]:
+    """A worker's share of any step, as micro-batches."""
+    return lambda clock: list(batches.step(clock).share(worker, workers).micro_batches(job.batch.micro_batch))
+
+
+@contextmanager
+def gloo_group(job: SiloJob) -> Iterator[dist.ProcessGroup]:
+    """All ranks over gloo, which can send and receive on CPUs whatever the world's own backend; collective."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.faults.collective_timeout_s))
+    assert isinstance(group, dist.ProcessGroup)
+    yield group
+
+
+def run_server(job: SiloJob, module: nn.Module, progress: Progress) -> Clocks:
+    """Rank 0's part with a parameter server.
+
+    Returns:
+        the clocks at the end, with the largest lead that there was.
+    """
+    section = job.asynchrony
+    assert section is not None
+    module.to("cpu")
+    parameters = list(module.parameters())
+    workers = dist.get_world_size() - 1
+    progress.workers = workers
+    optimiser = make_optimiser(parameters, job.optimiser)
+    updates = Updates(parameters, optimiser, workers, section.apply, _before_step(job, parameters, optimiser))
+    clocks = Clocks(workers, section.staleness)
+    with gloo_group(job) as group:
+        Server(parameters, updates, clocks, group, job.faults.collective_timeout_s, progress.heard).serve()
+    return clocks
+
+
+def run_worker(
+    job: SiloJob,
+    spec: ModelSpec,
+    module: nn.Module,
+    feed: Callable[[int], Sequence[MicroBatch]],
+    device: torch.device,
+    pulse: Pulse,
+) -> None:
+    """Another rank's part with a parameter server."""
+    parameters = list(module.parameters())
+    with gloo_group(job) as group:
+        channel = WorkersEnd(group, size_of(parameters))
+        for clock in range(job.job.steps):
+            pulse.enter(clock + 1, "training")
+            write(channel.pull(), parameters)
+            channel.push(run_passes(module, spec, feed(clock), device))
+        channel.done()
+
+
+def run_hogwild(
+    job: SiloJob,
+    spec: ModelSpec,
+    module: nn.Module,
+    feed: Callable[[int], Sequence[MicroBatch]],
+    progress: Progress,
+) -> None:
+    """Each rank's part with Hogwild. States of the optimiser are each rank's own."""
+    parameters = list(module.parameters())
+    workers = dist.get_world_size()
+    with shared_parameters(parameters):
+        optimiser = make_optimiser(parameters, job.optimiser)
+        before_step = _before_step(job, parameters, optimiser)
+        for clock in range(job.job.steps):
+            update = run_passes(module, spec, feed(clock), torch.device("cpu"))
+            write_gradients(update.gradient.div_(max(1, update.tokens) * workers), parameters)
+            before_step(clock)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            progress.heard(0, clock, update)
+
+
+def save_weights(module: nn.Module, folder: Path) -> None:
+    """Write the weights, for other programs and ``safetensors``; a parameter that is two is written once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().contiguous().clone() for name, value in module.named_parameters()}
+    save_file(tensors, folder / WEIGHTS)
+
+
+def _before_step(
+    job: SiloJob, parameters: list[nn.Parameter], optimiser: torch.optim.Optimizer
+) -> Callable[[int], None]:
+    """Sets the learning rate of a clock and clips gradients."""
+
+    def before_step(clock: int) -> None:
+        if job.optimiser.max_grad_norm is not None:
+            clip(parameters, gradient_norm(parameters, None), job.optimiser.max_grad_norm)
+        for group in optimiser.param_groups:
+            group["lr"] = lr_at(clock, job.job.steps, job.optimiser.lr, job.schedule)
+
+    return before_step
+
+
+@dataclass
+class Progress:
+    """Tells of each clock that all workers have passed; with Hogwild, of rank 0's own.
+
+    Attributes:
+        workers: whose updates make a clock.
+        tokens: counted so far.
+        loss: mean over the tokens of the last clock that was passed.
+    """
+
+    job: SiloJob
+    sinks: Sinks
+    pulse: Pulse
+    workers: int = 1
+    tokens: int = 0
+    loss: float | None = None
+    _open: dict[int, list[Push]] = field(default_factory=lambda: defaultdict(list))
+    _told_s: float = field(default_factory=time.perf_counter)
+    _told_tokens: int = 0
+    _told_step: int = 0
+
+    def heard(self, worker: int, clock: int, update: Push) -> None:
+        """An update has come."""
+        del worker
+        self.tokens += update.tokens
+        self._open[clock].append(Push(torch.empty(0), update.tokens, update.loss))
+        if len(self._open[clock]) < self.workers:
+            return
+        together = self._open.pop(clock)
+        self.loss = sum(one.loss for one in together) / max(1, sum(one.tokens for one in together))
+        self.pulse.enter(clock + 1, "training")
+        if (clock + 1) % self.job.metrics.every_steps == 0 or clock + 1 == self.job.job.steps:
+            self._tell(clock)
+
+    def _tell(self, clock: int) -> None:
+        now, step = time.perf_counter(), clock + 1
+        assert self.loss is not None
+        self.sinks.step(
+            StepRecord(
+                step=step,
+                steps=step - self._told_step,
+                loss=self.loss,
+                lr=lr_at(clock, self.job.job.steps, self.job.optimiser.lr, self.job.schedule),
+                grad_norm=None,
+                tokens=self.tokens - self._told_tokens,
+                total_tokens=self.tokens,
+                seconds=now - self._told_s,
+                data_wait_s=0.0,
+                peak_memory_bytes=0,
+            )
+        )
+        self._told_s, self._told_tokens, self._told_step = now, self.tokens, step
