@@ -31,12 +31,17 @@ class Clocks:
         self.max_lead = 0
         self._clocks = [0] * workers
         self._waiting: set[int] = set()
+        self._left: set[int] = set()
         self._failure: BaseException | None = None
         self._changed = threading.Condition()
 
     def lead(self, worker: int) -> int:
         """Clocks that a worker is ahead of the slowest."""
-        return self._clocks[worker] - min(self._clocks)
+        return self._clocks[worker] - min(self._running, default=self._clocks[worker])
+
+    @property
+    def _running(self) -> list[int]:
+        return [clock for worker, clock in enumerate(self._clocks) if worker not in self._left]
 
     def wait_to_read(self, worker: int, timeout_s: float) -> int:
         """Wait until a worker may read.
@@ -55,7 +60,7 @@ class Clocks:
             if self._failure is not None:
                 raise TrainingError(f"worker {worker} stopped: {self._failure}") from self._failure
             if not in_time:
-                slowest = self._clocks.index(min(self._clocks))
+                slowest = self._clocks.index(min(self._running))
                 raise TrainingError(
                     f"worker {worker} at clock {self._clocks[worker]} has waited {timeout_s:g} s for worker {slowest} "
                     f"at clock {self._clocks[slowest]}, with staleness {self.staleness}: set asynchrony.staleness or "
@@ -74,6 +79,12 @@ class Clocks:
         with self._changed:
             apply(self._clocks[worker])
             self._clocks[worker] += 1
+            self._changed.notify_all()
+
+    def leave(self, worker: int) -> None:
+        """A worker is done: nobody waits for it any more."""
+        with self._changed:
+            self._left.add(worker)
             self._changed.notify_all()
 
     def fail(self, failure: BaseException) -> None:

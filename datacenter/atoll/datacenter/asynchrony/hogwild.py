@@ -1,8 +1,8 @@
 """Hogwild (Niu et al. 2011): processes of one machine change the same parameters without locks.
 
-The parameters lie in a file in memory that every process has mapped; nothing is copied and nobody waits. Two that add to
-an element at the same time may lose one of the additions, and a gradient may be of parameters that were changed while it
-was worked out. That harms little where gradients are sparse or steps small; it is on CPUs only, and never the same twice.
+The parameters lie in a file in memory that every process has mapped; nothing is copied and nobody waits. Two that add
+to an element at the same time may lose one of the additions, and a gradient may be of parameters that were changed
+while it was worked out. That harms little where gradients are sparse or steps small; no two runs are the same.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _told_by_first(name: str) -> Path:
     return Path(bytes(message.tolist()).rstrip(b"\0").decode())
 
 
-def _everywhere(here: bool) -> bool:  # noqa: FBT001  # one answer, no option
+def _everywhere(here: bool) -> bool:  # one answer, no option
     seen = torch.tensor([int(here)])
     dist.all_reduce(seen, op=dist.ReduceOp.MIN)
     return bool(seen.item())

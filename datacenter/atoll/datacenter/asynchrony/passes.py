@@ -10,9 +10,9 @@ from torch import nn
 
 from atoll.datacenter.asynchrony.channel import Push
 from atoll.datacenter.asynchrony.vector import read_gradients
+from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.models.llama_spec import IGNORED_LABEL
 from atoll.datacenter.models.spec import ModelSpec
-from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.parallel.tensor import tie
 

@@ -23,8 +23,10 @@ from atoll.datacenter.asynchrony.server import Server
 from atoll.datacenter.asynchrony.updates import Updates
 from atoll.datacenter.asynchrony.vector import size_of, write, write_gradients
 from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.job.asynchrony import AsynchronySection
 from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.metrics import StepRecord
+from atoll.datacenter.metrics.meter import peak_memory_bytes
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.facts import facts_of
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights.safetensors"
 """What an asynchronous job leaves in the folder of its checkpoints when it has ended."""
-Feed = "Callable[[int], Sequence[MicroBatch]]"
-"""From a clock to this worker's micro-batches of it."""
 
 
 def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Summary:
@@ -63,9 +63,7 @@ def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse,
         DataError: if its data cannot be read.
         TrainingError: if a worker is lost or hangs.
     """
-    section = job.asynchrony
-    if section is None:
-        raise ValueError("the job has no [asynchrony]")
+    section = job.asynchrony or AsynchronySection()
     dims = check_layout(job, world.size)
     spec = spec_of(job.model)
     module = whole_model(job, spec, world.device)
@@ -74,15 +72,16 @@ def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse,
     with open_sinks(job.metrics, facts, folder, rank=world.rank, console=console) as sinks:
         progress = Progress(job, sinks, pulse)
         if section.method == "hogwild":
-            run_hogwild(job, spec, module, feed_of(job, batches, world.rank, world.size), progress)
+            made = run_hogwild(job, spec, module, feed_of(job, batches, world.rank, world.size), progress)
         elif world.rank == SERVER:
             run_server(job, module, progress)
+            made = progress.step
         else:
             feed = feed_of(job, batches, world.rank - 1, world.size - 1)
-            run_worker(job, spec, module, feed, world.device, pulse)
+            made = run_worker(job, spec, module, feed, world.device, pulse)
     if world.rank == 0 and job.checkpoint.folder is not None:
         save_weights(module, folder / job.checkpoint.folder)
-    return Summary(job.job.steps, job.job.steps, progress.tokens, progress.loss, None)
+    return Summary(made, job.job.steps, progress.tokens, progress.loss, None)
 
 
 def feed_of(job: SiloJob, batches: Batches, worker: int, workers: int) -> Callable[[int], Sequence[MicroBatch]]:
@@ -94,7 +93,8 @@ def feed_of(job: SiloJob, batches: Batches, worker: int, workers: int) -> Callab
 def gloo_group(job: SiloJob) -> Iterator[dist.ProcessGroup]:
     """All ranks over gloo, which can send and receive on CPUs whatever the world's own backend; collective."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.faults.collective_timeout_s))
-    assert isinstance(group, dist.ProcessGroup)
+    if not isinstance(group, dist.ProcessGroup):  # what new_group gives to ranks that are left out
+        raise TypeError("this rank is not in the group of all ranks")
     yield group
 
 
@@ -104,13 +104,14 @@ def run_server(job: SiloJob, module: nn.Module, progress: Progress) -> Clocks:
     Returns:
         the clocks at the end, with the largest lead that there was.
     """
-    section = job.asynchrony
-    assert section is not None
+    section = job.asynchrony or AsynchronySection()
     module.to("cpu")
     parameters = list(module.parameters())
     workers = dist.get_world_size() - 1
     progress.workers = workers
     optimiser = make_optimiser(parameters, job.optimiser)
+    if section.apply == "arrival":
+        share_decay(optimiser, workers)
     updates = Updates(parameters, optimiser, workers, section.apply, _before_step(job, parameters, optimiser))
     clocks = Clocks(workers, section.staleness)
     with gloo_group(job) as group:
@@ -125,16 +126,23 @@ def run_worker(
     feed: Callable[[int], Sequence[MicroBatch]],
     device: torch.device,
     pulse: Pulse,
-) -> None:
-    """Another rank's part with a parameter server."""
+) -> int:
+    """Another rank's part with a parameter server.
+
+    Returns:
+        steps made: all, unless the job was told to stop.
+    """
     parameters = list(module.parameters())
+    made = 0
     with gloo_group(job) as group:
         channel = WorkersEnd(group, size_of(parameters))
-        for clock in range(job.job.steps):
-            pulse.enter(clock + 1, "training")
+        while made < job.job.steps and not (made and pulse.stops_after(made)):
+            pulse.enter(made + 1, "training")
             write(channel.pull(), parameters)
-            channel.push(run_passes(module, spec, feed(clock), device))
+            channel.push(run_passes(module, spec, feed(made), device))
+            made += 1
         channel.done()
+    return made
 
 
 def run_hogwild(
@@ -143,20 +151,34 @@ def run_hogwild(
     module: nn.Module,
     feed: Callable[[int], Sequence[MicroBatch]],
     progress: Progress,
-) -> None:
-    """Each rank's part with Hogwild. States of the optimiser are each rank's own."""
+) -> int:
+    """Each rank's part with Hogwild. States of the optimiser are each rank's own.
+
+    Returns:
+        steps made: all, unless the job was told to stop.
+    """
     parameters = list(module.parameters())
     workers = dist.get_world_size()
     with shared_parameters(parameters):
         optimiser = make_optimiser(parameters, job.optimiser)
+        share_decay(optimiser, workers)
         before_step = _before_step(job, parameters, optimiser)
-        for clock in range(job.job.steps):
-            update = run_passes(module, spec, feed(clock), torch.device("cpu"))
+        made = 0
+        while made < job.job.steps and not (made and progress.pulse.stops_after(made)):
+            update = run_passes(module, spec, feed(made), torch.device("cpu"))
             write_gradients(update.gradient.div_(max(1, update.tokens) * workers), parameters)
-            before_step(clock)
+            before_step(made)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-            progress.heard(0, clock, update)
+            progress.heard(0, made, update)
+            made += 1
+    return made
+
+
+def share_decay(optimiser: torch.optim.Optimizer, workers: int) -> None:
+    """Let weights decay in as many steps as there are workers by as much as in one."""
+    for group in optimiser.param_groups:
+        group["weight_decay"] /= workers
 
 
 def save_weights(module: nn.Module, folder: Path) -> None:
@@ -187,6 +209,7 @@ class Progress:
     Attributes:
         workers: whose updates make a clock.
         tokens: counted so far.
+        step: clocks that all have passed.
         loss: mean over the tokens of the last clock that was passed.
     """
 
@@ -195,6 +218,7 @@ class Progress:
     pulse: Pulse
     workers: int = 1
     tokens: int = 0
+    step: int = 0
     loss: float | None = None
     _open: dict[int, list[Push]] = field(default_factory=lambda: defaultdict(list))
     _told_s: float = field(default_factory=time.perf_counter)
@@ -210,25 +234,25 @@ class Progress:
             return
         together = self._open.pop(clock)
         self.loss = sum(one.loss for one in together) / max(1, sum(one.tokens for one in together))
+        self.step = clock + 1
         self.pulse.enter(clock + 1, "training")
         if (clock + 1) % self.job.metrics.every_steps == 0 or clock + 1 == self.job.job.steps:
             self._tell(clock)
 
     def _tell(self, clock: int) -> None:
         now, step = time.perf_counter(), clock + 1
-        assert self.loss is not None
         self.sinks.step(
             StepRecord(
                 step=step,
                 steps=step - self._told_step,
-                loss=self.loss,
+                loss=self.loss or 0.0,
                 lr=lr_at(clock, self.job.job.steps, self.job.optimiser.lr, self.job.schedule),
                 grad_norm=None,
                 tokens=self.tokens - self._told_tokens,
                 total_tokens=self.tokens,
                 seconds=now - self._told_s,
                 data_wait_s=0.0,
-                peak_memory_bytes=0,
+                peak_memory_bytes=peak_memory_bytes(torch.device("cpu")),
             )
         )
         self._told_s, self._told_tokens, self._told_step = now, self.tokens, step

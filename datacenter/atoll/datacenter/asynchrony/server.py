@@ -91,6 +91,7 @@ class Server:
                 self._answer(worker, channel)
             else:
                 self._take(worker, request)
+        self.clocks.leave(worker)
 
     def _answer(self, worker: int, channel: ServersEnd) -> None:
         try:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from atoll.datacenter.job.asynchrony import AsynchronySection
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.job.operation import CheckpointSection, FaultsSection, MetricsSection
 from atoll.datacenter.job.parallel import (
@@ -55,6 +56,7 @@ class SiloJob(Section):
     context_parallel: ContextParallelSection = Field(default_factory=ContextParallelSection)
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     memory: MemorySection = Field(default_factory=MemorySection)
+    asynchrony: AsynchronySection | None = None
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)

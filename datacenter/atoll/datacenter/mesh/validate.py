@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.parallel import FEEDBACK_HOOKS
+from atoll.datacenter.mesh.asynchronous import check_asynchrony
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 from atoll.datacenter.parallel.pipeline.fits import check_pipeline
@@ -24,6 +25,8 @@ def check_layout(job: SiloJob, world_size: int) -> ParallelDims:
     Raises:
         LayoutError: listing everything that does not fit.
     """
+    if job.asynchrony is not None:
+        return check_asynchrony(job, world_size)
     dims = ParallelDims.of(job.mesh, world_size)
     problems = [problem for check in CHECKS for problem in check(job, dims)]
     if problems:

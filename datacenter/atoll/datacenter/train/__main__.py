@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from atoll.datacenter.asynchrony import train_asynchronously
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.job import load_job
@@ -20,7 +21,8 @@ def main() -> None:
     job = load_job(path)
     timeout_s = job.faults.collective_timeout_s
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
-        summary = train(job, path.parent, world, watch)
+        run = train if job.asynchrony is None else train_asynchronously
+        summary = run(job, path.parent, world, watch)
         watch.ended("finished" if summary.finished else "stopped", summary.steps)
 
 
