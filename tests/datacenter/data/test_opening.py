@@ -19,7 +19,7 @@ from atoll.datacenter.data.tokenizer import ByteTokenizer
 from atoll.datacenter.errors import DataError, MissingExtraError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import BatchSection, DataSection
-from atoll.settings import parse
+from atoll.settings import SettingsFileError, parse
 from tests.datacenter.data.texts import text_folder, tokenizer_json
 
 
@@ -132,3 +132,18 @@ def test_data_that_is_not_for_the_model_is_refused(text: str, says: str) -> None
     with pytest.raises(DataError) as caught:
         open_job_batches(job, Path())
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ('source = "stdlib"\npath = "x"', "path"),
+        ('source = "tokens"\npath = "x"\ntokenizer = "bytes"', "tokenizer"),
+        ('source = "digits"\npacking = false', "packing"),
+        ('source = "tokens"', "path"),
+    ],
+)
+def test_settings_that_a_source_does_not_read_and_paths_that_it_lacks_are_named(section: str, key: str) -> None:
+    text = f'[job]\nname = "a"\nsteps = 1\n[model]\n[data]\n{section}'
+    with pytest.raises(SettingsFileError, match=rf"data\.{key}"):
+        parse(text.encode(), SiloJob, "job.toml")

@@ -37,8 +37,7 @@ rope_theta = 500_000.0
 
 [data]
 source = "tokens"
-path = "corpus.tokens"          # made by `atoll silo tokens`
-tokenizer = "tokenizer.json"
+path = "corpus.tokens"          # made by `atoll silo tokens --tokenizer tokenizer.json`
 
 [batch]
 sequence = 8192

@@ -34,11 +34,11 @@ class DataSection(Section):
     ] = True
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A source without its path, or a path without a source that has one."""
+        """A source without its path, and settings that a source does not read."""
         if self.source in {"tokens", "text"} and self.path is None:
             yield "path", f'is missing; source = "{self.source}" reads one'
-        if self.source in {"stdlib", "digits"}:
-            yield from self.unused(("path",), f'source = "{self.source}"')
+        unread = {"stdlib": ("path",), "tokens": ("tokenizer",), "digits": ("path", "tokenizer", "packing")}
+        yield from self.unused(unread.get(self.source, ()), f'source = "{self.source}"')
 
 
 class BatchSection(Section):
