@@ -27,7 +27,10 @@ HEAD = '[job]\nname = "a"\nsteps = 1\n'
         (f'{HEAD}[model]\n[optimiser]\nname = "sgd"\nepsilon = 1.0\n', 'has no effect: name = "sgd"'),
         (f"{HEAD}[model]\n[optimiser]\nbetas = [0.9, 1.0]\n", "allowed are two numbers from 0 and below 1"),
         (f"{HEAD}[model]\n[checkpoint]\nkeep = 3\n", "has no effect: no folder is given"),
-        (f"{HEAD}[model]\n[metrics]\nprofile_steps = [5, 3]\n", "the last step comes before the first"),
+        (
+            f"{HEAD}[model]\n[metrics]\nprofile_steps = [5, 3]\n",
+            "allowed are the first and the last step to trace, counted from 1",
+        ),
         (HEAD, "model: is missing"),
     ],
 )

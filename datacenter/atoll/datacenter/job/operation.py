@@ -63,8 +63,19 @@ class MetricsSection(Section):
     tensorboard: Annotated[str | None, Field(description="Folder for TensorBoard, relative to the job file.")] = None
     port: Annotated[int | None, Field(ge=1, le=65_535, description="Rank 0 serves Prometheus metrics here.")] = None
     host: Annotated[str, Field(min_length=1, description="Address that those are served on.")] = "127.0.0.1"
+    rates: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="What MFU is a share of: a data sheet's name, or a .json file that `atoll silo bench` wrote, "
+            "relative to the job file.",
+        ),
+        Hint(default="the data sheet of the GPU that is found; on a CPU there is no MFU"),
+    ] = None
     profile_steps: Annotated[
-        tuple[int, int] | None, Field(strict=False, description="First and last step of a profiler trace.")
+        tuple[int, int] | None,
+        Field(strict=False, description="First and last step of a profiler trace, counted from 1."),
+        Hint(allowed="two whole numbers from 1, the second not below the first"),
     ] = None
     profile_folder: Annotated[str, Field(min_length=1, description="Folder for traces.")] = "traces"
 

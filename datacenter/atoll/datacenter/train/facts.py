@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from atoll.datacenter.machine.rates import DATA_SHEETS
+from atoll.datacenter.machine.rates import DATA_SHEETS, rates_of
 from atoll.datacenter.metrics import RunFacts
 from atoll.datacenter.metrics.flops import ModelFlops, llama_flops
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import ParallelDims
     from atoll.datacenter.models import ModelSpec
 
 
-def facts_of(job: SiloJob, spec: ModelSpec, dims: ParallelDims, device: torch.device) -> RunFacts:
-    """Facts of a job on this machine."""
+def facts_of(job: SiloJob, spec: ModelSpec, dims: ParallelDims, device: torch.device, folder: Path) -> RunFacts:
+    """Facts of a job on this machine; ``folder`` is the job file's.
+
+    Raises:
+        RatesError: if ``metrics.rates`` names no rates, or a file of something else.
+        OSError: if that file cannot be read.
+    """
     flops = llama_flops(job.model, job.batch.sequence) if job.model.kind == "llama" else _six_per_weight(spec)
     return RunFacts(
         job=job.job.name,
@@ -28,7 +35,7 @@ def facts_of(job: SiloJob, spec: ModelSpec, dims: ParallelDims, device: torch.de
         active_parameters=flops.active_parameters,
         flops_per_token=flops.per_token,
         flops_formula=flops.formula,
-        peak_flops_per_s=_peak(job.precision.compute, device),
+        peak_flops_per_s=_peak(job, device, folder),
     )
 
 
@@ -41,10 +48,14 @@ def _six_per_weight(spec: ModelSpec) -> ModelFlops:
     return ModelFlops(6.0 * matrices, f"6 * matrix weights {matrices:,} = {6 * matrices:,}", total, total)
 
 
-def _peak(number_format: str, device: torch.device) -> float | None:
-    """A data sheet's rate for this GPU; None for others and for CPUs, whose rate nobody promises."""
+def _peak(job: SiloJob, device: torch.device, folder: Path) -> float | None:
+    """The rate that the job names, else a data sheet's for this GPU; None for a CPU, whose rate nobody promises."""
+    named = job.metrics.rates
+    if named is not None:
+        found = rates_of(str(folder / named) if named.endswith(".json") else named)
+        return found.matmul(job.precision.compute)
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()
     sheet = next((rates for key, rates in DATA_SHEETS.items() if key in name), None)
-    return None if sheet is None else sheet.matmul_flops_per_s.known().get(number_format)
+    return None if sheet is None else sheet.matmul_flops_per_s.known().get(job.precision.compute)

@@ -166,7 +166,7 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
     torch.manual_seed(job.job.seed + world.rank)
     meshes = Meshes.build(dims, world.device.type)
     spec = spec_of(job.model)
-    facts = facts_of(job, spec, dims, world.device)
+    facts = facts_of(job, spec, dims, world.device, folder)
     with ExitStack() as stack:
         pulse.enter(0, "data")
         ranks = meshes.data["batch"]
