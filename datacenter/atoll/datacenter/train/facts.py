@@ -48,12 +48,24 @@ def _six_per_weight(spec: ModelSpec) -> ModelFlops:
     return ModelFlops(6.0 * matrices, f"6 * matrix weights {matrices:,} = {6 * matrices:,}", total, total)
 
 
+def named_peak(job: SiloJob, folder: Path) -> float | None:
+    """FLOP/s of the rates that the job names; None if it names none.
+
+    Raises:
+        RatesError: if there are none of that name or for the job's format, or the file holds something else.
+        OSError: if that file cannot be read.
+    """
+    named = job.metrics.rates
+    if named is None:
+        return None
+    found = rates_of(str(folder / named) if named.endswith(".json") else named)
+    return found.matmul(job.precision.compute)
+
+
 def _peak(job: SiloJob, device: torch.device, folder: Path) -> float | None:
     """The rate that the job names, else a data sheet's for this GPU; None for a CPU, whose rate nobody promises."""
-    named = job.metrics.rates
-    if named is not None:
-        found = rates_of(str(folder / named) if named.endswith(".json") else named)
-        return found.matmul(job.precision.compute)
+    if job.metrics.rates is not None:
+        return named_peak(job, folder)
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device).lower()
