@@ -1,14 +1,14 @@
 """What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
 
-``HOLD=RANK:STEP:FILE``: before that step, that rank writes its process id into the file and stands still, once:
-a test then does with the process what it wants. ``FAIL=RANK:STEP``: before that step, that rank raises.
+``HOLD=RANK:STEP:FIFO``: before that step, that rank writes its process id into the fifo, if it is there, and stands
+still until a signal comes. ``FAIL=RANK:STEP``: before that step, that rank raises.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +34,10 @@ class Held:
             raise ZeroDivisionError("as the test wants it")
         who, _, rest = os.environ.get("HOLD", "").partition(":")
         when, _, place = rest.partition(":")
-        if (who, when) == (str(self.rank), str(step)) and not Path(place).exists():
-            written = Path(f"{place}.new")
-            written.write_text(str(os.getpid()), encoding="utf-8")
-            written.replace(place)
-            threading.Event().wait()
+        if (who, when) == (str(self.rank), str(step)) and Path(place).exists():
+            with Path(place).open("w", encoding="utf-8") as told:
+                told.write(str(os.getpid()))
+            signal.pause()
 
     def stops_after(self, step: int) -> bool:
         return self.watch.stops_after(step)

@@ -1,0 +1,138 @@
+"""``atoll silo train`` as a process of its own, whose ranks are held up where a test wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atoll.datacenter.checkpoint.folder import step_folder
+from atoll.datacenter.checkpoint.manifest import read_manifest
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 100.0
+_STARTER = """
+import atoll.datacenter.cli.train as command
+command._MODULE = "tests.datacenter.elastic.program"
+command.train()
+"""
+JOB = """
+[job]
+name = "small"
+steps = 8
+seed = 7
+[model]
+layers = 2
+dim = 32
+heads = 4
+ffn_dim = 64
+[batch]
+sequence = 16
+global_batch = 12
+micro_batch = 2
+[data_parallel]
+method = "zero3"
+[checkpoint]
+folder = "kept"
+every_steps = 2
+[faults]
+collective_timeout_s = {timeout_s}
+[metrics]
+every_steps = 1
+"""
+
+
+@dataclass
+class Launched:
+    """A running command.
+
+    Attributes:
+        process: of the command.
+        lines: what it has printed so far, rank 0's progress too.
+    """
+
+    process: subprocess.Popen[str]
+    lines: list[str]
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self.process.wait(WAIT_S)
+
+    @property
+    def said(self) -> str:
+        return "".join(self.lines)
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What it said last of how the job ended."""
+        found: dict[str, Any] = json.loads([line for line in self.lines if line.startswith("{")][-1])
+        return found
+
+
+def write_job(folder: Path, timeout_s: float = 60.0) -> Path:
+    folder.mkdir(exist_ok=True)
+    job = folder / "job.toml"
+    job.write_text(JOB.format(timeout_s=timeout_s), encoding="utf-8")
+    return job
+
+
+@contextmanager
+def launched(job: Path, *options: str, **environment: str) -> Iterator[Launched]:
+    """Run ``atoll silo train JOB --json`` with options; ended at the latest when it is left."""
+    rooms = [str(ROOT / room) for room in ("protos", "client", "server", "datacenter", "")]
+    process = subprocess.Popen(
+        (sys.executable, "-c", _STARTER, str(job), "--json", *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"} | environment,
+    )
+    assert process.stdout is not None
+    found = Launched(process, [])
+    reader = threading.Thread(target=lambda: found.lines.extend(process.stdout or ()))
+    reader.start()
+    try:
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+
+
+class Hold:
+    """Where a rank shall be held up: give ``variable`` to the command, then ``wait`` for the rank.
+
+    Args:
+        fifo: made here; gone once a rank was held, so that the next attempt is not.
+    """
+
+    def __init__(self, fifo: Path, rank: int, step: int) -> None:
+        os.mkfifo(fifo)
+        self._fifo = fifo
+        self.variable = f"{rank}:{step}:{fifo}"
+
+    def wait(self) -> int:
+        """The process that is held."""
+        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            ready, _, _ = select.select([descriptor], [], [], WAIT_S)
+            assert ready, "no rank was held up"
+            self._fifo.unlink()
+            return int(os.read(descriptor, 32))
+        finally:
+            os.close(descriptor)
+
+
+def tensors_of(folder: Path, step: int) -> dict[str, str]:
+    """Digests of the files of a checkpoint: equal if every bit of the state is."""
+    manifest = read_manifest(step_folder(folder / "kept", step))
+    return {name: record.digest for name, record in manifest.files.items()}
