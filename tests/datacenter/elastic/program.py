@@ -1,6 +1,6 @@
 """What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
 
-``HOLD=RANK:STEP:FIFO``: before that step, that rank writes its process id into the fifo, if it is there, and stands
+``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
 still until a signal comes. ``FAIL=RANK:STEP``: before that step, that rank raises.
 """
 
@@ -32,12 +32,12 @@ class Held:
             return
         if os.environ.get("FAIL") == f"{self.rank}:{step}":
             raise ZeroDivisionError("as the test wants it")
-        who, _, rest = os.environ.get("HOLD", "").partition(":")
-        when, _, place = rest.partition(":")
-        if (who, when) == (str(self.rank), str(step)) and Path(place).exists():
-            with Path(place).open("w", encoding="utf-8") as told:
-                told.write(str(os.getpid()))
-            signal.pause()
+        for hold in os.environ.get("HOLD", "").split():
+            who, when, fifo = hold.split(":")
+            if (who, when) == (str(self.rank), str(step)) and Path(fifo).exists():
+                with Path(fifo).open("w", encoding="utf-8") as told:
+                    told.write(str(os.getpid()))
+                signal.pause()
 
     def stops_after(self, step: int) -> bool:
         return self.watch.stops_after(step)

@@ -28,6 +28,7 @@ from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
 from atoll.datacenter.errors import LayoutError, TrainingError
 from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.huggingface import check_weights
 from atoll.datacenter.train.facts import named_peak
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Nodes) -> None:
     """Everything that can be known before a process starts.
 
     Raises:
-        LayoutError: if the job does not fit the largest or the smallest number of nodes.
+        LayoutError: if the job does not fit the largest or the smallest number of nodes, or the weights it starts from.
         CheckpointError: if the newest checkpoint is of another model.
         DataError: if the data is missing, damaged, too little or not for this model.
         RatesError: if the rates that it names are not there.
@@ -118,6 +119,8 @@ def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Nodes) -> None:
     for count in sorted({nodes.least, nodes.most}, reverse=True):
         check_layout(job, count * nproc)
     named_peak(job, folder)
+    if job.model.weights is not None:
+        check_weights(job.model.model_copy(update={"weights": str(folder / job.model.weights)}))
     open_job_batches(job, folder)
     if job.checkpoint.folder is not None:
         check_model(folder / job.checkpoint.folder, spec_of(job.model))
