@@ -17,12 +17,13 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import progress
-from benchmarks.silo import collectives
+from benchmarks.silo import collectives, faults
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
 CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
+    "faults": faults.run,
 }
 
 

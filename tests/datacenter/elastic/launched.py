@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,10 +58,18 @@ class Launched:
     Attributes:
         process: of the command.
         lines: what it has printed so far, rank 0's progress too.
+        times: when each was read, on the monotonic clock.
     """
 
     process: subprocess.Popen[str]
     lines: list[str]
+    times: list[float]
+
+    def read(self) -> None:
+        """Until it has ended."""
+        for line in self.process.stdout or ():
+            self.times.append(time.monotonic())
+            self.lines.append(line)
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
@@ -96,8 +105,8 @@ def launched(job: Path, *options: str, **environment: str) -> Iterator[Launched]
         env=os.environ | {"PYTHONPATH": os.pathsep.join(rooms), "OMP_NUM_THREADS": "1"} | environment,
     )
     assert process.stdout is not None
-    found = Launched(process, [])
-    reader = threading.Thread(target=lambda: found.lines.extend(process.stdout or ()))
+    found = Launched(process, [], [])
+    reader = threading.Thread(target=found.read)
     reader.start()
     try:
         yield found

@@ -1,0 +1,85 @@
+"""A killed rank: back after how long, and with the same bits; what a checkpoint costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import join_world
+from benchmarks.figures import Figure
+from tests.datacenter.checkpoint.going_on import Run, sections_of
+from tests.datacenter.elastic.launched import Hold, launched, tensors_of, write_job
+from tests.datacenter.ranks import run_ranks
+
+COMMAND = "python -m benchmarks.silo faults"
+BACK_WITHIN_S = 30.0
+_STEPS = 8
+_LARGE = {"vocab": 256, "layers": 8, "dim": 512, "heads": 8, "kv_heads": 8, "ffn_dim": 1408}
+_SMALL = {"vocab": 256, "layers": 2, "dim": 64, "heads": 2, "kv_heads": 2, "ffn_dim": 192}
+_TIMEOUT_S = 300.0
+
+
+def run(smoke: bool) -> list[Figure]:
+    """Both."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [*_killed(Path(folder)), *_costs(Path(folder) / "costs", _SMALL if smoke else _LARGE)]
+
+
+def _killed(folder: Path) -> list[Figure]:
+    """SIGKILL one of two ranks; until the first step that is made after it, new processes and all."""
+    with launched(write_job(folder / "undisturbed"), "--nproc", "2") as command:
+        _expect_end(command.wait(), command.said)
+    job = write_job(folder / "killed")
+    hold = Hold(folder / "fifo", rank=1, step=6)
+    with launched(job, "--nproc", "2", HOLD=hold.variable) as command:
+        pid, made = hold.wait(), len(command.lines)
+        killed_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        _expect_end(command.wait(), command.said)
+    back_s = next(
+        at for line, at in list(zip(command.lines, command.times, strict=True))[made:] if line.startswith("step ")
+    )
+    wanted, found = (tensors_of(folder / name, _STEPS) for name in ("undisturbed", "killed"))
+    different = sum(found[name] != digest for name, digest in wanted.items())
+    return [
+        Figure.at_most("killed rank: until the next step is made", back_s - killed_s, "s", BACK_WITHIN_S, COMMAND),
+        Figure.at_most("  files of the last checkpoint that differ", different, "", 0, COMMAND),
+    ]
+
+
+def _expect_end(code: int, said: str) -> None:
+    if code != 0:
+        raise RuntimeError(f"the job ended with {code}:\n{said}")
+
+
+def _costs(folder: Path, model: dict[str, Any]) -> list[Figure]:
+    figures = []
+    for asynchronous in (True, False):
+        found = run_ranks(_cost, 2, str(folder / str(asynchronous)), model, asynchronous, timeout_s=_TIMEOUT_S)[0]
+        how = "beside training" if asynchronous else "waited for"
+        name = f"checkpoint of {found['bytes'] / 1e6:.0f} MB, 2 ranks, {how}"
+        figures.append(Figure.stated(f"{name}: training stands still", found["stall_s"] * 1000, "ms", COMMAND))
+        figures.append(Figure.stated("  until it is durable", found["write_s"] * 1000, "ms", COMMAND))
+    return figures
+
+
+def _cost(folder: str, model: dict[str, Any], asynchronous: bool) -> dict[str, float]:  # run_ranks'
+    """The third of three: the first takes memory for the copy."""
+    sections = sections_of(
+        1, model=model, data_parallel={"method": "zero3"}, checkpoint={"asynchronous": asynchronous, "keep": 1}
+    )
+    with join_world(_TIMEOUT_S) as world:
+        run = Run.start(SiloJob.model_validate(sections), folder, world)
+        run.until(3)
+        costs = run.checkpoints.costs
+        run.checkpoints.close()
+        kept = Path(folder) / "kept"
+        size = sum(path.stat().st_size for path in kept.rglob("*.safetensors"))
+        if costs is None:
+            raise RuntimeError("no checkpoint was made")
+        return {"stall_s": costs.stall_s, "write_s": costs.write_s, "bytes": float(size)}
