@@ -17,13 +17,14 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import progress
-from benchmarks.silo import collectives, faults
+from benchmarks.silo import collectives, faults, overhead
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
 CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
     "faults": faults.run,
+    "overhead": overhead.run,
 }
 
 

@@ -46,7 +46,7 @@ def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devi
     with torch.device("meta"):
         module = spec.build()
     _realise(module, job, spec, meshes, device)
-    if uses_ddp(job, meshes.dims):
+    if uses_ddp(job, meshes.dims) and meshes.dims.world_size > 1:
         return wrap_ddp(module, meshes, job)
     return module
 

@@ -94,8 +94,8 @@ class PlainPasses:
         return nullcontext() if self.watch is None else self.watch.running()
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """DDP has no mixed precision of its own; FSDP's is in its policy."""
-        if self.job.precision.compute == "float32" or not isinstance(self.module, DistributedDataParallel):
+        """DDP has no mixed precision of its own, nor has a rank alone; FSDP's is in its policy."""
+        if self.job.precision.compute == "float32" or isinstance(self.module, FSDPModule):
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.job.precision.compute])
 
