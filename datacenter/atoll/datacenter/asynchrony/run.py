@@ -68,7 +68,7 @@ def train_asynchronously(job: SiloJob, folder: Path, world: World, pulse: Pulse,
     spec = spec_of(job.model)
     module = whole_model(job, spec, world.device)
     batches = open_job_batches(job, folder)
-    facts = facts_of(job, spec, dims, world.device)
+    facts = facts_of(job, spec, dims, world.device, folder)
     with open_sinks(job.metrics, facts, folder, rank=world.rank, console=console) as sinks:
         progress = Progress(job, sinks, pulse)
         if section.method == "hogwild":
