@@ -5,19 +5,21 @@ And with compiled blocks every parameter gets the gradient of one process whose 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.datacenter.parallel.test_layouts import assert_same, method
+from tests.datacenter.checkpoint.going_on import go_on, sections_of
+from tests.datacenter.parallel.test_layouts import TOLERANCE, assert_same, method
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import gradients, small, train
 
 RELATIVE = 2e-6
 """Of the largest element of a gradient."""
 MOE = {"experts": 4, "top_k": 2, "expert_dim": 32, "shared_experts": 1, "capacity_factor": 1.0, "loss_weight": 0.05}
-BIAS = {"experts": 4, "top_k": 2, "expert_dim": 32, "balance": "bias", "bias_rate": 0.01}
+BIAS = {"experts": 4, "top_k": 2, "expert_dim": 32, "balance": "bias", "bias_rate": 0.001}
 ZERO1, ZERO2, ZERO3 = (method(name) for name in ("zero1", "zero2", "zero3"))
 RING = {"method": "ring"}
 every_layout = pytest.mark.every_layout
@@ -110,6 +112,21 @@ def test_biases_of_all_ranks_are_those_of_one_process() -> None:
         for name, bias in one["buffers"].items():
             assert bias.abs().max() > 0
             assert torch.equal(bias, alone["buffers"][name])
+
+
+def test_a_checkpoint_of_dealt_out_experts_goes_on_without_them_dealt_out(tmp_path: Path) -> None:
+    """Biases too, which are no parameters."""
+    sections = {"model": {"moe": BIAS, "layers": 2}}
+    (alone,) = run_ranks(train, 1, small(**sections), 4)
+    dealt = sections_of(**sections, mesh={"ep": 2}, data_parallel=ZERO3)
+    for one in run_ranks(go_on, 2, dealt, str(tmp_path), 2):
+        torch.testing.assert_close(one["losses"], alone["losses"][:2], rtol=0, atol=TOLERANCE)
+        assert any(one["parameters"][f"model.{name}"].abs().max() > 0 for name in alone["buffers"])
+    (last,) = run_ranks(go_on, 1, sections_of(**sections), str(tmp_path), 4)
+    assert last["resumed"] == 2
+    torch.testing.assert_close(last["losses"], alone["losses"][2:], rtol=0, atol=TOLERANCE)
+    for name, value in (alone["parameters"] | alone["buffers"]).items():
+        torch.testing.assert_close(last["parameters"][f"model.{name}"], value, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
