@@ -112,22 +112,22 @@ class Shuffled:
                 f"{sequences.name}: {len(sequences)} sequences are too few for one global batch of {global_batch}: "
                 "set batch.global_batch or batch.sequence lower, or give more data"
             )
-        self._sequences, self.global_batch, self._seed = sequences, global_batch, seed
+        self.sequences, self.global_batch, self._seed = sequences, global_batch, seed
         self._order = Order(len(sequences), seed)
 
     @property
     def digest(self) -> str:
         """Of sequences, order and size of a step."""
-        return f"{self._sequences.digest}/shuffled/{self._seed}/{self.global_batch}"
+        return f"{self.sequences.digest}/shuffled/{self._seed}/{self.global_batch}"
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
         """Rows of a step."""
         before = step * self.global_batch
-        return self._sequences.rows(self._order(before + start, before + stop))
+        return self.sequences.rows(self._order(before + start, before + stop))
 
     def epoch(self, step: int) -> int:
         """Whole passes before the step."""
-        return step * self.global_batch // len(self._sequences)
+        return step * self.global_batch // len(self.sequences)
 
     def bookmarks(self, step: int) -> None:
         """None are needed: any sequence is found by its number."""

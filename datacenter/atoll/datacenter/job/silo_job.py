@@ -18,6 +18,7 @@ from atoll.datacenter.job.parallel import (
     PipelineSection,
     TensorParallelSection,
 )
+from atoll.datacenter.job.privacy import PrivacySection
 from atoll.datacenter.job.training import (
     BatchSection,
     DataSection,
@@ -57,6 +58,7 @@ class SiloJob(Section):
     pipeline: PipelineSection = Field(default_factory=PipelineSection)
     memory: MemorySection = Field(default_factory=MemorySection)
     asynchrony: AsynchronySection | None = None
+    privacy: PrivacySection | None = None
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)

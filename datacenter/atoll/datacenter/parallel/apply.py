@@ -43,11 +43,17 @@ def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devi
         meshes: of the world.
         device: where this rank computes.
     """
+    module = make_bare(job, spec, meshes, device)
+    if uses_ddp(job, meshes.dims) and meshes.dims.world_size > 1:
+        return wrap_ddp(module, meshes, job)
+    return module
+
+
+def make_bare(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
+    """As ``make_model``, but whole replicas come without DDP around them: their gradients stay this rank's own."""
     with torch.device("meta"):
         module = spec.build()
     _realise(module, job, spec, meshes, device)
-    if uses_ddp(job, meshes.dims) and meshes.dims.world_size > 1:
-        return wrap_ddp(module, meshes, job)
     return module
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from atoll.datacenter.parallel.held import held
 if TYPE_CHECKING:
     from atoll.datacenter.models.spec import Initial
 
+Draw: TypeAlias = Callable[[int, tuple[int, ...]], Tensor]
+"""From a block's number and shape to what is in it."""
 _BLOCK_ELEMENTS = 1 << 20
 """Elements that are drawn from one generator: rows of a parameter, as many as fit, at least one."""
 
@@ -40,11 +43,18 @@ def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = 
         if isinstance(rule, Constant):
             local.fill_(rule.value)
         elif local.numel():
-            _fill_normal(local, offsets, tuple(parameter.shape), rule, f"{seed}/{name}")
+            fill_blocks(local, offsets, tuple(parameter.shape), partial(_normal, rule, f"{seed}/{name}"))
 
 
-def _fill_normal(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], rule: Normal, key: str) -> None:
-    """Draw those blocks of rows that reach into what is held."""
+def fill_blocks(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], draw: Draw) -> None:
+    """Draw those blocks of rows that reach into what is held.
+
+    Args:
+        local: what this rank holds; filled.
+        offsets: where it begins.
+        shape: of the whole.
+        draw: gives a block of this number and shape.
+    """
     row_elements = 1
     for size in shape[1:]:
         row_elements *= size
@@ -53,9 +63,13 @@ def _fill_normal(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...]
     inner = tuple(slice(start, start + size) for start, size in zip(offsets[1:], local.shape[1:], strict=True))
     for block in range(begin // rows, -(-end // rows)):
         first, last = block * rows, min((block + 1) * rows, shape[0])
-        drawn = torch.empty(last - first, *shape[1:]).normal_(0.0, rule.std, generator=_generator(f"{key}/{block}"))
+        drawn = draw(block, (last - first, *shape[1:]))
         lower, upper = max(first, begin), min(last, end)
         local[lower - begin : upper - begin].copy_(drawn[(slice(lower - first, upper - first), *inner)])
+
+
+def _normal(rule: Normal, key: str, block: int, shape: tuple[int, ...]) -> Tensor:
+    return torch.empty(shape).normal_(0.0, rule.std, generator=_generator(f"{key}/{block}"))
 
 
 def _generator(key: str) -> torch.Generator:

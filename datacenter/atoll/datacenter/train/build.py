@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.datacenter.parallel.apply import make_model, make_stages
+from atoll.datacenter.parallel.apply import make_bare, make_model, make_stages
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.parallel.uneven import Stopwatch
+from atoll.datacenter.privacy.passes import PrivatePasses
 from atoll.datacenter.train.optimiser import make_optimiser
 from atoll.datacenter.train.passes import Passes, PlainPasses
 from atoll.datacenter.train.scale import LossScale
@@ -18,19 +19,40 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.privacy import Mechanism
 
 
-def make_step(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Step:
-    """Model, optimiser and passes of a job on this rank; collective."""
-    passes = make_passes(job, spec, meshes, device)
+def make_step(
+    job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device, mechanism: Mechanism | None = None
+) -> Step:
+    """Model, optimiser and passes of a job on this rank; collective.
+
+    Args:
+        job: validated against the mesh.
+        spec: of its model.
+        meshes: of the world.
+        device: where this rank computes.
+        mechanism: of a job with ``[privacy]``.
+    """
+    passes = make_passes(job, spec, meshes, device, mechanism)
     optimiser = make_optimiser([parameter for part in passes.parts for parameter in part.parameters()], job.optimiser)
     scaled = job.precision.compute == "float16"
     scale = LossScale(job.precision.initial_scale if scaled else 1.0, dynamic=scaled)
     return Step(passes, optimiser, job, meshes, scale, device)
 
 
-def make_passes(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> Passes:
-    """Model, or this rank's stages of it, and what runs them; collective."""
+def make_passes(
+    job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device, mechanism: Mechanism | None = None
+) -> Passes:
+    """Model, or this rank's stages of it, and what runs them; collective.
+
+    Raises:
+        ValueError: if there is ``[privacy]`` and no mechanism.
+    """
+    if job.privacy is not None:
+        if mechanism is None:
+            raise ValueError("a job with [privacy] needs its mechanism: see privacy.open_private")
+        return PrivatePasses(make_bare(job, spec, meshes, device), spec, job, meshes, device, mechanism, job.privacy)
     if meshes.dims.pp == 1:
         watch = Stopwatch(device) if job.data_parallel.uneven else None
         return PlainPasses(make_model(job, spec, meshes, device), spec, job, meshes.dims, device, watch)

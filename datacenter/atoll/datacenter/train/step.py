@@ -78,10 +78,10 @@ class Step:
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
         batches = cut_batches(batches, self.job, self.meshes)
         tokens = self._counted(batches)
-        if not tokens:
+        if not tokens and self.job.privacy is None:  # a Poisson sample may be empty, and its noise counts all the same
             raise TrainingError(f"step {number}: no label of the global batch counts (all are {IGNORED_LABEL})")
         divide_extra_losses(self.passes.parts, tokens / self.scale.scale, self.device)
-        loss = self._summed(self.passes(batches, tokens / self.scale.scale))
+        loss = self._summed(self.passes(batches, max(tokens, 1) / self.scale.scale))
         self.expert_loads = settle_experts(self.passes.parts, self.meshes, self.device)
         load = busiest(self.expert_loads, self.meshes, self.device)
         norm = gradient_norm(self._parameters(), self._stages())

@@ -1,0 +1,110 @@
+"""The passes of a step of DP-SGD (Abadi et al. 2016, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from atoll.datacenter.privacy.clipping import make_clipper
+from atoll.datacenter.privacy.noise import add_noise
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.job.privacy import PrivacySection
+    from atoll.datacenter.mesh import Meshes
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.privacy.budget import Budget
+    from atoll.datacenter.privacy.secret import Secret
+    from atoll.datacenter.train.passes import MicroBatch
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What is added, and what it costs.
+
+    Attributes:
+        budget: of the job.
+        secret: of the world.
+    """
+
+    budget: Budget
+    secret: Secret
+
+
+class PrivatePasses:
+    """Leaves ``(sum of clipped gradients + noise) / expected samples`` in the parameters.
+
+    A sample is a row of a micro-batch. Its loss is divided by its length, a constant, so that the clipping norm means
+    the same for all lengths; the sum by the number of samples that a step expects, never by how many came: that
+    number is private. Micro-batches only bound memory: noise is added once, to the sum over all of them and all ranks.
+
+    Args:
+        module: whole on this rank, or sharded by FSDP2.
+        spec: of the model.
+        job: with ``[privacy]``.
+        meshes: of the world.
+        device: where this rank computes.
+        mechanism: noise and secret.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        spec: ModelSpec,
+        job: SiloJob,
+        meshes: Meshes,
+        device: torch.device,
+        mechanism: Mechanism,
+        section: PrivacySection,
+    ) -> None:
+        self._module, self._spec, self._meshes, self._device = module, spec, meshes, device
+        self._expected, self._limit = job.batch.global_batch, section.max_grad_norm
+        self._mechanism = mechanism
+        self._clipper = make_clipper(module, section)
+        self._made = 0
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """The one module."""
+        return (self._module,)
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """See ``train.passes.Passes``; the divisor is for the loss that is told alone."""
+        total = torch.zeros((), device=self._device)
+        sums: dict[nn.Parameter, Tensor] = {}
+        for batch in batches:
+            losses = self._losses(batch)
+            self._clipper.backward(losses / batch.labels[0].numel())
+            self._collect(sums)
+            total += losses.detach().sum() / divisor
+        self._release(sums)
+        return total
+
+    def _losses(self, batch: MicroBatch) -> Tensor:
+        outputs = self._module(batch.tokens.contiguous())  # Opacus' rule for embeddings views them
+        rows = zip(outputs.split(1), batch.labels.split(1), strict=True)
+        return torch.stack([self._spec.loss(output, label) for output, label in rows])
+
+    def _collect(self, sums: dict[nn.Parameter, Tensor]) -> None:
+        """Beside the parameters, for the next micro-batch's first pass leaves gradients that are not clipped."""
+        for parameter in self._module.parameters():
+            if parameter.grad is not None:
+                sums[parameter] = sums[parameter] + parameter.grad if parameter in sums else parameter.grad
+                parameter.grad = None
+
+    def _release(self, sums: dict[nn.Parameter, Tensor]) -> None:
+        for parameter, gradient in sums.items():
+            parameter.grad = gradient
+            if not isinstance(self._module, FSDPModule):
+                dist.all_reduce(gradient, group=self._meshes.loss.get_group())
+        std = self._mechanism.budget.noise_multiplier * self._limit
+        add_noise(self._module.named_parameters(), std, self._mechanism.secret, f"noise/{self._made}")
+        self._made += 1
+        for gradient in sums.values():
+            gradient.div_(self._expected)

@@ -1,0 +1,40 @@
+"""What decides noise and samples: known to every rank, new at every start, written nowhere."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+_WORDS, _WORD_BITS = 2, 63
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A key of 126 bits.
+
+    Attributes:
+        words: its parts.
+    """
+
+    words: tuple[int, ...] = field(repr=False)
+
+    @classmethod
+    def draw(cls, device: torch.device) -> Secret:
+        """From the operating system of rank 0; collective."""
+        words = torch.tensor([secrets.randbits(_WORD_BITS) for _ in range(_WORDS)], dtype=torch.int64, device=device)
+        dist.broadcast(words, 0)
+        return cls(tuple(words.tolist()))
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Random numbers for one purpose; those of others tell nothing of them.
+
+        Philox takes 128 bits of key: PyTorch's generator on the CPU would take 32, which can be tried one by one. It
+        is no cryptographic generator all the same.
+        """
+        digest = hashlib.blake2b(f"{self.words}/{purpose}".encode(), digest_size=16).digest()
+        return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
