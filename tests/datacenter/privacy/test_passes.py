@@ -30,7 +30,9 @@ def private(clip: float, noise: float, mode: str = "ghost", **sections: dict[str
 
 def examples(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
     """This rank's micro-batches: every label counts."""
-    tokens = torch.randint(job.model.vocab, (BATCH, job.batch.sequence + 1), generator=torch.Generator().manual_seed(step))
+    tokens = torch.randint(
+        job.model.vocab, (BATCH, job.batch.sequence + 1), generator=torch.Generator().manual_seed(step)
+    )
     rank, size = meshes.data["batch"].get_local_rank(), BATCH // meshes.dims.batch
     mine = tokens[rank * size : (rank + 1) * size]
     return [Example(piece[:, :-1], piece[:, 1:]) for piece in torch.split(mine, ROWS)]

@@ -9,8 +9,10 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job.parallel import FEEDBACK_HOOKS
 from atoll.datacenter.mesh.asynchronous import check_asynchrony
 from atoll.datacenter.mesh.dims import ParallelDims
+from atoll.datacenter.models.check import check_model
 from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 from atoll.datacenter.parallel.pipeline.fits import check_pipeline
+from atoll.datacenter.privacy.check import check_privacy
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -114,4 +116,6 @@ CHECKS: tuple[Check, ...] = (
     check_experts,
     check_precision,
     check_pipeline,
+    check_model,
+    check_privacy,
 )

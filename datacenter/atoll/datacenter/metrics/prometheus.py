@@ -98,6 +98,7 @@ _GAUGES = (
     ("exposed_communication_ratio", "Part of it with nothing but communication under way; GPUs alone."),
     ("peak_memory_bytes", "Peak memory of the fullest rank."),
     ("loss_scale", "Loss scale of float16 training."),
+    ("privacy_epsilon", "Epsilon spent since the job began."),
     ("expert_load_ratio", "Tokens of the busiest expert / of the mean expert."),
 )
 _COUNTERS = (
@@ -129,6 +130,7 @@ def _values(record: StepRecord, facts: RunFacts) -> dict[str, float | None]:
         "exposed_communication_ratio": record.exposed_share,
         "peak_memory_bytes": record.peak_memory_bytes,
         "loss_scale": record.loss_scale,
+        "privacy_epsilon": record.epsilon,
         "expert_load_ratio": record.expert_load,
     }
 

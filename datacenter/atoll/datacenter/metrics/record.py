@@ -58,6 +58,7 @@ class StepRecord:
         peak_memory_bytes: the fullest rank's peak: of the device's allocator on a GPU, of the process on a CPU.
         loss_scale: of float16 training.
         expert_load: tokens of the busiest expert / of the mean expert, at worst over layers; None without experts.
+        epsilon: spent since the job began, at the job's delta, with ``[privacy]``.
         bubble_share: part of the seconds in which a pipeline's rank had nothing to do, mean over ranks.
         communication_share: of a trace that ended since the record before, on this rank; see ``communication``.
         exposed_share: of the same trace.
@@ -78,6 +79,7 @@ class StepRecord:
     bubble_share: float | None = None
     communication_share: float | None = None
     exposed_share: float | None = None
+    epsilon: float | None = None
 
     @property
     def tokens_per_s(self) -> float:

@@ -53,6 +53,7 @@ def curves(record: StepRecord, facts: RunFacts) -> dict[str, float]:
         "train/grad_norm": record.grad_norm,
         "train/loss_scale": record.loss_scale,
         "train/expert_load": record.expert_load,
+        "train/epsilon": record.epsilon,
         "speed/tokens_per_s": record.tokens_per_s,
         "speed/step_s": record.step_s,
         "speed/mfu": facts.mfu(record.tokens_per_s),

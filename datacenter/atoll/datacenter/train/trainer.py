@@ -18,6 +18,7 @@ from atoll.datacenter.metrics.meter import Meter
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.metrics.tracing import Tracing
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.facts import facts_of
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import World
     from atoll.datacenter.metrics import Sinks
+    from atoll.datacenter.privacy import Mechanism
     from atoll.datacenter.train.pulse import Pulse
     from atoll.datacenter.train.step import Outcome, Step
 
@@ -66,6 +68,7 @@ class Trainer:
         loader: this rank's batches.
         state: what a checkpoint keeps.
         checkpoints: where.
+        mechanism: of a job with ``[privacy]``.
         upkeep: between steps.
     """
 
@@ -80,6 +83,7 @@ class Trainer:
     meter: Meter
     tracing: Tracing
     pulse: Pulse
+    mechanism: Mechanism | None = None
 
     def run(self) -> Summary:
         """Make steps until the last one, or until the job shall stop; then a last checkpoint."""
@@ -136,6 +140,7 @@ class Trainer:
                 expert_load=outcome.expert_load,
                 communication_share=traced.communication_share if traced else None,
                 exposed_share=traced.exposed_share if traced else None,
+                epsilon=None if self.mechanism is None else self.mechanism.budget.epsilon(self.state.step),
             )
         )
 
@@ -171,11 +176,11 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
         pulse.enter(0, "data")
         ranks = meshes.data["batch"]
         agree = largest_over(ranks.get_group(), world.device)
-        batches = open_job_batches(job, folder)
+        batches, mechanism = open_private(job, open_job_batches(job, folder), world.device)
         pin = world.device.type == "cuda"
         loader = stack.enter_context(Loader(batches, ranks.get_local_rank(), dims.batch, pin=pin, agree=agree))
         pulse.enter(0, "model")
-        step = make_step(job, spec, meshes, world.device)
+        step = make_step(job, spec, meshes, world.device, mechanism)
         extras = {"random": RandomState(world.device), **hook_states(step)}
         state = TrainingState(step.passes.parts, step.optimiser, step.scale, loader, extras)
         yield Trainer(
@@ -190,6 +195,7 @@ def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, cons
             meter=Meter(world.device),
             tracing=stack.enter_context(_tracing(job, folder, world)),
             pulse=pulse,
+            mechanism=mechanism,
         )
 
 
