@@ -111,6 +111,10 @@ def test_experts_logits_equal_transformers_there_and_back(tmp_path: Path) -> Non
     save_model(module, model, spec.foreign, tmp_path / "back")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "back"))
     assert_same_tensors(second, first, tied=False)
+    job = {**small(mesh={"ep": 2}, data_parallel={"method": "zero3"}), "model": section_of(tmp_path / "theirs")}
+    for found in run_ranks(start, 2, job):
+        for name, value in module.named_parameters():
+            assert torch.equal(found[name], value), name
 
 
 def assert_same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], *, tied: bool) -> None:

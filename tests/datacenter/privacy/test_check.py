@@ -24,7 +24,7 @@ def job(**sections: dict[str, Any]) -> SiloJob:
         (2, {"mesh": {"pp": 2}}, r"mesh\.pp = 2 with \[privacy\]: a sequence's norm is over all layers"),
         (2, {"mesh": {"tp": 2}}, r"mesh\.tp = 2 with \[privacy\]"),
         (2, {"mesh": {"cp": 2}, "data_parallel": {"method": "zero3"}}, r"mesh\.cp = 2 with \[privacy\]"),
-        (1, {"model": {"moe": {"experts": 2, "top_k": 1, "expert_dim": 8}}}, "no sum over sequences"),
+        (1, {"model": {"moe": {"experts": 2, "top_k": 1, "expert_dim": 8}}}, "no rule for routers"),
         (1, {"model": {"lora": {"rank": 2}}}, "no rule for adapters"),
         (1, {"model": {"tied_embeddings": True}}, "used twice"),
         (1, {"memory": {"checkpointing": "full"}}, "counted twice"),

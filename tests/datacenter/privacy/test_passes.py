@@ -121,11 +121,10 @@ def test_each_sequence_is_clipped_by_itself(ranks: int, mode: str, sections: dic
 
 def test_noise_is_what_one_process_would_draw_and_of_the_right_size() -> None:
     noise, limit = 2.0, 0.5
-    sharded = {"data_parallel": {"method": "zero3"}}
     (quiet,) = run_ranks(gradients, 1, private(limit, 0.0))
     (alone,) = run_ranks(gradients, 1, private(limit, noise))
     replicas = run_ranks(gradients, 2, private(limit, noise))
-    shards = run_ranks(gradients, 2, private(limit, noise, **sharded))
+    shards = run_ranks(gradients, 2, private(limit, noise, data_parallel={"method": "zero3"}))
     for found in (*replicas, *shards):
         for name, value in found["whole"].items():
             torch.testing.assert_close(value, alone["whole"][name], rtol=1e-5, atol=2e-6)

@@ -123,7 +123,8 @@ class Vision(nn.Module):
         hidden = images
         if self.patches is not None and self.places is not None:
             cut = functional.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
-            hidden = self.patches(cut) + self.places(torch.arange(self.count, device=images.device)[None])
+            places = torch.arange(self.count, device=images.device).repeat(images.shape[0], 1)
+            hidden = self.patches(cut) + self.places(places)  # for each image its own, as sample-level privacy needs
         for block in self.blocks.values():
             hidden = block(hidden)
         if self.norm is not None:

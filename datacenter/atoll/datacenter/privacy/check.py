@@ -31,8 +31,8 @@ def check_privacy(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             yield f"mesh.{axis} = {degree} with [privacy]: {reason}; set it to 1"
     if job.model.moe is not None:
         yield (
-            "[model.moe] with [privacy]: what an expert does with a token depends on the other sequences (capacity, "
-            "balance), so a gradient is no sum over sequences; use a dense model"
+            "[model.moe] with [privacy]: Opacus has no rule for routers and stacked experts, and what balances them "
+            "follows the load of all sequences, unclipped; use a dense model"
         )
     elif job.model.lora is not None:
         yield "[model.lora] with [privacy]: Opacus has no rule for adapters beside a layer; leave out one of the two"

@@ -88,7 +88,7 @@ class PrivatePasses:
 
     def _losses(self, batch: MicroBatch) -> Tensor:
         outputs = self._module(batch.tokens.contiguous())  # Opacus' rule for embeddings views them
-        rows = zip(outputs.split(1), batch.labels.split(1), strict=True)
+        rows = zip(torch.split(outputs, 1), torch.split(batch.labels, 1), strict=True)
         return torch.stack([self._spec.loss(output, label) for output, label in rows])
 
     def _collect(self, sums: dict[nn.Parameter, Tensor]) -> None:

@@ -96,12 +96,18 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
     Args:
         model: ``[model]``.
         dtype: of the tensors beside it.
+
+    Raises:
+        LayoutError: if experts are balanced by a bias, for which such a checkpoint has no place.
     """
+    if model.moe is not None and model.moe.balance == "bias":
+        raise LayoutError('model.moe.balance = "bias": a Mixtral checkpoint has no place for the bias')
     mixture = model.moe is not None
     kind = "mixtral" if mixture else "llama"
     shared = {theirs: getattr(model, ours) for ours, theirs in _KEYS.items()}
     if model.moe is not None:
         shared |= {theirs: getattr(model.moe, ours) for ours, theirs in _MOE_KEYS.items()}
+        shared["sliding_window"] = None
     return {
         "architectures": [_ARCHITECTURES[kind]],
         "model_type": kind,
@@ -130,6 +136,8 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
     rope = _rope(config)
     if (scaling := rope.get("rope_type", rope.get("type", "default"))) != "default":
         yield f"{path}: rope scaling {scaling!r}: this model's rotary positions are not scaled"
+    if kind == "mixtral" and config.get("num_experts_per_tok") == 1:
+        yield f"{path}: num_experts_per_tok = 1: this model weighs a single expert by its score, Mixtral by 1"
     width, heads = config["hidden_size"], config["num_attention_heads"]
     if config.get("head_dim") not in {None, width // heads}:
         yield f"{path}: head_dim = {config['head_dim']}: this model's is hidden_size / heads = {width} / {heads}"
@@ -164,6 +172,8 @@ def _differing(model: ModelSection, config: Config, path: Path) -> Iterator[str]
     for key, value in theirs.items():
         if getattr(model, key) != value:
             yield f"model.{key} = {getattr(model, key)}, but {path} says {value}: set model.{key} = {_toml(value)}"
+    if model.moe is not None and model.moe.shared_experts:
+        yield f"model.moe.shared_experts = {model.moe.shared_experts}, but {path} has none: leave it out"
     for key, value in wanted.items():
         if model.moe is not None and getattr(model.moe, key) != value:
             yield f"model.moe.{key} = {getattr(model.moe, key)}, but {path} says {value}: set it to {value}"
