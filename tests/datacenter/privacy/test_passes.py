@@ -95,12 +95,12 @@ def clipped_one_by_one(limit: float) -> dict[str, Tensor]:
     with join_world(60.0) as world:
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         spec = spec_of(job.model)
-        module: Any = make_step(job, spec, meshes, world.device).passes.parts[0]
-        parameters = dict(module.module.named_parameters())
+        (module,) = make_step(job, spec, meshes, world.device).passes.parts
+        parameters = dict(module.named_parameters())
         sums = {name: torch.zeros_like(value) for name, value in parameters.items()}
         for example in examples(job, meshes, 0):
             for row in range(ROWS):
-                loss = spec.loss(module.module(example.tokens[row : row + 1]), example.labels[row : row + 1])
+                loss = spec.loss(module(example.tokens[row : row + 1]), example.labels[row : row + 1])
                 found = torch.autograd.grad(loss / job.batch.sequence, list(parameters.values()))
                 norm = torch.cat([gradient.flatten() for gradient in found]).norm()
                 for name, gradient in zip(parameters, found, strict=True):
