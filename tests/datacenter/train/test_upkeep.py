@@ -1,0 +1,55 @@
+"""Gradient hooks, comparisons and uneven shares under the whole trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.parallel.uneven import EVERY_STEPS
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import train
+from tests.datacenter.ranks import run_ranks
+
+JOB: dict[str, Any] = {
+    "job": {"name": "upkeep", "steps": 5, "seed": 3},
+    "model": {"layers": 1, "dim": 32, "heads": 2},
+    "batch": {"sequence": 16, "global_batch": 4, "micro_batch": 1},
+}
+
+
+class StopsAfter(Unwatched):
+    """Ends the job after a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def stops_after(self, step: int) -> bool:
+        return step == self._step
+
+
+def run(folder: str, sections: dict[str, Any], stop: int = -1) -> float | None:
+    with join_world(60.0) as world:
+        job = SiloJob.model_validate({**JOB, **sections})
+        return train(job, Path(folder), world, StopsAfter(stop), console=False).loss
+
+
+def test_what_a_hook_has_left_over_is_in_checkpoints(tmp_path: Path) -> None:
+    """Signs leave most over: a resumed job that had forgotten it would come to another loss."""
+    hook = {"data_parallel": {"method": "ddp", "hook": "sign", "check_replicas_every": 2}}
+    kept = {**hook, "checkpoint": {"folder": "checkpoints", "every_steps": 100}}
+    whole = run_ranks(run, 2, str(tmp_path / "whole"), hook)
+    run_ranks(run, 2, str(tmp_path / "stopped"), kept, 3)
+    assert run_ranks(run, 2, str(tmp_path / "stopped"), kept) == whole
+
+
+def test_uneven_shares_change_nothing(tmp_path: Path) -> None:
+    """Whoever happens to be faster, and by how much."""
+    job = {**JOB["job"], "steps": EVERY_STEPS + 4}
+    even = {"job": job, "data_parallel": {"method": "ddp"}}
+    uneven = {"job": job, "data_parallel": {"method": "ddp", "uneven": True}}
+    wanted = run_ranks(run, 1, str(tmp_path), even)[0]
+    assert run_ranks(run, 3, str(tmp_path), uneven) == pytest.approx([wanted] * 3, abs=2e-6)
