@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_gather_tensor, all_to_all_single_autograd
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.models.moe import routed_of
@@ -76,9 +76,10 @@ class SequenceShare:
     def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
         """See ``models.moe.SequenceCounts``; collective along ``cp``."""
         ranks = self.group.size()
-        found = all_gather_tensor(counts.contiguous(), 0, self.group)
+        parts = [torch.empty_like(counts) for _ in range(ranks)]
+        dist.all_gather(parts, counts.contiguous(), group=self.group)
         numbers = torch.tensor([self.numbers(rank) for rank in range(ranks)], device=counts.device)
-        ordered = found.index_select(0, numbers.flatten().argsort())
+        ordered = torch.cat(parts).index_select(0, numbers.flatten().argsort())
         before = ordered.cumsum(0) - ordered
         return before[numbers[self.group.rank()]], ordered.sum(0)
 
