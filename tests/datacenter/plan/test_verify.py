@@ -19,6 +19,7 @@ from tests.datacenter.plan.jobs import small
 CONTEXT = multiprocessing.get_context("forkserver")
 
 MODEL = {"dim": 256, "heads": 8, "kv_heads": 4, "ffn_dim": 704, "vocab": 2048, "layers": 4}
+MOE = {"experts": 8, "top_k": 2, "expert_dim": 256, "shared_experts": 1}
 LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
     ("zero3, two micro-batches", 4, {"data_parallel": {"method": "zero3"}, "batch": {"global_batch": 8}}),
     (
@@ -32,6 +33,24 @@ LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
         },
     ),
 ]
+
+
+LONG: list[tuple[str, int, dict[str, Any]]] = [
+    ("zero1", 4, {"data_parallel": {"method": "zero1"}, "batch": {"global_batch": 12}}),
+    ("zero2, bfloat16", 4, {"data_parallel": {"method": "zero2"}, "precision": {"compute": "bfloat16"}}),
+    ("replicas beside tensor parallel", 8, {"data_parallel": {"method": "ddp"}, "mesh": {"tp": 2}}),
+    ("selective recomputation", 8, {"mesh": {"tp": 2}, "memory": {"checkpointing": "selective"}}),
+    (
+        "tensor parallel without sequence and loss",
+        8,
+        {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}},
+    ),
+    ("sequences cut by heads", 4, {"mesh": {"cp": 2}}),
+    ("sequences cut in a ring", 4, {"mesh": {"cp": 2}, "context_parallel": {"method": "ring"}}),
+    ("experts", 4, {"mesh": {"tp": 2}, "precision": {"compute": "bfloat16"}, "model": MODEL | {"moe": MOE}}),
+    ("adapters", 4, {"model": MODEL | {"lora": {"rank": 8}}}),
+]
+"""Only with ``--every-layout``."""
 
 
 def in_a_process_of_its_own(job: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
@@ -57,7 +76,9 @@ def verified(sections: dict[str, Any], ranks: int, answer: Connection) -> None:
     answer.send([asdict(one) for one in verify(Task.of(job), layout_of(job, ranks))])
 
 
-@pytest.mark.parametrize(("name", "ranks", "changed"), LAYOUTS)
+@pytest.mark.parametrize(
+    ("name", "ranks", "changed"), [*LAYOUTS, *(pytest.param(*one, marks=pytest.mark.every_layout) for one in LONG)]
+)
 def test_counted_is_as_predicted(name: str, ranks: int, changed: dict[str, Any]) -> None:
     """The planner's figure: collective bytes within 2 %, memory within 10 %."""
     batch = {"sequence": 512, "global_batch": 8} | changed.get("batch", {})

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from atoll.datacenter.plan.activations import activations_of, tokens_of
+from atoll.datacenter.plan.bubble import V_SHAPED
 from atoll.datacenter.plan.formula import Figure, given
 from atoll.datacenter.plan.layout import MASTER_BYTES
 
@@ -142,6 +143,8 @@ def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
     """How often in a step a unit's parameters are gathered and its gradients scattered."""
     passes, once = given("micro_batches", layout.micro_batches), given("once a step", 1)
+    if layout.dims.pp > 1 and layout.method == "zero3" and not root:  # given back after each forward pass
+        return passes + 1, once
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
         return once, once
     if layout.method == "zero2":
@@ -279,8 +282,9 @@ def _pipeline(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
     """One hidden state for each micro-batch and each boundary that this rank sends over, and its gradient back."""
     boundary = activations_of(task, layout).boundary
     stages = len(share.blocks)
+    turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are neighbours
     passes = given("micro_batches", layout.micro_batches)
-    ahead, back = stages - int(share.last), stages - int(share.first)
+    ahead, back = stages - int(share.last) - int(turns), stages - int(share.first) - int(turns)
     for count, what in ((ahead, "hidden states"), (back, "their gradients")):
         if count:
             yield Message("pp", "send", "forward", boundary, count * passes, what)
