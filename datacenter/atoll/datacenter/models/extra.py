@@ -44,10 +44,11 @@ def divide_extra_losses(parts: Iterable[nn.Module], divisor: float, device: torc
 
 class _Injected(torch.autograd.Function):
     @staticmethod
-    def forward(_ctx: Any, hidden: Tensor, _loss: Tensor) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, loss: Tensor) -> Tensor:
+        ctx.loss_like = {"dtype": loss.dtype, "device": loss.device}
         return hidden.view_as(hidden)
 
     @staticmethod
-    def backward(_ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         (gradient,) = gradients
-        return gradient, torch.ones((), device=gradient.device)
+        return gradient, torch.ones((), **ctx.loss_like)
