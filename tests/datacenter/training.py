@@ -54,7 +54,7 @@ def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
         dims = ParallelDims.of(job.mesh, world.size)
         meshes = Meshes.build(dims, world.device.type)
         step = make_step(job, spec_of(job.model), meshes, world.device)
-        outcomes = [step(number, _share(job, meshes, number)) for number in range(steps)]
+        outcomes = [step(number, share(job, meshes, number)) for number in range(steps)]
         return {
             "losses": [outcome.loss for outcome in outcomes],
             "norms": [outcome.gradient_norm for outcome in outcomes],
@@ -84,7 +84,7 @@ def whole(value: Tensor) -> Tensor:
     return (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
 
 
-def _share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
+def share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
     """This rank's micro-batches where all get the same number of sequences."""
     rank, size = meshes.data["batch"].get_local_rank(), meshes.dims.batch
     return examples(
@@ -115,7 +115,7 @@ def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, 
     with join_world(60.0) as world, patch.object(nn.Module, "compile", compiled):
         meshes = Meshes.build(ParallelDims.of(job.mesh, world.size), world.device.type)
         passes = make_passes(job, spec_of(job.model), meshes, world.device)
-        batches = cut_batches(_share(job, meshes, 0), job, meshes)
+        batches = cut_batches(share(job, meshes, 0), job, meshes)
         counted = sum(int((batch.labels != -100).sum()) for batch in batches)
         total = torch.tensor(counted)
         dist.all_reduce(total, group=meshes.loss.get_group())

@@ -16,7 +16,7 @@ from atoll.datacenter.mesh import Meshes, ParallelDims, World, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.step import Step
-from tests.datacenter.training import _share, small, whole
+from tests.datacenter.training import share, small, whole
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Run:
         """Make steps until so many were made; their losses."""
         losses = []
         for number in range(self.state.step, last):
-            losses.append(self.step(number, _share(self.job, self.meshes, number)).loss)
+            losses.append(self.step(number, share(self.job, self.meshes, number)).loss)
             assert isinstance(self.state.data, Counter)
             self.state.data.step = number + 1
             self.checkpoints.after_step(number + 1, self.state)

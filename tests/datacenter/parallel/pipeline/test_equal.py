@@ -91,6 +91,7 @@ def gradients_alone() -> dict[str, Any]:
         ),
         pytest.param(4, ZBV, {"mesh": {"pp": 2, "tp": 2}}, id="zbv-2-tp-2", marks=every_layout),
         pytest.param(4, DUALPIPEV, {"mesh": {"pp": 2, "tp": 2}}, id="dualpipev-2-tp-2", marks=every_layout),
+        pytest.param(4, ONE_F_ONE_B, {"mesh": {"pp": 2, "cp": 2}}, id="1f1b-2-cp-2", marks=every_layout),
         pytest.param(
             8,
             ONE_F_ONE_B,
@@ -125,6 +126,19 @@ def test_equal_to_one_process(
     assert {name for one in found for name in one["parameters"]} == set(alone(layers)["parameters"])
     for one in found:
         assert_same(one, alone(layers))
+
+
+@every_layout
+@pytest.mark.parametrize(
+    ("pipeline", "zero"),
+    [pytest.param(ONE_F_ONE_B, "zero3", id="1f1b"), pytest.param(ZERO_BUBBLE, "zero2", id="split")],
+)
+def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], zero: str) -> None:
+    sections = {"model": {"moe": {"experts": 4, "expert_dim": 32}}, "batch": {"micro_batch": 1}}
+    wanted = run_ranks(train, 1, small(**sections))[0]
+    sections |= {"mesh": {"pp": 2, "ep": 2}, "pipeline": pipeline, "data_parallel": method(zero)}
+    for one in run_ranks(train, 4, small(**sections)):
+        assert_same(one, wanted)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
