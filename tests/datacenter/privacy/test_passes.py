@@ -20,6 +20,7 @@ from tests.datacenter.training import Example, small, whole
 
 SECRET = (3, 4)
 HUGE = 1e6
+LIMIT = 0.5
 STEPS = 4
 BATCH, ROWS = 8, 2
 
@@ -78,13 +79,23 @@ LAYOUTS = [
     pytest.param(2, "ghost", {}, id="ghost-ddp-2"),
     pytest.param(2, "hooks", {}, id="hooks-ddp-2"),
     pytest.param(2, "ghost", {"data_parallel": {"method": "zero3"}}, id="ghost-zero3-2"),
+    pytest.param(2, "ghost", {"data_parallel": {"method": "zero1"}}, id="ghost-zero1-2"),
     pytest.param(2, "ghost", {"data_parallel": {"method": "zero2"}}, id="ghost-zero2-2"),
+    pytest.param(4, "ghost", {"data_parallel": {"method": "zero3"}, "mesh": {"dp_replicate": 2}}, id="ghost-hybrid-4"),
 ]
 
 
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Any]:
+    """One process without privacy."""
+    found: dict[str, Any] = run_ranks(train, 1, small())[0]
+    return found
+
+
 @pytest.mark.parametrize(("ranks", "mode", "sections"), LAYOUTS)
-def test_without_noise_and_clipping_it_is_plain_training(ranks: int, mode: str, sections: dict[str, Any]) -> None:
-    (plain,) = run_ranks(train, 1, small())
+def test_without_noise_and_clipping_it_is_plain_training(
+    ranks: int, mode: str, sections: dict[str, Any], plain: dict[str, Any]
+) -> None:
     for found in run_ranks(train, ranks, private(HUGE, 0.0, mode, **sections)):
         assert_same(found, plain)
 
@@ -108,15 +119,22 @@ def clipped_one_by_one(limit: float) -> dict[str, Tensor]:
         return {name: value / BATCH for name, value in sums.items()}
 
 
+@pytest.fixture(scope="module")
+def one_by_one() -> dict[str, Tensor]:
+    """The gradient by a plain loop."""
+    found: dict[str, Tensor] = run_ranks(clipped_one_by_one, 1, LIMIT)[0]
+    return found
+
+
 @pytest.mark.parametrize(("ranks", "mode", "sections"), LAYOUTS[:3])
-def test_each_sequence_is_clipped_by_itself(ranks: int, mode: str, sections: dict[str, Any]) -> None:
-    limit = 0.5
-    (wanted,) = run_ranks(clipped_one_by_one, 1, limit)
-    total = torch.cat([value.flatten() for value in wanted.values()]).norm().item()
-    assert total < limit * 0.9  # all were clipped, and they do not all point one way
-    for found in run_ranks(gradients, ranks, private(limit, 0.0, mode, **sections)):
+def test_each_sequence_is_clipped_by_itself(
+    ranks: int, mode: str, sections: dict[str, Any], one_by_one: dict[str, Tensor]
+) -> None:
+    total = torch.cat([value.flatten() for value in one_by_one.values()]).norm().item()
+    assert total < LIMIT * 0.9  # they were clipped, and do not all point one way
+    for found in run_ranks(gradients, ranks, private(LIMIT, 0.0, mode, **sections)):
         for name, value in found["whole"].items():
-            torch.testing.assert_close(value, wanted[name], rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(value, one_by_one[name], rtol=1e-4, atol=1e-6)
 
 
 def test_noise_is_what_one_process_would_draw_and_of_the_right_size() -> None:

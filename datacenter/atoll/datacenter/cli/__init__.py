@@ -8,6 +8,7 @@ import click
 
 _COMMANDS: dict[str, str] = {
     "bench": "atoll.datacenter.cli.bench:bench",
+    "export": "atoll.datacenter.cli.export:export",
     "plan": "atoll.datacenter.cli.plan:plan",
     "scaling": "atoll.datacenter.cli.scaling:scaling",
     "train": "atoll.datacenter.cli.train:train",
