@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import progress
-from benchmarks.silo import collectives, faults, overhead
+from benchmarks.silo import collectives, faults, overhead, planner
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
@@ -25,6 +25,7 @@ CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
     "faults": faults.run,
     "overhead": overhead.run,
+    "planner": planner.run,
 }
 
 
