@@ -134,7 +134,10 @@ def test_equal_to_one_process(
     [pytest.param(ONE_F_ONE_B, "zero3", id="1f1b"), pytest.param(ZERO_BUBBLE, "zero2", id="split")],
 )
 def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], zero: str) -> None:
-    sections = {"model": {"moe": {"experts": 4, "expert_dim": 32}}, "batch": {"micro_batch": 1}}
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"moe": {"experts": 4, "expert_dim": 32}},
+        "batch": {"micro_batch": 1},
+    }
     wanted = run_ranks(train, 1, small(**sections))[0]
     sections |= {"mesh": {"pp": 2, "ep": 2}, "pipeline": pipeline, "data_parallel": method(zero)}
     for one in run_ranks(train, 4, small(**sections)):
