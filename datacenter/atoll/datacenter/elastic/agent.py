@@ -55,7 +55,18 @@ class Agent(LocalElasticAgent):
         self._world_size = 0
         self.stopping: signal.Signals | None = None
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
+        """Meet, with a new store for the ranks each time.
+
+        torch 2.13 keeps the first one: ranks that are started again find keys of those before them, and a node that
+        comes later waits in vain for its address.
+        """
+        handler: Any = worker_group.spec.rdzv_handler
+        handler._bootstrap_store_info = None  # noqa: SLF001  # there is no public way
+        parent: Any = super()
+        parent._rendezvous(worker_group)  # noqa: SLF001  # super()'s
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
         """Start the ranks of an attempt, unless the nodes that have met are too few, or a stop was asked for."""
         if self.stopping is not None:
             raise SignalException("stopped before ranks were started", self.stopping)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch.distributed.elastic.rendezvous.registry as rendezvous
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 
 from atoll.datacenter.checkpoint import check_model
 from atoll.datacenter.data import open_job_batches
@@ -171,6 +172,8 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
         raise TrainingError(f"ended by {error.sigval.name} without a last checkpoint") from error
     except RendezvousTimeoutError as error:
         raise TrainingError(f"not enough nodes have met within {JOIN_TIMEOUT_S} s: start the others") from error
+    except (DistError, RendezvousError) as error:
+        raise TrainingError(f"the nodes have lost each other: {error}; start the same command again") from error
     spec.rdzv_handler.shutdown()
     if result is None:
         raise TrainingError("the other nodes have ended the job: look at their output")
