@@ -37,13 +37,13 @@ def _killed(folder: Path) -> list[Figure]:
     job = write_job(folder / "killed")
     hold = Hold(folder / "fifo", rank=1, step=6)
     with launched(job, "--nproc", "2", HOLD=hold.variable) as command:
-        pid, made = hold.wait(), len(command.lines)
+        pid = hold.wait()
         killed_s = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         _expect_end(command.wait(), command.said)
-    back_s = next(
-        at for line, at in list(zip(command.lines, command.times, strict=True))[made:] if line.startswith("step ")
-    )
+    again = next(number for number, line in enumerate(command.lines) if "all ranks start again" in line)
+    told = zip(command.lines[again:], command.times[again:], strict=True)
+    back_s = next(at for line, at in told if line.startswith("step "))
     wanted, found = (tensors_of(folder / name, _STEPS) for name in ("undisturbed", "killed"))
     different = sum(found[name] != digest for name, digest in wanted.items())
     return [
