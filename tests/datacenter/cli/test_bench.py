@@ -19,7 +19,7 @@ START = "import sys; from atoll.client.cli.app import run_cli; sys.exit(run_cli(
 @pytest.mark.timeout(180)
 def test_rates_are_measured_on_two_processes_printed_and_kept(tmp_path: Path) -> None:
     out = tmp_path / "rates.json"
-    arguments = ("silo", "bench", "--nproc", "2", "--smoke", "--max-mb", "0.005", "--out", str(out), "--json")
+    arguments = ("silo", "bench", "--nproc", "2", "--smoke", "--max-mb", "0.001", "--out", str(out), "--json")
     done = subprocess.run(
         [sys.executable, "-c", START, *arguments], capture_output=True, text=True, timeout=150, check=False
     )
