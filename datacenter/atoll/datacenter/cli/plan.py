@@ -22,7 +22,7 @@ from atoll.datacenter.plan.prediction import Prediction, predict_layout
 from atoll.datacenter.plan.render import print_comparison, print_details, print_ranking
 from atoll.datacenter.plan.search import search
 from atoll.datacenter.plan.step_time import Machine
-from atoll.datacenter.plan.verify import Compared, verify
+from atoll.datacenter.plan.verify import Compared, refusal, verify
 
 if TYPE_CHECKING:
     from atoll.datacenter.plan.candidates import Wanted
@@ -51,7 +51,7 @@ _EXPLAINED: dict[str, Callable[[Prediction], Figure]] = {
     help="Print the formulas of the best layout.",
 )
 @click.option(
-    "--verify", "verified", is_flag=True, help="Count the best layout on PyTorch's fake backend, and compare."
+    "--verify", "verified", is_flag=True, help="Count the best layout that PyTorch's fake backend can run, and compare."
 )
 @json_option
 def plan(  # noqa: PLR0913  # one for each option
@@ -80,7 +80,11 @@ def plan(  # noqa: PLR0913  # one for each option
             f"{task.job.job.name} on {gpus} x {machine.rates.name}: {found.considered:,} layouts looked at, "
             f"{found.fitting:,} fit; the best of each of {len(best):,} meshes"
         )
-    compared = verify(task, best[0].layout) if verified else []
+    compared: list[Compared] = []
+    if verified:
+        chosen = next((one.layout for one in best if refusal(task, one.layout) is None), best[0].layout)
+        compared = verify(task, chosen)
+        title += f"\ncounted: {chosen.describe()}"
     if json_output:
         print_json(_as_json(best[:top], compared, explained))
     else:

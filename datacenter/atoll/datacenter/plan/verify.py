@@ -92,14 +92,8 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
     Raises:
         LayoutError: if the layout cannot be run on the fake backend.
     """
-    if layout.plain_ddp and layout.dims.world_size > 1:
-        raise LayoutError(
-            "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
-        )
-    if layout.dims.ep > 1:
-        raise LayoutError("expert parallel cannot be verified: how many rows travel is known only from real tokens")
-    if layout.dims.pp > 1:
-        raise LayoutError("pipelines are not verified on the fake backend: verify one stage as a model of its own")
+    if (reason := refusal(task, layout)) is not None:
+        raise LayoutError(reason)
     job = _eager(job_with(task.job, layout))
     unfused = Task.of(job, fused_norm=False)
     with fake_world(layout.dims.world_size):
@@ -114,10 +108,22 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
     return [*found, Compared("memory", memory, counts.peak_bytes, MEMORY_WITHIN)]
 
 
+def refusal(task: Task, layout: Layout) -> str | None:
+    """Why a layout cannot be run on the fake backend; None if it can."""
+    if layout.plain_ddp and layout.dims.world_size > 1:
+        return "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
+    if layout.dims.ep > 1:
+        return "expert parallel cannot be verified: how many rows travel is known only from real tokens"
+    if layout.dims.pp > 1:
+        return "pipelines cannot be verified: their schedules wait for real answers; see docs/datacenter/planning.md"
+    if layout.checkpointing == "budget":
+        kept = task.job.memory.budget
+        return f'checkpointing = "budget" ({kept}) cannot be verified: what is kept is the compiler\'s choice'
+    return None
+
+
 def _eager(job: SiloJob) -> SiloJob:
     """Without the compiler, which takes no step that is being counted; the collectives are the same."""
-    if job.memory.checkpointing == "budget":
-        raise LayoutError('checkpointing = "budget" cannot be verified: what it keeps is the compiler\'s choice')
     return job.model_copy(update={"memory": job.memory.model_copy(update={"compile": False})})
 
 
