@@ -60,6 +60,7 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
         assert_same(one, alone)
 
 
+@pytest.mark.timeout(400)  # the compiler, on a busy machine
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
 @pytest.mark.parametrize(
     ("ranks", "sections"),

@@ -69,11 +69,6 @@ def check(ranks: int, **sections: dict[str, Any]) -> tuple[str, ...]:
             },
             'memory.checkpointing = "selective" cannot go with experts that mesh.ep = 2 deals out',
         ),
-        (
-            2,
-            {"mesh": {"ep": 2}, "model": {"moe": MOE}, "data_parallel": {**ZERO, "uneven": True}},
-            "data_parallel.uneven = true: ranks of mesh.ep = 2 send each other rows",
-        ),
     ],
 )
 def test_refused_with_the_numbers(ranks: int, sections: dict[str, Any], says: str) -> None:

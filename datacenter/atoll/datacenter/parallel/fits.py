@@ -59,8 +59,3 @@ def check_experts(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
             f'memory.checkpointing = "selective" cannot go with experts that mesh.ep = {dims.ep} deals out: their '
             'parameters are gathered anew within what is worked out again; set "full", or ep = 1'
         )
-    if job.data_parallel.uneven:
-        yield (
-            f"data_parallel.uneven = true: ranks of mesh.ep = {dims.ep} send each other rows in every micro-batch, so "
-            "all need as many; leave it out, or set ep = 1"
-        )
