@@ -89,6 +89,7 @@ def test_updates_of_a_clock_wait_for_each_other() -> None:
     assert seen == [0, 1]
 
 
+@pytest.mark.timeout(240)  # three interpreters start and load PyTorch by themselves
 def test_a_killed_worker_is_named_at_once(tmp_path: Path) -> None:
     """Long before the timeout of 60 s; the other worker is told too."""
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
