@@ -18,6 +18,7 @@ from atoll.datacenter.metrics.meter import Meter
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.metrics.tracing import Tracing
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
 from atoll.datacenter.train.facts import facts_of
@@ -123,7 +124,7 @@ class Trainer:
 
     def _tell(self, outcome: Outcome) -> None:
         interval = self.meter.lap()
-        scale, traced = self.step.scale, self.tracing.take()
+        scale, traced, passes = self.step.scale, self.tracing.take(), self.step.passes
         self.sinks.step(
             StepRecord(
                 step=self.state.step,
@@ -138,6 +139,7 @@ class Trainer:
                 peak_memory_bytes=interval.peak_memory_bytes,
                 loss_scale=scale.scale if scale.dynamic else None,
                 expert_load=outcome.expert_load,
+                bubble_share=passes.idle_share() if isinstance(passes, PipelinePasses) else None,
                 communication_share=traced.communication_share if traced else None,
                 exposed_share=traced.exposed_share if traced else None,
                 epsilon=None if self.mechanism is None else self.mechanism.budget.epsilon(self.state.step),

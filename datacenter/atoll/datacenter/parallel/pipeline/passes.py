@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle, get_schedule_class
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from atoll.datacenter.errors import TrainingError
+from atoll.datacenter.parallel.pipeline.busy import BusyClock
 from atoll.datacenter.parallel.pipeline.deal import micro_batches
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 
@@ -62,6 +64,9 @@ class PipelinePasses:
         stages = [
             PipelineStage(module, number, deal.stages, device, group=group) for number, module in self._modules.items()
         ]
+        self._clock = BusyClock(device)
+        for stage in stages:
+            self._clock.listen(stage)
         kind = KINDS[job.pipeline.schedule]
         make: Callable[..., PipelineScheduleSingle | PipelineScheduleMulti] = get_schedule_class(kind.torch_name)
         self._schedule = make(
@@ -87,9 +92,15 @@ class PipelinePasses:
         inputs = (torch.cat([batch.tokens for batch in batches]),) if self._is_first else ()
         target = torch.cat([batch.labels for batch in batches]) if self._is_last else None
         losses: list[Tensor] = []
-        with loss_parallel() if self._loss_parallel else nullcontext():
+        with self._clock.step(), loss_parallel() if self._loss_parallel else nullcontext():
             self._schedule.step(*inputs, target=target, losses=losses, return_outputs=False)
         return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
+
+    def idle_share(self) -> float:
+        """Part of the last step's passes in which a rank waited, mean over all; collective."""
+        share = torch.tensor(self._clock.idle_share(), device=self._device)
+        dist.all_reduce(share)
+        return share.item() / dist.get_world_size()
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self._spec.loss(outputs, labels) / self._divisor
