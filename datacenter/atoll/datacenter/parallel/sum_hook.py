@@ -10,6 +10,8 @@ from torch._C._distributed_c10d import GradBucket
 
 def sum_hook(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """All-reduce a bucket of gradients as it is."""
-    work: dist.Work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    if work is None:
+        raise RuntimeError("this rank is not in the group that its gradients are summed over")
     summed: torch.futures.Future[Tensor] = work.get_future().then(lambda future: future.value()[0])
     return summed

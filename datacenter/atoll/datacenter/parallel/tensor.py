@@ -47,8 +47,12 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
     """
     between = between_blocks(section)
     blocks = getattr(module, spec.blocks)
-    inside = {name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)}
-    outside = {name: cut for name, cut in spec.tensor.items() if name not in inside and _has(module, name)}
+    inside: dict[str, Cut] = {
+        name: cut for name, cut in spec.tensor.items() if name.partition(".")[0] not in (*spec.first, *spec.last)
+    }
+    outside: dict[str, Cut] = {
+        name: cut for name, cut in spec.tensor.items() if name not in inside and _has(module, name)
+    }
     parallelize_module(module, mesh, _plan(outside, between, section))
     plan = _plan(inside, between, section)
     if section.sequence:

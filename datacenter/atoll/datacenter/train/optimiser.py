@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from atoll.datacenter.job.training import OptimiserSection, ScheduleSection
 
-_TINY = 1e-6
-"""As ``torch.nn.utils.clip_grad_norm_``."""
-
 
 def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection) -> torch.optim.Optimizer:
     """AdamW or SGD over those parameters that are trained; matrices decay, vectors do not."""
@@ -67,7 +64,7 @@ def gradient_norm(parameters: Sequence[nn.Parameter], stages: DeviceMesh | None)
     Returns:
         float32 scalar; not finite if any gradient is not.
     """
-    squares = [_norm(gradients).square() for gradients in _by_mesh(parameters).values()]
+    squares = [_norm(together).square() for together in _by_mesh(parameters).values()]
     device = squares[0].device if squares else torch.device("cpu")
     total = torch.stack(squares).sum() if squares else torch.zeros((), device=device)
     if stages is not None:
@@ -75,23 +72,22 @@ def gradient_norm(parameters: Sequence[nn.Parameter], stages: DeviceMesh | None)
     return total.sqrt()
 
 
-def _norm(gradients: list[Tensor]) -> Tensor:
-    norm = torch.nn.utils.get_total_norm(gradients)
+def _norm(parameters: list[nn.Parameter]) -> Tensor:
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 @torch.no_grad()
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
     """Scale gradients in place so that their norm, given, is at most the limit (Pascanu et al. 2013, algorithm 1)."""
-    share = torch.clamp(limit / (norm + _TINY), max=1.0)
-    for gradients in _by_mesh(parameters).values():
-        torch._foreach_mul_(gradients, share.to(gradients[0].device))  # torch.nn.utils' own way
+    for together in _by_mesh(parameters).values():
+        torch.nn.utils.clip_grads_with_norm_(together, limit, norm)
 
 
-def _by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[Tensor]]:
-    """Gradients that one operation may take together."""
-    found: dict[DeviceMesh | None, list[Tensor]] = defaultdict(list)
+def _by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[nn.Parameter]]:
+    """Parameters with gradients that one operation may take together."""
+    found: dict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if (gradient := parameter.grad) is not None:
-            found[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(gradient)
+            found[gradient.device_mesh if isinstance(gradient, DTensor) else None].append(parameter)
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
@@ -121,4 +122,4 @@ class PlainPasses:
 
 
 def _local(loss: Tensor) -> Tensor:
-    return loss.full_tensor() if hasattr(loss, "full_tensor") else loss
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss
