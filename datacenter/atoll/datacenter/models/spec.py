@@ -43,7 +43,7 @@ class ModelSpec:
     Attributes:
         build: makes the whole module; called on the meta device, must draw no random numbers that matter.
         initial: how each parameter and each buffer is filled.
-        blocks: name of the ``ModuleDict`` or ``ModuleList`` of repeated blocks: the units of sharding, checkpointing,
+        blocks: name of the ``ModuleDict`` of repeated blocks: the units of sharding, checkpointing,
             compilation and pipeline stages; its keys are "0", "1", …
         first: names of modules that stand before the blocks, in the first pipeline stage.
         last: names of modules that stand after them, in the last.

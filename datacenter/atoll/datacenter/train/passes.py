@@ -87,6 +87,7 @@ class PlainPasses:
                 with self._autocast(), self._timed():
                     outputs = self.module(batch.tokens)
                 loss = self.spec.loss(outputs, batch.labels) / divisor
+                del outputs  # the largest tensor of all: the backward pass lets go of it when it has used it
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += _local(loss.detach())
         return total
