@@ -124,7 +124,7 @@ class Hold:
         fifo: made here; gone once a rank was held, so that the next attempt is not.
     """
 
-    def __init__(self, fifo: Path, rank: int, step: int) -> None:
+    def __init__(self, fifo: Path, rank: int | str, step: int) -> None:
         os.mkfifo(fifo)
         self._fifo = fifo
         self.variable = f"{rank}:{step}:{fifo}"

@@ -1,7 +1,7 @@
 """What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
 
-``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
-still until a signal comes. ``FAIL=RANK:STEP``: before that step, that rank raises.
+``HOLD=RANK:STEP:FIFO …``: before that step, that rank, or any, writes its process id into the fifo, if it is there, and
+stands still until a signal comes. ``FAIL=RANK:STEP``: before that step, that rank raises.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Held:
             raise ZeroDivisionError("as the test wants it")
         for hold in os.environ.get("HOLD", "").split():
             who, when, fifo = hold.split(":")
-            if (who, when) == (str(self.rank), str(step)) and Path(fifo).exists():
+            if who in {"any", str(self.rank)} and when == str(step) and Path(fifo).exists():
                 with Path(fifo).open("w", encoding="utf-8") as told:
                     told.write(str(os.getpid()))
                 signal.pause()

@@ -55,7 +55,7 @@ async def members(world: World, run: str, round_number: int = 0) -> dict[str, tu
 def uploads_in_memory(run: str) -> list[UploadRef]:
     """References to uploads of a run that anything in this process, which is the server's too, holds."""
     gc.collect()
-    return [found for found in gc.get_objects() if isinstance(found, UploadRef) and found.run == run]
+    return [found for found in gc.get_objects() if type(found) is UploadRef and found.run == run]
 
 
 class TestDownload:
