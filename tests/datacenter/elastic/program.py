@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,12 +36,24 @@ class Held:
         for hold in os.environ.get("HOLD", "").split():
             who, when, fifo = hold.split(":")
             if who in {"any", str(self.rank)} and when == str(step) and Path(fifo).exists():
-                with Path(fifo).open("w", encoding="utf-8") as told:
-                    told.write(str(os.getpid()))
-                signal.pause()
+                until_signalled(Path(fifo))
 
     def stops_after(self, step: int) -> bool:
         return self.watch.stops_after(step)
+
+
+def until_signalled(fifo: Path) -> None:
+    """Tell who is held; a signal that comes before this thread waits is not missed, whichever thread takes it."""
+    woken, waking = socket.socketpair()
+    waking.setblocking(False)
+    with woken, waking:
+        before = signal.set_wakeup_fd(waking.fileno())
+        try:
+            with fifo.open("w", encoding="utf-8") as told:
+                told.write(str(os.getpid()))
+            woken.recv(1)
+        finally:
+            signal.set_wakeup_fd(before)
 
 
 def main() -> None:

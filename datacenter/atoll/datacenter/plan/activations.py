@@ -32,8 +32,8 @@ class Activations:
         block: kept by one block.
         working: beside what is kept, while one block's backward pass runs: what it works out again, and gradients.
         last: kept by the last norm and the output projection.
-        logits: kept until the step's next forward pass.
-        loss: beside the logits, while the loss is worked out and its backward pass begins.
+        logits: which a pipeline keeps until its step ends; else gone before the loss's backward pass.
+        loss: while the loss's backward pass begins.
         boundary: one hidden state, as it travels between stages.
     """
 

@@ -131,7 +131,7 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     before = _gradients_between(task, layout, trained, of_shard)
     gathered = _gathered(task, layout, share, elements)
     kept = _in_flight(layout, share, acts).called("activations", "bytes")
-    logits = acts.logits if share.last else NOTHING
+    logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them until its step ends
     loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
     travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
     finished = _finished(task, layout, trained, of_shard)
