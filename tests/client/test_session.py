@@ -18,12 +18,15 @@ from atoll.client import Evaluation, Model, NotPermittedError, Policy, Task, Tas
 from atoll.client.channel import Endpoint
 from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped, Trained
 from atoll.client.session import Session
-from atoll.wire.encoding import Encoding
+from atoll.wire.chunks import ElementRange, parse_upload, range_to_proto, update_digest
+from atoll.wire.digest import INLINE_BYTES
+from atoll.wire.encoding import Encoding, decode
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
 from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated, running
 
+SIZE = sum(array.size for array in MODEL.values())
 ACCEPTED, DECLINED, FAILED = (
     part.TaskReply.VERDICT_ACCEPTED,
     part.TaskReply.VERDICT_DECLINED,
@@ -35,6 +38,20 @@ class Evaluating(AddOne):
     def evaluate(self, model: Model, task: Task) -> Evaluation:
         self.tasks.append(task)
         return Evaluation({"mean": float(model["weight"].mean())}, weight=5)
+
+
+class Counting(AddOne):
+    """The update of element e of the model is (e + 1) / 2048."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        self.tasks.append(task)
+        flat = np.arange(1, model.layout.size + 1, dtype=np.float32) / 2048
+        delta = {span.spec.name: flat[span.start : span.stop].reshape(span.spec.shape) for span in model.layout.spans}
+        return Update(delta=delta, weight=7)
+
+
+def _elements(span: ElementRange) -> list[int]:
+    return [span.offset + i * span.stride + j for i in range(span.count) for j in range(span.block)]
 
 
 async def accepted(server: Federation) -> None:
@@ -98,6 +115,65 @@ async def test_the_encoding_asked_for_is_used(server: Federation, start: Start, 
     report = await server.report()
     np.testing.assert_array_equal(server.update_of(report), 1.0)
     assert {header.encoding for header in server.uploads[report.upload_id].headers.values()} == {encoding}
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [ElementRange.run(1, 2)],
+        [ElementRange.run(SIZE - 300, 300), ElementRange(1, 1, 3, 4)],
+        [ElementRange.run(0, SIZE)],
+    ],
+    ids=["one run", "two ranges", "everything"],
+)
+async def test_only_the_elements_asked_for_are_sent(
+    server: Federation, start: Start, ranges: list[ElementRange]
+) -> None:
+    trainer = Counting()
+    start(trainer)
+    server.invite(ranges=map(range_to_proto, ranges))
+    await accepted(server)
+    report = await server.report()
+    assert trainer.tasks[0].ranges == tuple(ranges)
+    found: dict[int, float] = {}
+    upload = server.uploads[report.upload_id]
+    for offset, header in upload.headers.items():
+        found.update(zip(_elements(header.range), decode(upload.payloads[offset], header.encoding), strict=True))
+    assert found == {element: (element + 1) / 2048 for span in ranges for element in _elements(span)}
+    assert report.digest == update_digest(list(upload.headers.values()))
+
+
+async def test_a_small_part_of_a_large_model_comes_along_with_its_report(tmp_path: Path) -> None:
+    elements = INLINE_BYTES  # of 4 bytes each: the model is downloaded, and its update would be uploaded
+    async with Federation({"first": np.zeros(elements, np.float32), "second": np.zeros(8, np.float32)}) as server:
+        run = running(server, Counting(), tmp_path / "state", max_rounds=1)
+        span = ElementRange.run(elements, 8)
+        server.invite(ranges=[range_to_proto(span)])
+        report = await server.report()
+        chunk = parse_upload(report.update)
+        assert chunk.header.range == span
+        expected = (elements + np.arange(8) + 1) / 2048
+        np.testing.assert_array_equal(decode(chunk.payload, chunk.header.encoding), expected)
+        assert server.download_starts == [0]
+        assert not server.upload_streams
+        await run.stop()
+
+
+@pytest.mark.parametrize(
+    ("ranges", "problem"),
+    [
+        ([ElementRange.run(SIZE, 1)], "the layout ends at"),
+        ([ElementRange.run(0, 2), ElementRange.run(1, 1)], "named twice"),
+    ],
+)
+async def test_elements_that_the_model_does_not_have_are_declined(
+    server: Federation, start: Start, ranges: list[ElementRange], problem: str
+) -> None:
+    start(AddOne())
+    server.invite(ranges=map(range_to_proto, ranges))
+    reply = await server.reply()
+    assert reply.verdict == DECLINED
+    assert problem in reply.reason
 
 
 async def test_the_model_is_downloaded_once(server: Federation, start: Start) -> None:

@@ -92,6 +92,7 @@ def _framed() -> dict[str, Format]:
         kind=participation_pb2.Participate.KIND_TRAIN, encoding=tensors_pb2.ENCODING_FLOAT32, remaining_s=9.0
     )
     invitation.inputs.add(name="model", layout=layout_to_proto(LAYOUT), blob="a" * 64)
+    invitation.ranges.add(offset=0, block=1, stride=1, count=1)
     return {
         "upload chunk": Format(CHUNK, parse_upload, (WireError,)),
         "download chunk": Format(frame_download(3, PAYLOAD), parse_download, (WireError,)),

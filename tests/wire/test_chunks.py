@@ -15,6 +15,7 @@ from atoll.wire.chunks import (
     ElementRange,
     UploadKey,
     check_coverage,
+    check_disjoint,
     frame_download,
     frame_upload,
     header_from_proto,
@@ -24,6 +25,8 @@ from atoll.wire.chunks import (
     key_to_proto,
     parse_download,
     parse_upload,
+    range_from_proto,
+    range_to_proto,
     update_digest,
 )
 from atoll.wire.digest import MAX_CHUNK_BYTES
@@ -251,10 +254,46 @@ def test_coverage_names_the_first_problem() -> None:
         check_coverage([run(0, 2)], 4)
     with pytest.raises(CoverageError, match="elements 1 to 1 come twice"):
         check_coverage([run(0, 2), run(1, 3)], 4)
-    with pytest.raises(CoverageError, match="reaches element 4, the layout ends at 3"):
+    with pytest.raises(CoverageError, match="reaches element 4; asked for are those up to 3"):
         check_coverage([run(0, 5)], 4)
     with pytest.raises(CoverageError, match="elements 0 to 3 are missing"):
         check_coverage([], 4)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 9), st.randoms())
+def test_a_part_of_the_model_is_covered_by_its_own_elements_alone(
+    lengths: list[int], first: int, shuffle: random.Random
+) -> None:
+    ends = [first + sum(lengths[: index + 1]) for index in range(len(lengths))]
+    ranges = [ElementRange.run(end - length, length) for end, length in zip(ends, lengths, strict=True)]
+    shuffle.shuffle(ranges)
+    size = sum(lengths)
+    check_coverage(ranges, size, first)
+    check_disjoint(ranges, first + size)
+    for start, problem in ((first + 1, "has element"), (first - 1, "missing")):
+        if start >= 0:
+            with pytest.raises(CoverageError, match=problem):
+                check_coverage(ranges, size, start)
+    with pytest.raises(CoverageError, match="up to"):
+        check_coverage([*ranges, ElementRange.run(first + size, 1)], size, first)
+
+
+def test_ranges_that_are_asked_for_must_lie_in_the_layout_and_apart() -> None:
+    run = ElementRange.run
+    check_disjoint([], 4)
+    check_disjoint([run(3, 1), ElementRange(0, 1, 2, 2)], 4)
+    with pytest.raises(CoverageError, match="element 2 is named twice"):
+        check_disjoint([ElementRange(0, 1, 2, 2), run(1, 2)], 4)
+    with pytest.raises(CoverageError, match="element 4 is named; the layout ends at 3"):
+        check_disjoint([run(1, 4)], 4)
+
+
+def test_a_range_goes_through_its_message_and_moves_whole() -> None:
+    span = ElementRange(7, 2, 5, 3)
+    assert range_from_proto(range_to_proto(span)) == span
+    assert span.shifted(-7) == ElementRange(0, 2, 5, 3)
+    with pytest.raises(ChunkError, match="offset >= 0"):
+        span.shifted(-8)
 
 
 def test_an_update_in_crumbs_is_refused_before_it_takes_memory() -> None:

@@ -14,6 +14,7 @@ from atoll.wire.encoding import Encoding
 if TYPE_CHECKING:
     from atoll.client.control import TaskControl
     from atoll.client.model import Model
+    from atoll.wire.chunks import ElementRange
 
 
 class TaskKind(StrEnum):
@@ -53,6 +54,8 @@ class Task:
         evaluate: the received model will be evaluated before training, too.
         model_bytes: size of everything that is downloaded for this task.
         inputs: further named tensor sets besides the model; mostly empty.
+        ranges: the elements of the model that this round updates (atoll.wire.chunks.ElementRange, over the layout's
+            tensors one after another); empty: all. Train as ever: only these elements of the update are sent.
     """
 
     key: RoundKey
@@ -69,6 +72,7 @@ class Task:
     model_bytes: int = 0
     traceparent: str = ""
     inputs: Mapping[str, Model] = field(default_factory=dict, repr=False)
+    ranges: tuple[ElementRange, ...] = ()
 
     @property
     def run(self) -> str:

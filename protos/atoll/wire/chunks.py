@@ -70,6 +70,10 @@ class ElementRange:
         """One past the last element."""
         return self.offset + (self.count - 1) * self.stride + self.block
 
+    def shifted(self, by: int) -> ElementRange:
+        """The same elements, counted from another origin: ``by`` is added to the offset."""
+        return ElementRange(self.offset + by, self.block, self.stride, self.count)
+
     @property
     def contiguous(self) -> bool:
         """Whether the elements lie one after another."""
@@ -182,8 +186,8 @@ def parse_download(message: bytes) -> tuple[int, memoryview]:
     return parsed.index, memoryview(parsed.payload)
 
 
-def check_coverage(ranges: Iterable[ElementRange], size: int) -> None:
-    """Check that the ranges name every element of [0, size) exactly once.
+def check_coverage(ranges: Iterable[ElementRange], size: int, first: int = 0) -> None:
+    """Check that the ranges name every element of [first, first + size) exactly once, and no other.
 
     Strided ranges are taken apart into their blocks, 32 bytes of memory each.
 
@@ -191,18 +195,34 @@ def check_coverage(ranges: Iterable[ElementRange], size: int) -> None:
         CoverageError: naming the first hole, overlap or excess; or for more than ``MAX_BLOCKS`` blocks.
     """
     starts, stops = _blocks(list(ranges))
-    before = np.concatenate(([0], stops[:-1])) if len(stops) else stops
+    if len(starts) and starts[0] < first:
+        raise CoverageError(f"the update has element {int(starts[0])}; asked for are those from {first} on")
+    before = np.concatenate(([first], stops[:-1])) if len(stops) else stops
     wrong = np.flatnonzero(starts != before)
     if len(wrong):
         start, stop, position = (int(column[wrong[0]]) for column in (starts, stops, before))
         if start > position:
             raise CoverageError(f"elements {position} to {start - 1} are missing from the update")
         raise CoverageError(f"elements {start} to {min(stop, position) - 1} come twice in the update")
-    position = int(stops[-1]) if len(stops) else 0
-    if position < size:
-        raise CoverageError(f"elements {position} to {size - 1} are missing from the update")
-    if position > size:
-        raise CoverageError(f"the update reaches element {position - 1}, the layout ends at {size - 1}")
+    position, end = int(stops[-1]) if len(stops) else first, first + size
+    if position < end:
+        raise CoverageError(f"elements {position} to {end - 1} are missing from the update")
+    if position > end:
+        raise CoverageError(f"the update reaches element {position - 1}; asked for are those up to {end - 1}")
+
+
+def check_disjoint(ranges: Iterable[ElementRange], size: int) -> None:
+    """Check that the ranges name elements of [0, size) alone, and none twice.
+
+    Raises:
+        CoverageError: naming the first that is beyond or comes twice; or for more than ``MAX_BLOCKS`` blocks.
+    """
+    starts, stops = _blocks(list(ranges))
+    twice = np.flatnonzero(starts[1:] < stops[:-1])
+    if len(twice):
+        raise CoverageError(f"element {int(starts[twice[0] + 1])} is named twice")
+    if len(stops) and stops[-1] > size:
+        raise CoverageError(f"element {int(stops[-1]) - 1} is named; the layout ends at {size - 1}")
 
 
 def update_digest(headers: Sequence[ChunkHeader]) -> str:
@@ -215,11 +235,24 @@ def update_digest(headers: Sequence[ChunkHeader]) -> str:
     return hasher.hexdigest()
 
 
+def range_to_proto(span: ElementRange) -> tensors_pb2.ElementRange:
+    """The range as its protobuf message."""
+    return tensors_pb2.ElementRange(offset=span.offset, block=span.block, stride=span.stride, count=span.count)
+
+
+def range_from_proto(message: tensors_pb2.ElementRange) -> ElementRange:
+    """The range of a protobuf message.
+
+    Raises:
+        ChunkError: for an impossible one.
+    """
+    return ElementRange(message.offset, message.block, message.stride, message.count)
+
+
 def header_to_proto(header: ChunkHeader) -> transfer_pb2.ChunkHeader:
     """The header as its protobuf message."""
-    span = header.range
     return transfer_pb2.ChunkHeader(
-        range=tensors_pb2.ElementRange(offset=span.offset, block=span.block, stride=span.stride, count=span.count),
+        range=range_to_proto(header.range),
         encoding=tensors_pb2.Encoding.ValueType(header.encoding),
         digest=header.digest,
     )
@@ -231,10 +264,7 @@ def header_from_proto(message: transfer_pb2.ChunkHeader) -> ChunkHeader:
     Raises:
         ChunkError: for an unknown encoding, an impossible range, an over-long chunk or a digest of the wrong length.
     """
-    span = message.range
-    header = ChunkHeader(
-        ElementRange(span.offset, span.block, span.stride, span.count), encoding_of(message.encoding), message.digest
-    )
+    header = ChunkHeader(range_from_proto(message.range), encoding_of(message.encoding), message.digest)
     if len(header.digest) != DIGEST_BYTES:
         raise ChunkError(f"chunk digest of {len(header.digest)} bytes, expected {DIGEST_BYTES}")
     if header.payload_bytes > MAX_CHUNK_BYTES:

@@ -10,6 +10,7 @@ from atoll.client.clock import bounded_s
 from atoll.client.control import TaskControl
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
+from atoll.wire.chunks import ElementRange, check_disjoint, range_from_proto
 from atoll.wire.digest import DIGEST_BYTES, BlobManifest
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import WireError
@@ -26,6 +27,8 @@ MAX_REASON_CHARS = 1000
 MAX_RUN_CHARS = 256
 MAX_TASK_S = 90 * 86_400.0
 """Longer than any round may last, and short enough for every clock."""
+MAX_RANGES = 65_536
+"""As many as a layout may have tensors."""
 _HEX = frozenset("0123456789abcdef")
 _KINDS = {
     participation_pb2.Participate.KIND_TRAIN: TaskKind.TRAIN,
@@ -62,13 +65,14 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
     Raises:
         WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model, a name
-            that no blob has.
+            that no blob has, elements that the model does not have.
     """
     inputs = tuple(
         Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
         for item in message.inputs
     )
-    if not any(item.name == MODEL for item in inputs):
+    model = next((item for item in inputs if item.name == MODEL), None)
+    if model is None:
         raise WireError("the invitation has no input named 'model'")
     kind = _KINDS.get(message.kind)
     if kind is None:
@@ -87,8 +91,17 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         evaluate=message.evaluate,
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         traceparent=message.traceparent,
+        ranges=_ranges_of(message, model.layout),
     )
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
+
+
+def _ranges_of(message: participation_pb2.Participate, layout: Layout) -> tuple[ElementRange, ...]:
+    if len(message.ranges) > MAX_RANGES:
+        raise WireError(f"the invitation asks for {len(message.ranges)} ranges of elements, at most {MAX_RANGES}")
+    ranges = tuple(map(range_from_proto, message.ranges))
+    check_disjoint(ranges, layout.size)
+    return ranges
 
 
 def _blob_of(item: tensors_pb2.TensorSet) -> str:

@@ -125,7 +125,8 @@ class Work:
         request.metrics.update(finite_metrics(update.metrics))
         source = DeltaSource(model, weights=update.tensors, is_delta=update.delta is not None, max_abs=task.max_abs)
         key = UploadKey(task.run, task.round, task.attempt, request.upload_id)
-        return Uploading(key, Shard.whole(model.layout, source), task.encoding, self.link.chunk_bytes)
+        shard = Shard(task.ranges, source) if task.ranges else Shard.whole(model.layout, source)
+        return Uploading(key, shard, task.encoding, self.link.chunk_bytes)
 
     def _deliver(self, uploading: Uploading | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         if uploading is None:

@@ -320,6 +320,8 @@ class RoundSummary(google.protobuf.message.Message):
     WANTED_REPORTS_FIELD_NUMBER: builtins.int
     CREATED_AT_FIELD_NUMBER: builtins.int
     PHASE_SECONDS_FIELD_NUMBER: builtins.int
+    FRAGMENT_FIELD_NUMBER: builtins.int
+    FRAGMENTS_FIELD_NUMBER: builtins.int
     round: builtins.int
     attempt: builtins.int
     kind: builtins.str
@@ -337,6 +339,11 @@ class RoundSummary(google.protobuf.message.Message):
     quorum: builtins.int
     wanted_reports: builtins.int
     created_at: builtins.float
+    fragment: builtins.int
+    """Of a train round over one fragment of the model: which one, from 0, of how
+    many. Both are 0 if the round is over the whole model.
+    """
+    fragments: builtins.int
     @property
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Weighted means over the reports, and the server's own evaluation ("server/..")."""
@@ -369,8 +376,10 @@ class RoundSummary(google.protobuf.message.Message):
         wanted_reports: builtins.int = ...,
         created_at: builtins.float = ...,
         phase_seconds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        fragment: builtins.int = ...,
+        fragments: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "created_at", b"created_at", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "phase_seconds", b"phase_seconds", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "wanted_reports", b"wanted_reports"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "created_at", b"created_at", "fragment", b"fragment", "fragments", b"fragments", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "phase_seconds", b"phase_seconds", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "wanted_reports", b"wanted_reports"]) -> None: ...
 
 Global___RoundSummary: typing_extensions.TypeAlias = RoundSummary
 

@@ -85,12 +85,15 @@ class GrantUploadResponse(google.protobuf.message.Message):
     MAX_WEIGHT_FIELD_NUMBER: builtins.int
     RECEIPT_FIELD_NUMBER: builtins.int
     MAX_UPLOADS_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
     elements: builtins.int
     max_abs: builtins.float
     max_bytes: builtins.int
     max_weight: builtins.int
     max_uploads: builtins.int
     """Uploads that the participant may have begun for this attempt."""
+    first: builtins.int
+    """The update has the elements [first, first + elements)."""
     @property
     def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
         """Set if the participant has reported already."""
@@ -104,9 +107,10 @@ class GrantUploadResponse(google.protobuf.message.Message):
         max_weight: builtins.int = ...,
         receipt: atoll.wire.v1.transfer_pb2.ReportResponse | None = ...,
         max_uploads: builtins.int = ...,
+        first: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["receipt", b"receipt"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_uploads", b"max_uploads", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "first", b"first", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_uploads", b"max_uploads", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
 
 Global___GrantUploadResponse: typing_extensions.TypeAlias = GrantUploadResponse
 
@@ -260,7 +264,10 @@ class FoldRequest(google.protobuf.message.Message):
     ELEMENTS_FIELD_NUMBER: builtins.int
     GRID_FIELD_NUMBER: builtins.int
     ITEMS_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
     elements: builtins.int
+    first: builtins.int
+    """The sum is over the elements [first, first + elements)."""
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
     @property
@@ -274,9 +281,10 @@ class FoldRequest(google.protobuf.message.Message):
         elements: builtins.int = ...,
         grid: Global___GridSpec | None = ...,
         items: collections.abc.Iterable[Global___FoldItem] | None = ...,
+        first: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["grid", b"grid", "round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "grid", b"grid", "items", b"items", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "first", b"first", "grid", b"grid", "items", b"items", "round", b"round"]) -> None: ...
 
 Global___FoldRequest: typing_extensions.TypeAlias = FoldRequest
 
@@ -299,8 +307,11 @@ class WritePartialRequest(google.protobuf.message.Message):
     GRID_FIELD_NUMBER: builtins.int
     ITEMS_FIELD_NUMBER: builtins.int
     PATH_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
     elements: builtins.int
     path: builtins.str
+    first: builtins.int
+    """As in FoldRequest."""
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
     @property
@@ -315,9 +326,10 @@ class WritePartialRequest(google.protobuf.message.Message):
         grid: Global___GridSpec | None = ...,
         items: collections.abc.Iterable[Global___FoldItem] | None = ...,
         path: builtins.str = ...,
+        first: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["grid", b"grid", "round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "grid", b"grid", "items", b"items", "path", b"path", "round", b"round"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "first", b"first", "grid", b"grid", "items", b"items", "path", b"path", "round", b"round"]) -> None: ...
 
 Global___WritePartialRequest: typing_extensions.TypeAlias = WritePartialRequest
 

@@ -282,6 +282,7 @@ class Participate(google.protobuf.message.Message):
     EVALUATE_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
     RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
+    RANGES_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -311,6 +312,12 @@ class Participate(google.protobuf.message.Message):
 
     @property
     def settings(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___Setting]: ...
+    @property
+    def ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.tensors_pb2.ElementRange]:
+        """Elements of the model that the update has: all of these, once each, and no
+        others. Empty: every element. The round leaves the others as they are.
+        """
+
     def __init__(
         self,
         *,
@@ -328,9 +335,10 @@ class Participate(google.protobuf.message.Message):
         evaluate: builtins.bool = ...,
         traceparent: builtins.str = ...,
         return_spread_s: builtins.float = ...,
+        ranges: collections.abc.Iterable[atoll.wire.v1.tensors_pb2.ElementRange] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate
 
