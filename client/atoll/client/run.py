@@ -32,6 +32,20 @@ def default_state() -> Path:
     return Path(base) / "atoll" / "client"
 
 
+def read_token(text: str) -> str:
+    """A join token as it was given on a command line: itself, or ``@FILE``.
+
+    Raises:
+        UsageError: if the file cannot be read.
+    """
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the join token from {text[1:]}: {error}") from None
+
+
 @dataclass(frozen=True)
 class Access:
     """How to reach the server.

@@ -4,6 +4,7 @@
 
     DatacenterError        base; its text names the values and the remedy
     ├── CheckpointError    a checkpoint cannot be written, is damaged, or is of another model
+    ├── FederationError    the server does not take this silo, or is out of reach for too long
     ├── DataError          what is learned from: missing, damaged, too little, or not what the job began with
     ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
     ├── MissingExtraError  an optional library is needed and not installed
@@ -35,6 +36,10 @@ class DataError(DatacenterError):
     """Data that cannot be trained on: missing, damaged, too little, or other than what the job began with."""
 
     exit_code = 2
+
+
+class FederationError(DatacenterError):
+    """The silo cannot take part any more: not accepted by the server, or the server is out of reach for too long."""
 
 
 class LayoutError(DatacenterError):

@@ -41,6 +41,9 @@ class Held:
     def stops_after(self, step: int) -> bool:
         return self.watch.stops_after(step)
 
+    def stopping(self) -> bool:
+        return self.watch.stopping()
+
 
 def until_signalled(fifo: Path) -> None:
     """Tell who is held; a signal that comes before this thread waits is not missed, whichever thread takes it."""

@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from atoll.client.cli.output import HumanLines, JsonLines
-from atoll.client.errors import UsageError
 from atoll.client.locate import make_participant
 from atoll.client.logs import configure_logging
 from atoll.client.policy_file import read_policy
-from atoll.client.run import Access, default_state, run
+from atoll.client.run import Access, default_state, read_token, run
 from atoll.wire.heap import keep_chunks
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -81,7 +80,7 @@ def start(
     """
     configure_logging(options["log_level"], as_json=options["json_log"])
     keep_chunks()
-    access = Access(_token(join), state, options["server"], options["insecure"], options["participant"])
+    access = Access(read_token(join), state, options["server"], options["insecure"], options["participant"])
     run(
         make_participant(trainer, dict(arguments)),
         access,
@@ -107,12 +106,3 @@ def status(state: Path, *, as_json: bool) -> None:
 
     found = status_of(state)
     click.echo(json.dumps(found.as_dict()) if as_json else describe(found))
-
-
-def _token(text: str) -> str:
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the join token from {text[1:]}: {error}") from None

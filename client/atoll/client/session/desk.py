@@ -19,7 +19,7 @@ from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
 from atoll.client.logs import about
 from atoll.client.session.invitation import Invitation, invitation_of, key_of, remaining_s_of, reply_to
 from atoll.client.session.thread import in_thread
-from atoll.client.session.work import Work
+from atoll.client.session.work import MakeWork, Work
 from atoll.client.tracing import Tracing
 from atoll.client.transfer import Abandoned, BlobCache, TransferCalls, TransferLink
 from atoll.client.usage import UsageLog
@@ -84,6 +84,7 @@ class Desk:
         limits: Limits,
         observer: Observer,
         tracing: Tracing | None = None,
+        make_work: MakeWork = Work,
     ) -> None:
         self.participant = participant
         self.tally = Tally()
@@ -94,6 +95,7 @@ class Desk:
         self._limits = limits
         self._observer = observer
         self._tracing = tracing or Tracing()
+        self._make_work = make_work
         self._usage = UsageLog(state)
         self._cache = BlobCache(state / "blobs", limits.cached_models)
         self._calls: TransferCalls | None = None
@@ -249,7 +251,9 @@ class Desk:
             raise ClientError("the server sent an invitation before its welcome")
         task = invitation.task
         link = TransferLink(self._calls, self._limits, task.control, self._chunk_bytes, task.traceparent)
-        return Work(self.participant, invitation, link, self._cache, self._usage, self._observer, self._tracing)
+        return self._make_work(
+            self.participant, invitation, link, self._cache, self._usage, self._observer, self._tracing
+        )
 
     def _fail(self, key: RoundKey, error: Exception) -> None:
         if isinstance(error, ClientError | WireError | OSError):

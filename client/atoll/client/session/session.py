@@ -26,6 +26,7 @@ from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, S
 from atoll.client.session.desk import Desk, Tally
 from atoll.client.session.renewal import Renewal
 from atoll.client.session.thread import in_thread
+from atoll.client.session.work import MakeWork, Work
 from atoll.client.tracing import Tracing, tracing_of
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
 
@@ -51,7 +52,7 @@ class Session:
     """A participant's session with one server.
 
     ``state`` is the participant's own directory. ``max_rounds`` ends the session after so many tasks were reported,
-    declined or failed; 0 leaves that to ``stop``.
+    declined or failed; 0 leaves that to ``stop``. ``make_work`` says who works on an invitation.
     """
 
     participant: Participant
@@ -63,6 +64,7 @@ class Session:
     labels: Mapping[str, str] = field(default_factory=dict)
     max_rounds: int = 0
     tracing: Tracing = field(default_factory=tracing_of)
+    make_work: MakeWork = Work
 
     def __post_init__(self) -> None:
         self._stop_reason = ""
@@ -73,7 +75,8 @@ class Session:
         """End the session soon: work under way is given up and the server is told; from any thread."""
         self._stop_reason = self._stop_reason or reason
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ending.set)
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended already
+                self._loop.call_soon_threadsafe(self._ending.set)
 
     async def run(self) -> Summary:
         """Take part until stopped, or ``max_rounds`` are done.
@@ -88,7 +91,7 @@ class Session:
         if self._stop_reason:
             self._ending.set()
         announce = Announcer(self.observer)
-        desk = Desk(self.participant, self.state, self.policy, self.limits, announce, self.tracing)
+        desk = Desk(self.participant, self.state, self.policy, self.limits, announce, self.tracing, self.make_work)
         desk.on_finished = lambda: self._count(desk.tally)
         renewal = Renewal(self.endpoint, self.state, self.limits, announce)
         try:

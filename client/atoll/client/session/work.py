@@ -85,9 +85,8 @@ class Work:
             uploading = self._train(model, task, request)
         self.raise_if_abandoned()
         answer = self._deliver(uploading, request)
-        disposition = _DISPOSITIONS.get(answer.disposition, "counted")
         weight = int(request.weight or request.evaluation_weight)
-        return Reported(task.key, disposition, weight)
+        return Reported(task.key, disposition_of(answer), weight)
 
     def _inputs(self) -> tuple[Model, Task]:
         models = {item.name: self._fetch(item) for item in self.invitation.inputs}
@@ -179,6 +178,15 @@ class Work:
         """Raise ``Abandoned`` if nobody wants the result any more."""
         if self.invitation.task.control.abandoned.is_set():
             raise Abandoned(self.invitation.task.control.reason)
+
+
+MakeWork = Callable[["Participant", Invitation, TransferLink, BlobCache, "UsageLog", Observer, Tracing], Work]
+"""What makes the work on an invitation: ``Work`` itself, or a kind of it."""
+
+
+def disposition_of(answer: transfer_pb2.ReportResponse) -> str:
+    """What becomes of a report, in a word."""
+    return _DISPOSITIONS.get(answer.disposition, "counted")
 
 
 def upload_reserve_s(task: Task, download_s: float) -> float:

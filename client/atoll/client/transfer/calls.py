@@ -67,9 +67,11 @@ class TransferCalls:
         request = transfer_pb2.GetManifestRequest(blob=blob)
         return self._stub.GetManifest(request, timeout=timeout_s, metadata=self._metadata(trace))
 
-    def download(self, blob: str, first_chunk: int, timeout_s: float, trace: str = "") -> ByteStream:
-        """``Download``: serialised ``DownloadResponse`` messages."""
-        request = transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk)
+    def download(
+        self, blob: str, first_chunk: int, timeout_s: float, trace: str = "", chunk_count: int = 0
+    ) -> ByteStream:
+        """``Download``: serialised ``DownloadResponse`` messages; to the blob's end if ``chunk_count`` is 0."""
+        request = transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk, chunk_count=chunk_count)
         call = self._download(request, timeout=timeout_s, metadata=self._metadata(trace))
         return cast("ByteStream", call)
 

@@ -7,9 +7,10 @@ rank calls ``report`` with the headers of all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
 
@@ -42,8 +43,33 @@ _SLOWEST_COMMIT = 20e6
 """Bytes per second at which a server verifies and fsyncs an upload, for the time-out of a report."""
 
 
+class ChunkTarget(Protocol):
+    """Keeps what it wants of a blob's chunks."""
+
+    def lacks(self, manifest: BlobManifest) -> list[int]:
+        """Numbers of the chunks that it still wants, in order."""
+        ...
+
+    def take(self, manifest: BlobManifest, number: int, payload: memoryview) -> None:
+        """Verify and keep a chunk. Raises ``DigestError`` if it is not that chunk."""
+        ...
+
+
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many have passed."""
+
+
+def _size_of(manifest: BlobManifest, chunks: Iterable[int]) -> int:
+    return sum(stop - first for first, stop in map(manifest.chunk_range, chunks))
+
+
+def _further(progress: Progress, done: int, total: int, received: int) -> None:
+    progress(done + received, total)
+
+
+def _run_length(numbers: list[int]) -> int:
+    """How many of them follow one another from the first."""
+    return next((at for at, number in enumerate(numbers) if number != numbers[0] + at), len(numbers))
 
 
 def quiet(done_bytes: int, total_bytes: int) -> None:
@@ -84,6 +110,25 @@ class TransferLink:
         finally:
             partial.close()
         return cache.finish(partial)
+
+    def fetch_into(self, blob: str, size_bytes: int, target: ChunkTarget, progress: Progress = quiet) -> int:
+        """Download those chunks of a blob of ``size_bytes`` that a target lacks; what a silo's rank does.
+
+        Returns:
+            Bytes that were downloaded.
+        """
+        retrier = self._retrier("download", grace_s=0.0)
+        manifest = retrier.call(lambda: self._manifest(blob, size_bytes))
+        total = _size_of(manifest, target.lacks(manifest))
+
+        def attempt() -> None:
+            while lacking := target.lacks(manifest):
+                done = total - _size_of(manifest, lacking)
+                self._receive_run(manifest, lacking, target, retrier, partial(_further, progress, done, total))
+
+        retrier.call(attempt)
+        progress(total, total)
+        return total
 
     def upload(
         self, key: UploadKey, shard: Shard, encoding: Encoding, progress: Progress = quiet
@@ -151,6 +196,33 @@ class TransferLink:
                 progress(partial.received_bytes, partial.manifest.size_bytes)
         if not partial.whole:
             raise TransferBroken(f"the stream ended at byte {partial.received_bytes} of {partial.manifest.size_bytes}")
+
+    def _receive_run(
+        self,
+        manifest: BlobManifest,
+        lacking: list[int],
+        target: ChunkTarget,
+        retrier: Retrier,
+        progress: Callable[[int], None],
+    ) -> None:
+        """The chunks that follow one another at the beginning of what is lacking."""
+        first, count, received = lacking[0], _run_length(lacking), 0
+        timeout_s = max(1.0, self.control.remaining_s)
+        call = self.calls.download(manifest.name, first, timeout_s, self.traceparent, count)
+        with guarded(call.cancel, self.control, self.limits.stall_s, "download") as tick:
+            for message in call:
+                number, payload = parse_download(message)
+                try:
+                    target.take(manifest, number, payload)
+                except WireError as error:
+                    call.cancel()
+                    raise TransferBroken(str(error)) from None
+                received += payload.nbytes
+                tick()
+                retrier.progress()
+                progress(received)
+        if received < _size_of(manifest, range(first, first + count)):
+            raise TransferBroken(f"the stream ended after {received} bytes from chunk {first}")
 
     def _send(self, uploading: Uploading, retrier: Retrier, progress: Progress) -> None:
         cancels: list[grpc.Future[transfer_pb2.UploadResponse]] = []

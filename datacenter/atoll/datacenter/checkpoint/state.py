@@ -84,6 +84,7 @@ class TrainingState:
         scale: of the loss.
         data: where the next step's data lies.
         extras: what this rank has for itself, by a name without dots.
+        places: further positions, the same on every rank, by name; one that a checkpoint lacks stays as it is.
         step: optimiser steps made.
         tokens: counted over all of them.
     """
@@ -92,7 +93,8 @@ class TrainingState:
     optimiser: torch.optim.Optimizer
     scale: LossScale
     data: Position
-    extras: Mapping[str, Extra] = field(default_factory=dict)
+    extras: dict[str, Extra] = field(default_factory=dict)
+    places: dict[str, Position] = field(default_factory=dict)
     step: int = 0
     tokens: int = 0
 
@@ -144,6 +146,7 @@ class TrainingState:
             "training": {"step": self.step, "tokens": self.tokens},
             "scale": {"scale": self.scale.scale, "good_steps": self.scale.good_steps},
             "data": dict(self.data.state()),
+            **{name: dict(place.state()) for name, place in self.places.items()},
         }
 
     def load_values(self, values: Values) -> None:
@@ -153,6 +156,8 @@ class TrainingState:
             DataError: if the data is other than that which the job began with.
         """
         self.data.load(values["data"])
+        for name in self.places.keys() & values.keys():
+            self.places[name].load(values[name])
         self.scale.scale = float(values["scale"]["scale"])
         self.scale.good_steps = int(values["scale"]["good_steps"])
         self.step, self.tokens = int(values["training"]["step"]), int(values["training"]["tokens"])

@@ -9,6 +9,8 @@ import click
 _COMMANDS: dict[str, str] = {
     "bench": "atoll.datacenter.cli.bench:bench",
     "export": "atoll.datacenter.cli.export:export",
+    "initial": "atoll.datacenter.cli.initial:initial",
+    "join": "atoll.datacenter.cli.join:join",
     "plan": "atoll.datacenter.cli.plan:plan",
     "scaling": "atoll.datacenter.cli.scaling:scaling",
     "train": "atoll.datacenter.cli.train:train",

@@ -97,6 +97,15 @@ class Watch:
             self._store.compare_set("stop", "", str(step + 1))
         return self._store.check(["stop"]) and int(self._store.get("stop")) <= step
 
+    def stopping(self) -> bool:
+        """Whether somebody has asked the job to stop, seen by a rank that waits and is in no step.
+
+        It lets the others know: whoever makes a step all the same finds out after it.
+        """
+        if self._asked and not self._store.check(["stop"]):
+            self._store.compare_set("stop", "", "0")
+        return bool(self._store.check(["stop"]))
+
     def ended(self, outcome: str, step: int) -> None:
         """Let the launcher know how the job ended on this rank: ``finished`` or ``stopped``."""
         self._tell_launcher(outcome, step)

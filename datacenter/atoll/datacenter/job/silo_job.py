@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from atoll.datacenter.job.asynchrony import AsynchronySection
+from atoll.datacenter.job.federation import FederationSection
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.job.operation import CheckpointSection, FaultsSection, MetricsSection
 from atoll.datacenter.job.parallel import (
@@ -62,6 +63,7 @@ class SiloJob(Section):
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     faults: FaultsSection = Field(default_factory=FaultsSection)
     metrics: MetricsSection = Field(default_factory=MetricsSection)
+    federation: FederationSection = Field(default_factory=FederationSection)
 
 
 def load_job(path: Path) -> SiloJob:

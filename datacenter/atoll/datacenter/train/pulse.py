@@ -16,6 +16,10 @@ class Pulse(Protocol):
         """Whether the job ends with this step; the same on every rank."""
         ...
 
+    def stopping(self) -> bool:
+        """Between rounds: whether somebody has asked the job to stop. Ranks may hear of it one after another."""
+        ...
+
 
 class Unwatched:
     """Nobody listens, and the job runs to its end."""
@@ -24,5 +28,9 @@ class Unwatched:
         """Tell nobody."""
 
     def stops_after(self, step: int) -> bool:  # noqa: ARG002  # as ``Pulse`` has it
+        """Never."""
+        return False
+
+    def stopping(self) -> bool:
         """Never."""
         return False

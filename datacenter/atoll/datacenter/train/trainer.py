@@ -92,10 +92,7 @@ class Trainer:
         outcome: Outcome | None = None
         while self.state.step < self.job.job.steps:
             outcome = self.advance()
-            made = self.state.step
-            if made % self.job.metrics.every_steps == 0 or made == self.job.job.steps:
-                self._tell(outcome)
-            if self.pulse.stops_after(made):
+            if self.pulse.stops_after(self.state.step):
                 break
         if outcome is not None:
             self.pulse.enter(self.state.step, "last checkpoint")
@@ -104,7 +101,7 @@ class Trainer:
         return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at)
 
     def advance(self) -> Outcome:
-        """Make one step, and begin a checkpoint if one is due."""
+        """Make one step; tell of it, and begin a checkpoint, if that is due."""
         number = self.state.step
         self.pulse.enter(number + 1, "data")
         with self.meter.waiting():
@@ -117,6 +114,8 @@ class Trainer:
         self.upkeep.after_step(number + 1)
         self.pulse.enter(number + 1, "checkpoint")
         self.checkpoints.after_step(number + 1, self.state)
+        if self.state.step % self.job.metrics.every_steps == 0 or self.state.step == self.job.job.steps:
+            self._tell(outcome)
         return outcome
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:

@@ -1,0 +1,75 @@
+"""``atoll silo join``: makes a training job one participant of a federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atoll.client import Access
+from atoll.client.policy_file import read_policy
+from atoll.client.run import default_state, read_token
+from atoll.datacenter.cli.launching import Start, start_options
+from atoll.datacenter.errors import LayoutError
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+
+_MODULE = "atoll.datacenter.federation"
+
+
+@click.command()
+@start_options
+@click.option(
+    "--join",
+    "token",
+    envvar="ATOLL_JOIN_TOKEN",
+    default="",
+    metavar="TOKEN|@FILE",
+    help="Join token, for the first start; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_state,
+    show_default="~/.local/state/atoll/client",
+    help="The silo's own directory, the same on all machines: identity, usage.",
+)
+@click.option("--server", default="", metavar="HOST:PORT", help="Another address than the identity's.")
+@click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant.")
+@click.option("--participant", default="", metavar="NAME", help="Who to be without TLS.")
+@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="The silo's own rules, TOML.")
+@click.option("--max-rounds", type=click.IntRange(min=0), default=0, help="End after so many rounds.")
+def join(
+    *,
+    token: str,
+    state: Path,
+    server: str,
+    insecure: bool,
+    participant: str,
+    policy: Path | None,
+    max_rounds: int,
+    **start: Any,
+) -> None:
+    """Take part in a federation with the job of JOB.toml, its ranks together as one participant.
+
+    The first start spends a join token on an identity that stays in --state. From then on the silo waits for rounds:
+    each rank fetches its part of the global model, all make the inner steps, each sends what its part has changed.
+    Ranks that are lost start again from the last checkpoint and go on with the round. SIGINT and SIGTERM end it.
+    """
+    access = Access(read_token(token), state, server, insecure, participant)
+    options = ["--state", str(state), "--max-rounds", str(max_rounds)]
+    options += ["--server", server] if server else []
+    options += ["--insecure", "--participant", participant] if insecure else []
+    options += ["--policy", str(policy)] if policy else []
+
+    def check(job: SiloJob) -> None:
+        """Before a process starts: can this job take part, are the rules readable, is there an identity."""
+        if job.asynchrony is not None:
+            raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
+        if policy is not None:
+            read_policy(policy)
+        access.endpoint()
+
+    Start(**start).run(_MODULE, options, check)

@@ -1,0 +1,85 @@
+"""What each rank of a silo runs: ``torchrun --nproc-per-node 4 -m atoll.datacenter.federation JOB.toml --state …``."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from atoll.client import Access, Limits, Policy
+from atoll.client.files import locked
+from atoll.client.policy_file import read_policy
+from atoll.client.run import default_state
+from atoll.client.session import Session
+from atoll.client.session.work import MakeWork
+from atoll.datacenter.elastic.rank import run_rank
+from atoll.datacenter.elastic.watch import Watch
+from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
+from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.silo import Silo
+from atoll.datacenter.job import SiloJob, load_job
+from atoll.datacenter.mesh import World, join_world
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.train.trainer import open_trainer
+from atoll.wire.heap import keep_chunks
+
+
+@click.command()
+@click.argument("job_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--state", type=click.Path(path_type=Path, file_okay=False), default=default_state)
+@click.option("--server", default="")
+@click.option("--insecure", is_flag=True)
+@click.option("--participant", default="")
+@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--max-rounds", type=click.IntRange(min=0), default=0)
+def main(
+    *, job_file: Path, state: Path, server: str, insecure: bool, participant: str, policy: Path | None, max_rounds: int
+) -> None:
+    """Take part in a federation as one rank of the silo that JOB_FILE describes; enrolled already."""
+    keep_chunks()
+    job = load_job(job_file)
+    access = Access("", state, server, insecure, participant)
+    rules = read_policy(policy) if policy else None
+    timeout_s = job.faults.collective_timeout_s
+    with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:
+        trainer = stack.enter_context(open_trainer(job, job_file.parent, world, watch))
+        desk = None
+        if world.is_first:
+            stack.enter_context(locked(state))
+
+            def session(make_work: MakeWork) -> Session:
+                declared = SiloParticipant(_declared(job))
+                found = Session(declared, access.endpoint(), state, rules or Policy(), make_work=make_work)
+                found.labels, found.max_rounds = _labels(world), max_rounds
+                return found
+
+            desk = stack.enter_context(SiloDesk(session))
+        orders = Orders(world, open_store("federation"), watch.stopping)
+        scratch = _scratch(job, job_file, stack)
+        Silo(trainer, spec_of(job.model), orders, desk, access.endpoint, Limits(), scratch).run()
+        if desk is not None:
+            desk.stop("the silo was asked to stop")
+            desk.summary()
+        watch.ended("stopped" if watch.stopping() else "finished", trainer.state.step)
+
+
+def _declared(job: SiloJob) -> int:
+    """The weight of a whole round: what no update of this silo goes beyond."""
+    sequences = job.federation.inner_steps * job.batch.global_batch
+    return sequences if job.federation.weight == "sequences" else sequences * job.batch.sequence
+
+
+def _labels(world: World) -> dict[str, str]:
+    return {"kind": "silo", "ranks": str(world.size)}
+
+
+def _scratch(job: SiloJob, job_file: Path, stack: ExitStack) -> Path:
+    if job.federation.scratch is not None:
+        return job_file.parent / job.federation.scratch
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="atoll-silo-")))
+
+
+if __name__ == "__main__":
+    run_rank(lambda: main(standalone_mode=False))

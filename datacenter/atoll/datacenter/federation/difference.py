@@ -1,0 +1,113 @@
+"""What this rank sends of a round: its part of local - global, with what was lost to rounding in rounds before.
+
+Douillard et al. 2023 (DiLoCo), algorithm 1, line 11, call global - local the outer gradient; the server adds updates,
+hence the sign. Error feedback is that of Karimireddy et al. 2019, algorithm 2: what an encoding rounds off is added to
+the next round's update before that is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from atoll.client import UpdateError
+from atoll.datacenter.federation.ranges import Positions
+from atoll.wire.encoding import Encoding, decode, encode
+
+if TYPE_CHECKING:
+    from atoll.datacenter.federation.base import Base
+    from atoll.wire.chunks import ElementRange
+
+EXACT = frozenset({Encoding.FLOAT32, Encoding.FLOAT64})
+"""Encodings that round nothing off that is worth keeping."""
+Floats = npt.NDArray[np.float32]
+
+
+class Rounding:
+    """What encodings have rounded off so far of what this rank sends; an extra of its checkpoints.
+
+    Attributes:
+        lost: float32 ``[elements]``; None: nothing.
+    """
+
+    def __init__(self) -> None:
+        self.lost: Tensor | None = None
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """For a checkpoint."""
+        return {} if self.lost is None else {"lost": self.lost}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """From a checkpoint."""
+        self.lost = state.get("lost")
+
+
+class Difference:
+    """An ``ElementSource`` over this rank's pieces; reads one chunk at a time.
+
+    Args:
+        base: what the round started from.
+        rounding: of rounds before; one of another size, from another layout of ranks, is let go.
+        max_abs: largest magnitude that the server takes.
+    """
+
+    def __init__(self, base: Base, rounding: Rounding, max_abs: float) -> None:
+        self._base, self._rounding, self._max_abs = base, rounding, max_abs
+        self.ranges = tuple(span for piece in base.pieces for span in piece.sent_ranges)
+        self._positions = Positions(self.ranges)
+        self._ends = np.cumsum([piece.sends[1] - piece.sends[0] for piece in base.pieces])
+        if rounding.lost is not None and rounding.lost.numel() != self.size:
+            rounding.lost = None
+
+    @property
+    def size(self) -> int:
+        """Elements that this rank sends."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
+        """See ``atoll.client.transfer.ElementSource``.
+
+        Raises:
+            UpdateError: naming the tensor, for a value that is not finite or beyond ``max_abs``.
+        """
+        out[:] = encode(self._values(elements, encoding), encoding)
+
+    def settle(self, chunks: Iterable[ElementRange], encoding: Encoding) -> None:
+        """The update has been counted: keep what its encoding rounded off.
+
+        Args:
+            chunks: as they were sent.
+            encoding: in which.
+        """
+        if encoding in EXACT:
+            return
+        if self._rounding.lost is None:
+            self._rounding.lost = torch.zeros(self.size)
+        for chunk in chunks:
+            first = self._positions.of(chunk)
+            values = self._values(chunk, encoding)
+            lost = values - decode(encode(values, encoding).data, encoding)
+            self._rounding.lost[first : first + chunk.size] = torch.from_numpy(lost)
+
+    def _values(self, elements: ElementRange, encoding: Encoding) -> Floats:
+        first = self._positions.of(elements)
+        index = int(np.searchsorted(self._ends, first, side="right"))
+        piece = self._base.pieces[index]
+        begin = piece.sends[0] + first - (int(self._ends[index - 1]) if index else 0)
+        local = piece.local.reshape(-1)[begin : begin + elements.size]
+        start = self._base.of(index)[begin : begin + elements.size]
+        found = local.to("cpu", torch.float32) - start.to(torch.float32)
+        if self._rounding.lost is not None and encoding not in EXACT:
+            found += self._rounding.lost[first : first + elements.size]
+        values: Floats = found.numpy()
+        if not np.abs(values).max() <= self._max_abs:  # NaN too
+            raise UpdateError(
+                f"local - global of tensor {piece.span.spec.name!r} has a value that is not finite or beyond "
+                f"{self._max_abs:g}: lower the learning rate, or let the job take more (aggregation.max_abs)"
+            )
+        return values

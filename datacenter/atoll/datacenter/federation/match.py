@@ -1,0 +1,67 @@
+"""Whether the model of a federation is the model of this silo's job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from atoll.datacenter.errors import LayoutError
+from atoll.wire.layout import Dtype, TensorSpec
+from atoll.wire.layout import Layout as WireLayout
+
+if TYPE_CHECKING:
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.wire.layout import Layout
+
+SHOWN = 3
+
+
+def layout_of(spec: ModelSpec) -> WireLayout:
+    """What a silo's model is in a federation: its trained parameters by name, float32, in the model's own order.
+
+    Of parameters that are one (``ModelSpec.tied``) the first name counts.
+    """
+    return WireLayout(tuple(TensorSpec(name, shape, Dtype.FLOAT32) for name, shape in _trained(spec).items()))
+
+
+def check_layout(layout: Layout, spec: ModelSpec) -> None:
+    """See that each tensor of a layout is one of the model's, of the same shape, and none is missing that is trained.
+
+    Raises:
+        LayoutError: naming tensors and shapes that differ.
+    """
+    theirs = {one.name: one.shape for one in layout.tensors}
+    everything, trained = _everything(spec), _trained(spec)
+    unknown = [name for name in theirs if name not in everything]
+    missing = [name for name in trained if name not in theirs]
+    other = [
+        f"{name} is {list(shape)} there, {list(everything[name])} here"
+        for name, shape in theirs.items()
+        if name in everything and everything[name] != shape
+    ]
+    problems = [f"tensor {name!r} is not in this job's model" for name in unknown[:SHOWN]]
+    problems += [f"trained parameter {name!r} is not in the federation's model" for name in missing[:SHOWN]]
+    problems += other[:SHOWN]
+    if problems:
+        more = len(unknown) + len(missing) + len(other) - len(problems)
+        if more:
+            problems.append(f"and {more} more")
+        raise LayoutError(*problems)
+
+
+def _everything(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        module = spec.build()
+    return {name: tuple(value.shape) for name, value in module.state_dict().items()}
+
+
+def _trained(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        module = spec.build()
+    again = {second for _, second in spec.tied}
+    return {
+        name: tuple(parameter.shape)
+        for name, parameter in module.named_parameters()
+        if name not in again and (spec.trained is None or spec.trained(name))
+    }

@@ -1,0 +1,149 @@
+"""Where a rank's part of a tensor lies in the flat element space, and moving bytes between both. Pure; numpy only.
+
+A *part* is a box of an n-dimensional tensor: what tensor, expert and data parallel leave one rank. In the flat space
+it is a list of strided ranges, whose elements, one range after another, are the box's in C order. Positions in the box
+are counted in that order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, product
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.wire.chunks import ElementRange
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def ranges_of_box(
+    start: int, shape: Sequence[int], offsets: Sequence[int], local: Sequence[int]
+) -> tuple[ElementRange, ...]:
+    """The ranges of a box.
+
+    Args:
+        start: element at which the tensor begins.
+        shape: of the tensor.
+        offsets: index at which the box begins, by dim.
+        local: its shape.
+
+    Returns:
+        One range for a box that is cut along one dim, or along the first and one other; none for an empty box.
+    """
+    if not prod(local):
+        return ()
+    sizes = [prod(shape[dim + 1 :]) for dim in range(len(shape))]
+    first = start + sum(offset * size for offset, size in zip(offsets, sizes, strict=True))
+    cut = [dim for dim in range(len(shape)) if local[dim] != shape[dim]]
+    if not cut:
+        return (ElementRange.run(first, prod(shape)),)
+    inner = cut[-1]
+    block = local[inner] * sizes[inner]
+    outer = cut[-2] if len(cut) > 1 else 0
+    if inner == 0:
+        return (ElementRange.run(first, block),)
+    stride, count = sizes[inner - 1], prod(local[outer:inner])
+    leading = [range(0, local[dim] * sizes[dim], sizes[dim]) for dim in range(outer)]
+    return tuple(_strided(first + sum(steps), block, stride, count) for steps in product(*leading))
+
+
+def _strided(offset: int, block: int, stride: int, count: int) -> ElementRange:
+    return ElementRange.run(offset, block) if count == 1 else ElementRange(offset, block, stride, count)
+
+
+def slice_ranges(ranges: Sequence[ElementRange], start: int, stop: int) -> tuple[ElementRange, ...]:
+    """Positions [start, stop) of what the ranges name one after another, as ranges."""
+    found: list[ElementRange] = []
+    position = 0
+    for span in ranges:
+        lower, upper = max(start - position, 0), min(stop - position, span.size)
+        if lower < upper:
+            found.extend(_slice(span, lower, upper))
+        position += span.size
+    return tuple(found)
+
+
+def _slice(span: ElementRange, lower: int, upper: int) -> Iterator[ElementRange]:
+    """Up to three ranges: the rest of a row, whole rows, the beginning of a row."""
+    if span.contiguous:
+        yield ElementRange.run(span.offset + lower, upper - lower)
+        return
+    row, within = divmod(lower, span.block)
+    if within:
+        until = min(span.block, within + upper - lower)
+        yield ElementRange.run(span.offset + row * span.stride + within, until - within)
+        lower += until - within
+        row += 1
+    rows = (upper - lower) // span.block
+    if rows:
+        yield _strided(span.offset + row * span.stride, span.block, span.stride, rows)
+        lower += rows * span.block
+    if lower < upper:
+        yield ElementRange.run(span.offset + (row + rows) * span.stride, upper - lower)
+
+
+class Positions:
+    """Where the elements of ranges lie when they are stored one range after another."""
+
+    def __init__(self, ranges: Sequence[ElementRange]) -> None:
+        starts = accumulate((span.size for span in ranges), initial=0)
+        self._spans = sorted(zip(ranges, starts, strict=False), key=lambda item: item[0].offset)
+        self._offsets = [span.offset for span, _ in self._spans]
+
+    def of(self, chunk: ElementRange) -> int:
+        """Position of the first element of a chunk that was cut from one of the ranges; its others follow.
+
+        Raises:
+            ValueError: if it is of none of them.
+        """
+        # Strided ranges may interleave: the one that begins last before the chunk need not be the one it is of.
+        for place in range(bisect_right(self._offsets, chunk.offset) - 1, -1, -1):
+            span, start = self._spans[place]
+            row, within = divmod(chunk.offset - span.offset, span.stride)
+            if within < span.block and row < span.count:
+                return start + row * span.block + within
+        raise ValueError(f"{chunk} is of none of the ranges")
+
+
+def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> None:
+    """Take those bytes of a chunk of the flat space that a range names.
+
+    Args:
+        chunk: bytes [first, first + len(chunk)) of the space.
+        first: where it begins.
+        span: a range, in bytes.
+        out: the range's bytes one after another, ``[span.size]``; those that lie in the chunk are written.
+    """
+    stop = first + chunk.size
+    if span.contiguous:
+        lower, upper = max(first, span.offset), min(stop, span.offset + span.size)
+        if lower < upper:
+            out[lower - span.offset : upper - span.offset] = chunk[lower - first : upper - first]
+        return
+    whole_from = min(max(-((span.offset - first) // span.stride), 0), span.count)
+    whole_to = max(min((stop - span.offset - span.block) // span.stride + 1, span.count), whole_from)
+    rows = whole_to - whole_from
+    if rows:
+        at = span.offset + whole_from * span.stride - first
+        source = np.lib.stride_tricks.as_strided(chunk[at:], (rows, span.block), (span.stride, 1), writeable=False)
+        out[whole_from * span.block : whole_to * span.block].reshape(rows, span.block)[:] = source
+    for row in {whole_from - 1, whole_to} & set(range(span.count)):
+        begin = span.offset + row * span.stride
+        lower, upper = max(first, begin), min(stop, begin + span.block)
+        if lower < upper:
+            out[row * span.block + lower - begin : row * span.block + upper - begin] = chunk[
+                lower - first : upper - first
+            ]
+
+
+def chunks_of(span: ElementRange, chunk_bytes: int) -> npt.NDArray[np.int64]:
+    """Numbers of the chunks of the flat space in which bytes of a range (in bytes) lie, in order, each once."""
+    if span.contiguous or span.stride <= chunk_bytes:
+        return np.arange(span.offset // chunk_bytes, (span.stop - 1) // chunk_bytes + 1)
+    starts = span.offset + span.stride * np.arange(span.count)
+    firsts, lasts = starts // chunk_bytes, (starts + span.block - 1) // chunk_bytes
+    return np.unique(np.concatenate([np.arange(one, two + 1) for one, two in zip(firsts, lasts, strict=True)]))

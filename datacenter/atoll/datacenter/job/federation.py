@@ -1,0 +1,45 @@
+"""``[federation]``: how the job takes part in a federation, see ``atoll silo join``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll.settings import Hint, Section
+
+INNER_STEPS = "inner_steps"
+"""Name of the server's training setting that goes before the job's own."""
+
+
+class FederationSection(Section):
+    """What ``atoll silo join`` adds to a job: steps between two exchanges, and what they count for."""
+
+    inner_steps: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1 << 20,
+            description="Steps between two exchanges with the server (H of DiLoCo). A server whose job has "
+            "`training.inner_steps` goes first.",
+        ),
+    ] = 500
+    max_inner_steps: Annotated[int, Field(ge=1, le=1 << 20, description="A server that asks for more is refused.")] = (
+        1 << 20
+    )
+    weight: Annotated[
+        Literal["tokens", "sequences"],
+        Field(
+            description="What an update counts for: tokens trained on, or sequences. The same unit in all silos and "
+            "clients of a federation."
+        ),
+    ] = "tokens"
+    scratch: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Folder, relative to the job file, where each rank keeps a file with its part of the model "
+            "that a round starts from: a fast disk of the machine.",
+        ),
+        Hint(default="a temporary folder"),
+    ] = None
