@@ -25,7 +25,7 @@ from atoll.server.aggregation._jit import array_type, compiled, scalar_type
 from atoll.server.aggregation.kernel import fold
 from atoll.wire.chunks import ElementRange
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
-from atoll.wire.encoding import Encoding, encode
+from atoll.wire.encoding import Encoding, encode, most_elements
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options
 
@@ -34,19 +34,20 @@ PLAIN = "plain float32 acc += w*x"
 READ = "plain float32 read (numpy max)"
 UNIT = "Gelement/s"
 Array = npt.NDArray[Any]
+Chunks = list[tuple[ElementRange, memoryview]]
 
 
 def measure(elements: int = 1 << 26, repeats: int = 9) -> list[Figure]:
     """The rates of the fold in each encoding, of a strided fold and of inspection, in 10^9 elements per second.
 
-    Holds 28 bytes per element.
+    Holds 34 bytes per element.
     """
     warm()
     rates = _rates(_cases(elements), elements, repeats)
     command = f"python -m benchmarks.fold --elements {elements} --repeats {repeats}"
     figures = []
     for name, rate in rates.items():
-        limit = rates[READ if name in (READ, "inspect float32") else PLAIN]
+        limit = rates[READ if name == READ or name.startswith("inspect") else PLAIN]
         target = TARGET if name == "fold float32" else None
         ratio = rate / limit
         figures.append(Figure(name, rate, UNIT, limit, ratio, target, target is None or ratio >= target, command))
@@ -77,11 +78,12 @@ def _cases(elements: int) -> dict[str, Callable[[], object]]:
     grid = grid_for(1000)
     cases: dict[str, Callable[[], object]] = {PLAIN: partial(_plain_chunks, _plain_loop(), plain_sums, values)}
     for encoding in Encoding:
-        stored = encode(values, encoding)
-        cases[f"fold {encoding.name.lower()}"] = partial(_fold_chunks, sums, stored, encoding, grid)
+        chunks = _chunks(values, encoding)
+        cases[f"fold {encoding.name.lower()}"] = partial(_fold_chunks, sums, chunks, encoding, grid)
     cases["fold float32, columns of 1 in 2"] = partial(_fold_columns, sums, values, grid)
     cases[READ] = values.max
-    cases["inspect float32"] = partial(_inspect_chunks, values)
+    for encoding in (Encoding.FLOAT32, Encoding.INT8_BLOCK, Encoding.INT4_BLOCK):
+        cases[f"inspect {encoding.name.lower()}"] = partial(_inspect_chunks, _chunks(values, encoding), encoding)
     return cases
 
 
@@ -95,20 +97,26 @@ def _accumulate(sums: Array, values: Array, weight: float) -> None:
         sums[at] += weight * values[at]
 
 
-def _cuts(elements: int, itemsize: int) -> list[slice]:
-    step = DEFAULT_CHUNK_BYTES // itemsize
+def _cuts(elements: int, encoding: Encoding) -> list[slice]:
+    step = most_elements(encoding, DEFAULT_CHUNK_BYTES)
     return [slice(start, min(start + step, elements)) for start in range(0, elements, step)]
 
 
+def _chunks(values: Array, encoding: Encoding) -> Chunks:
+    return [
+        (ElementRange.run(cut.start, cut.stop - cut.start), encode(values[cut], encoding).data)
+        for cut in _cuts(values.size, encoding)
+    ]
+
+
 def _plain_chunks(loop: Callable[[Array, Array, float], None], sums: Array, values: Array) -> None:
-    for cut in _cuts(values.size, 4):
+    for cut in _cuts(values.size, Encoding.FLOAT32):
         loop(sums[cut], values[cut], 0.5)
 
 
-def _fold_chunks(sums: Array, stored: Array, encoding: Encoding, grid: Grid) -> None:
-    for cut in _cuts(stored.size, encoding.itemsize):
-        target = ElementRange.run(cut.start, cut.stop - cut.start)
-        fold(sums, target, stored[cut].data, encoding, 1000, grid)
+def _fold_chunks(sums: Array, chunks: Chunks, encoding: Encoding, grid: Grid) -> None:
+    for target, payload in chunks:
+        fold(sums, target, payload, encoding, 1000, grid)
 
 
 def _fold_columns(sums: Array, values: Array, grid: Grid) -> None:
@@ -120,9 +128,9 @@ def _fold_columns(sums: Array, values: Array, grid: Grid) -> None:
             fold(sums, target, values[start : start + step].data, Encoding.FLOAT32, 1000, grid)
 
 
-def _inspect_chunks(values: Array) -> None:
-    for cut in _cuts(values.size, 4):
-        inspect(values[cut].data, Encoding.FLOAT32)
+def _inspect_chunks(chunks: Chunks, encoding: Encoding) -> None:
+    for target, payload in chunks:
+        inspect(payload, encoding, target.size)
 
 
 def main() -> None:

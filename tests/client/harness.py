@@ -150,7 +150,7 @@ class Upload:
         check_coverage([header.range for header in self.headers.values()], size)
         out = np.empty(size)
         for offset, header in self.headers.items():
-            out[offset : offset + header.range.size] = decode(self.payloads[offset], header.encoding)
+            out[offset : offset + header.range.size] = decode(self.payloads[offset], header.encoding, header.range.size)
         return out
 
 

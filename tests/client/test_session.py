@@ -20,7 +20,7 @@ from atoll.client.events import Connected, Disconnected, Failed, Finished, Invit
 from atoll.client.session import Session
 from atoll.wire.chunks import ElementRange, parse_upload, range_to_proto, update_digest
 from atoll.wire.digest import INLINE_BYTES
-from atoll.wire.encoding import Encoding, decode
+from atoll.wire.encoding import Encoding, as_received, decode
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
@@ -113,7 +113,9 @@ async def test_the_encoding_asked_for_is_used(server: Federation, start: Start, 
     start(AddOne())
     server.invite(encoding=encoding)
     report = await server.report()
-    np.testing.assert_array_equal(server.update_of(report), 1.0)
+    update = server.update_of(report)
+    np.testing.assert_array_equal(update, as_received(np.ones(update.size, np.float32), encoding))
+    np.testing.assert_allclose(update, 1.0, rtol=1e-6)
     assert {header.encoding for header in server.uploads[report.upload_id].headers.values()} == {encoding}
 
 
@@ -303,10 +305,10 @@ async def test_an_evaluation_that_exits_fails_its_round_alone(server: Federation
 async def test_an_invitation_that_cannot_be_read_is_declined(server: Federation, start: Start) -> None:
     start(AddOne())
     message = server.participate()
-    message.encoding = 17  # type: ignore[assignment]  # of a newer version
+    message.encoding = 99  # type: ignore[assignment]  # of a newer version
     server.push(part.CheckInResponse(participate=message))
     reply = await server.reply()
-    assert (reply.verdict, "encoding 17" in reply.reason) == (DECLINED, True)
+    assert (reply.verdict, "encoding 99" in reply.reason) == (DECLINED, True)
 
 
 async def test_another_run_is_declined_while_busy(server: Federation, start: Start) -> None:

@@ -27,9 +27,8 @@ _CONTEXT.set_forkserver_preload(
         "torch.distributed.pipelining",
         "torch.distributed.checkpoint",
         "torch.testing",
-        "torch._dynamo",
-        "torch._inductor.compile_fx",
-        "atoll.datacenter.train.build",
+        "numpy",
+        "pydantic",
     ]
 )
 """Imported once; each rank is a fork of the process that has them."""

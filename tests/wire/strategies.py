@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from atoll.wire.chunks import ChunkHeader, ElementRange, UploadKey
-from atoll.wire.encoding import Encoding
+from atoll.wire.encoding import PLAIN, Encoding
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 names = st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1, max_size=20)
@@ -13,6 +13,7 @@ shapes = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 specs = st.builds(TensorSpec, names, shapes, st.sampled_from(Dtype))
 layouts = st.lists(specs, min_size=1, max_size=8, unique_by=lambda spec: spec.name).map(tuple).map(Layout)
 encodings = st.sampled_from(Encoding)
+plain_encodings = st.sampled_from(PLAIN)
 digests = st.binary(min_size=32, max_size=32)
 
 

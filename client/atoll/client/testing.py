@@ -30,7 +30,7 @@ from atoll.client.transfer.cut import cut_ranges
 from atoll.client.transfer.source import DeltaSource
 from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16
+from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import SettingValue
 
@@ -177,9 +177,9 @@ class FakeServer:
         size = self._model.layout.size
         flat = np.empty(size)
         for chunk in cut_ranges([ElementRange.run(0, size)], _CHUNK_ELEMENTS):
-            payload = np.empty(chunk.size, task.encoding.storage)
+            payload = np.empty(stored_items(task.encoding, chunk.size), task.encoding.storage)
             source.read(chunk, task.encoding, payload)
-            flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding)
+            flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding, chunk.size)
         return flat
 
     def _averaged(self, reports: tuple[FakeReport, ...]) -> Model:

@@ -1,7 +1,8 @@
 """Encodings of chunk payloads: a closed registry, each with an exact size rule and decoder.
 
-Numbers are those of ``atoll.wire.v1.Encoding`` and are never reused. Quantised, sparse and masked encodings will take
-numbers 16 and up; everything that reads a chunk goes through this registry.
+Numbers are those of ``atoll.wire.v1.Encoding`` and are never reused. 1 to 15 are plain floats, 16 to 31 quantised
+blocks (``blocks``); sparse and masked encodings will take higher ones. Everything that reads a chunk goes through this
+registry.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from atoll.wire import blocks
 from atoll.wire.errors import ChunkError
 
 if TYPE_CHECKING:
@@ -28,16 +30,23 @@ class Encoding(IntEnum):
     FLOAT64 = 2
     FLOAT16 = 3
     BFLOAT16 = 4
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element."""
-        return _STORAGE[self].itemsize
+    INT8_BLOCK = 16
+    INT4_BLOCK = 17
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """The numpy dtype of the payload as it lies; bfloat16 as its 16 bits (uint16)."""
-        return _STORAGE[self]
+        """The numpy dtype of the payload as it lies; bfloat16 as its 16 bits (uint16), quantised blocks as bytes."""
+        return _STORAGE.get(self, _BYTES)
+
+    @property
+    def form(self) -> blocks.BlockForm | None:
+        """How its blocks are written; None for plain floats, whose elements stand by themselves."""
+        return _BLOCKS.get(self)
+
+    @property
+    def group(self) -> int:
+        """Elements that are encoded together, counted from a chunk's first: 1 for plain floats."""
+        return blocks.BLOCK if self in _BLOCKS else 1
 
 
 _STORAGE: dict[Encoding, np.dtype[np.generic]] = {
@@ -46,6 +55,10 @@ _STORAGE: dict[Encoding, np.dtype[np.generic]] = {
     Encoding.FLOAT16: np.dtype("<f2"),
     Encoding.BFLOAT16: np.dtype("<u2"),
 }
+_BYTES = np.dtype(np.uint8)
+_BLOCKS = {Encoding.INT8_BLOCK: blocks.INT8, Encoding.INT4_BLOCK: blocks.INT4}
+PLAIN = tuple(_STORAGE)
+"""The encodings whose elements stand by themselves: any part of a payload is the payload of that part."""
 
 
 def encoding_of(number: int) -> Encoding:
@@ -63,28 +76,50 @@ def encoding_of(number: int) -> Encoding:
 
 def payload_bytes(encoding: Encoding, count: int) -> int:
     """The exact length of a payload of ``count`` elements."""
-    return encoding.itemsize * count
+    form = encoding.form
+    return encoding.storage.itemsize * count if form is None else form.payload_bytes(count)
+
+
+def stored_items(encoding: Encoding, count: int) -> int:
+    """The length of an array of the encoding's storage dtype that holds ``count`` elements."""
+    return payload_bytes(encoding, count) // encoding.storage.itemsize
+
+
+def most_elements(encoding: Encoding, chunk_bytes: int) -> int:
+    """How many elements a chunk of at most ``chunk_bytes`` holds: whole groups, and one of them at least."""
+    form = encoding.form
+    return max(1, chunk_bytes // encoding.storage.itemsize) if form is None else form.most_elements(chunk_bytes)
 
 
 def as_stored(payload: Buffer, encoding: Encoding) -> npt.NDArray[np.generic]:
-    """A read-only array over the payload, without a copy, in the encoding's storage dtype (shape ``(count,)``).
+    """A read-only array over the payload, without a copy, in the encoding's storage dtype.
 
     Raises:
         ChunkError: if the length is not a multiple of the element size.
     """
     view = memoryview(payload)
-    if view.nbytes % encoding.itemsize:
+    if view.nbytes % encoding.storage.itemsize:
         raise ChunkError(f"payload of {view.nbytes} bytes is not a whole number of {encoding.name.lower()} elements")
     return np.frombuffer(view, dtype=encoding.storage)
 
 
-def decode(payload: Buffer, encoding: Encoding) -> FloatArray:
-    """The elements as float32 (float64 for FLOAT64): every encoding here widens exactly.
+def decode(payload: Buffer, encoding: Encoding, count: int | None = None) -> FloatArray:
+    """The elements as float32 (float64 for FLOAT64), shape ``(count,)``: plain floats widen exactly.
+
+    Args:
+        payload: the bytes.
+        encoding: how they are written.
+        count: how many elements there are. Needed for quantised blocks, whose payload does not tell.
 
     Raises:
-        ChunkError: if the length is not a multiple of the element size.
+        ChunkError: if the length is not that of ``count`` elements, or the bytes are no such payload.
     """
+    form = encoding.form
+    if form is not None:
+        return blocks.decode(payload, form, needed(count, encoding))
     stored = as_stored(payload, encoding)
+    if count not in (None, stored.size):
+        raise ChunkError(f"payload of {stored.size} {encoding.name.lower()} elements, expected {count}")
     if encoding is Encoding.BFLOAT16:
         return bfloat16_to_float32(stored.view(np.uint16))
     if encoding is Encoding.FLOAT64:
@@ -96,12 +131,40 @@ def encode(values: FloatArray, encoding: Encoding) -> npt.NDArray[np.generic]:
     """``values`` in the encoding's storage dtype, rounded to nearest, ties to even; no copy where none is needed.
 
     A finite value beyond a narrower type's range becomes infinite, which the server rejects with a clear error.
+    Quantised blocks are counted from the first value: what is to be a chunk is encoded by itself, or at least in
+    pieces of ``encoding.group`` elements.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
-    if encoding is Encoding.BFLOAT16:
-        return float32_to_bfloat16(flat.astype(np.float32, copy=False))
+    form = encoding.form
     with np.errstate(over="ignore"):
+        if form is not None:
+            return blocks.encode(flat.astype(np.float32, copy=False), form)
+        if encoding is Encoding.BFLOAT16:
+            return float32_to_bfloat16(flat.astype(np.float32, copy=False))
         return flat.astype(encoding.storage, copy=False)
+
+
+def as_received(values: FloatArray, encoding: Encoding) -> FloatArray:
+    """What the receiver of ``encode(values, encoding)`` decodes, bit for bit; what is lost is ``values`` less that.
+
+    Of quantised blocks it is the same for a chunk as for a run of chunks that are cut at multiples of
+    ``encoding.group`` from its first element, as clients cut them.
+
+    Raises:
+        ChunkError: if there is a value that quantised blocks cannot carry because it is not finite.
+    """
+    return decode(encode(values, encoding).data, encoding, values.size)
+
+
+def needed(count: int | None, encoding: Encoding) -> int:
+    """The count that a caller must give.
+
+    Raises:
+        ChunkError: if it gives none.
+    """
+    if count is None:
+        raise ChunkError(f"the number of elements of an {encoding.name.lower()} payload must be given")
+    return count
 
 
 def bfloat16_to_float32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.client.transfer import cut_ranges
+from atoll.wire.blocks import BLOCK
 from atoll.wire.chunks import ElementRange
 from tests.wire.strategies import element_ranges
 
@@ -28,3 +31,16 @@ def test_no_more_pieces_than_needed(span: ElementRange, chunk: int) -> None:
     elif span.block <= chunk:
         assert len(pieces) == -(-span.count // (chunk // span.block))
         assert all(piece.size % span.block == 0 for piece in pieces)
+
+
+@given(element_ranges(), st.integers(1, 40))
+def test_pieces_are_whole_groups_where_that_can_be(span: ElementRange, groups: int) -> None:
+    """So that only a range's last piece, and blocks of odd lengths, have a short group."""
+    chunk = groups * BLOCK
+    pieces = list(cut_ranges([span], chunk, BLOCK))
+    assert [e for piece in pieces for e in elements(piece)] == elements(span)
+    assert all(piece.size <= chunk for piece in pieces)
+    if span.contiguous:
+        assert all(piece.size == chunk for piece in pieces[:-1])
+    elif span.block < chunk and math.lcm(span.block, BLOCK) <= chunk:
+        assert all(piece.size % BLOCK == 0 for piece in pieces[:-1])

@@ -13,10 +13,10 @@ from atoll.client.model import Model
 from atoll.client.testing import model_of
 from atoll.client.transfer import DeltaSource, Shard, cut_ranges
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import Encoding, encode
+from atoll.wire.encoding import Encoding, encode, stored_items
 from atoll.wire.encoding import bfloat16_to_float32 as widen
 from atoll.wire.layout import Dtype, Layout, TensorSpec
-from tests.wire.strategies import encodings
+from tests.wire.strategies import plain_encodings
 
 LAYOUT = Layout(
     (
@@ -61,7 +61,7 @@ def source_of(local: dict[str, npt.NDArray[Any]], model: Model, max_abs: float =
     return DeltaSource(model, weights=local, is_delta=False, max_abs=max_abs)
 
 
-@given(encodings, st.integers(1, 80), st.integers(0, 100))
+@given(plain_encodings, st.integers(1, 80), st.integers(0, 100))
 def test_any_cut_gives_the_bytes_of_the_whole(encoding: Encoding, chunk: int, seed: int) -> None:
     model, local = model_of(random_arrays(1)), random_arrays(seed)
     source = source_of(local, model)
@@ -73,7 +73,7 @@ def test_any_cut_gives_the_bytes_of_the_whole(encoding: Encoding, chunk: int, se
     np.testing.assert_array_equal(np.concatenate(pieces), reference(local, model, encoding))
 
 
-@given(st.integers(0, 20), st.integers(1, 6), st.integers(0, 5), st.integers(1, 6), encodings)
+@given(st.integers(0, 20), st.integers(1, 6), st.integers(0, 5), st.integers(1, 6), plain_encodings)
 def test_strided_ranges(offset: int, block: int, gap: int, count: int, encoding: Encoding) -> None:
     """What a tensor-parallel rank reads: blocks across tensors' borders too."""
     span = ElementRange(offset, block, block + gap, count)
@@ -84,6 +84,17 @@ def test_strided_ranges(offset: int, block: int, gap: int, count: int, encoding:
     source_of(local, model).read(span, encoding, out)
     named = [offset + i * span.stride + j for i in range(count) for j in range(block)]
     np.testing.assert_array_equal(out, reference(local, model, encoding)[named])
+
+
+@given(st.sampled_from([Encoding.INT8_BLOCK, Encoding.INT4_BLOCK]), st.integers(1, 80), st.integers(0, 100))
+def test_quantised_chunks_are_those_of_the_float32_difference(encoding: Encoding, chunk: int, seed: int) -> None:
+    """Across tensors' borders; each chunk's blocks begin with its first element."""
+    model, local = model_of(random_arrays(1)), random_arrays(seed)
+    source, values = source_of(local, model), reference(local, model, Encoding.FLOAT32).astype(np.float32)
+    for span in cut_ranges(Shard.whole(LAYOUT, source).ranges, chunk):
+        out = np.full(stored_items(encoding, span.size), 0xAA, encoding.storage)
+        source.read(span, encoding, out)
+        np.testing.assert_array_equal(out, encode(values[span.offset : span.stop], encoding))
 
 
 def test_a_delta_is_sent_as_it_is() -> None:

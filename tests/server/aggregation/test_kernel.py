@@ -20,16 +20,20 @@ from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, 
 from atoll.server.aggregation._jit import array_type, compiled
 from atoll.server.aggregation.kernel import fold, mean
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import Encoding, decode, encode
+from atoll.wire.encoding import PLAIN, Encoding, decode, encode
+from atoll.wire.errors import ChunkError
 from tests.server.aggregation.updates import exact_fold, indices
 
 GRID = grid_for(1797)
 SHALLOW = Grid(fraction_bits=16, max_abs=32.0, weight_shift=0, weight_total_bits=41)
 encodings = st.sampled_from(list(Encoding))
+plain_encodings = st.sampled_from(PLAIN)
+QUANTISED = (Encoding.INT8_BLOCK, Encoding.INT4_BLOCK)
+quantised = st.sampled_from(QUANTISED)
 
 
 def folded(payload: bytes, encoding: Encoding, weight: int = 1, grid: Grid = GRID) -> tuple[int, npt.NDArray[np.int64]]:
-    count = len(payload) // encoding.itemsize
+    count = len(payload) // encoding.storage.itemsize
     sums = np.zeros(count, np.int64)
     refused = fold(sums, ElementRange.run(0, count), payload, encoding, weight, grid)
     return refused, sums
@@ -79,7 +83,7 @@ def test_the_extremes_of_the_grid_are_exact() -> None:
         assert abs(int(sums[0])) < 2**62
 
 
-@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize("encoding", PLAIN)
 def test_what_is_not_finite_or_too_large_is_counted_and_adds_nothing(encoding: Encoding) -> None:
     values = np.array([1.0, np.nan, np.inf, -np.inf, 33.0, -40.0, 32.0, -32.0, 0.5])
     refused, sums = folded(encode(values, encoding).tobytes(), encoding, 2)
@@ -105,14 +109,15 @@ def test_strided_targets_and_unaligned_payloads(target: ElementRange, encoding: 
     sums = np.full(target.stop + 3, 7, np.int64)
     assert fold(sums, target, message, encoding, 3, GRID) == 0
     expected = np.full(target.stop + 3, 7, np.int64)
-    expected[indices(target)] += exact_fold(decode(payload, encoding).tolist(), 3, GRID)
+    expected[indices(target)] += exact_fold(decode(payload, encoding, target.size).tolist(), 3, GRID)
     assert np.array_equal(sums, expected)
 
 
-@given(st.binary(max_size=4000), encodings, st.integers(1, 2**20))
+@given(st.binary(max_size=4000), plain_encodings, st.integers(1, 2**20))
 def test_a_negative_weight_takes_any_bytes_back(noise: bytes, encoding: Encoding, weight: int) -> None:
-    payload = noise[: len(noise) // encoding.itemsize * encoding.itemsize] or bytes(encoding.itemsize)
-    count = len(payload) // encoding.itemsize
+    itemsize = encoding.storage.itemsize
+    payload = noise[: len(noise) // itemsize * itemsize] or bytes(itemsize)
+    count = len(payload) // itemsize
     sums = np.arange(count, dtype=np.int64)
     for sign in (1, -1):
         fold(sums, ElementRange.run(0, count), payload, encoding, sign * weight, GRID)
@@ -131,15 +136,15 @@ def test_a_target_that_does_not_fit_is_refused_untouched() -> None:
 @given(st.integers(0, 700), st.sampled_from([1e-20, 1.0, 1e5]), st.integers(0, 2**32 - 1), encodings)
 def test_inspect_agrees_with_numpy(count: int, scale: float, seed: int, encoding: Encoding) -> None:
     payload = encode(np.random.default_rng(seed).standard_normal(count) * scale, encoding).tobytes()
-    values = decode(payload, encoding).astype(np.float64)
-    found = inspect(payload, encoding)
+    values = decode(payload, encoding, count).astype(np.float64)
+    found = inspect(payload, encoding, count)
     assert found.finite == bool(np.isfinite(values).all())
     if found.finite:
         assert found.max_abs == np.abs(values).max(initial=0.0)
         assert found.sum_squares == pytest.approx(np.square(values).sum(), rel=1e-12, abs=0)
 
 
-@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize("encoding", PLAIN)
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 def test_inspect_finds_one_bad_value_anywhere(encoding: Encoding, bad: float) -> None:
     for at in (0, 127, 128, 255, 256, 299):
@@ -148,6 +153,93 @@ def test_inspect_finds_one_bad_value_anywhere(encoding: Encoding, bad: float) ->
         found = inspect(encode(values, encoding).tobytes(), encoding)
         assert not found.finite
         assert np.isnan(found.max_abs) if np.isnan(bad) else found.max_abs == np.inf
+
+
+targets = st.builds(
+    lambda offset, block, gap, count: ElementRange(offset, block, block + gap, count),
+    st.integers(0, 40),
+    st.integers(1, 300),
+    st.integers(0, 30),
+    st.integers(1, 9),
+)
+
+
+@given(targets, quantised, st.integers(0, 7), st.integers(-1000, 1000), st.booleans(), st.integers(0, 99))
+def test_quantised_blocks_fold_and_inspect_as_their_decoded_values(
+    target: ElementRange, encoding: Encoding, shift: int, weight: int, first: bool, seed: int
+) -> None:
+    """Bit for bit, whatever a sender chose as scales; some values are beyond the grid."""
+    rng = np.random.default_rng(seed)
+    raw = np.array(encode(rng.standard_normal(target.size) * 20, encoding))
+    blocks_of = -(-target.size // 128)
+    raw[: 4 * blocks_of].view(np.float32)[:] *= rng.random(blocks_of, np.float32)
+    message = memoryview(bytes(shift) + raw.tobytes())[shift:]
+    values = decode(message, encoding, target.size).tobytes()
+    assert inspect(message, encoding, target.size) == inspect(values, Encoding.FLOAT32)
+    sums = np.full(target.stop + 3, 7, np.int64)
+    expected = sums.copy()
+    refused = fold(sums, target, message, encoding, weight, GRID, first=first)
+    assert refused == fold(expected, target, values, Encoding.FLOAT32, weight, GRID, first=first)
+    assert np.array_equal(sums, expected)
+
+
+@pytest.mark.parametrize("encoding", QUANTISED)
+def test_every_integer_of_a_quantised_block_folds_exactly(encoding: Encoding) -> None:
+    form = encoding.form
+    assert form is not None
+    integers = np.arange(-form.largest, form.largest + 1)
+    for scale in (2.0**-30, 0.1, 1 / 3, 2.5, 2.0**-140, 0.0):
+        values = (integers * np.float32(scale)).astype(np.float32)
+        head = np.full(-(-integers.size // 128), scale, np.float32).tobytes()
+        if form.bits == 8:
+            payload = head + integers.astype(np.int8).tobytes()
+        else:
+            nibbles = np.append(integers & 15, 0).astype(np.uint8)
+            payload = head + (nibbles[0::2] | nibbles[1::2] << 4).tobytes()
+        assert decode(payload, encoding, integers.size).tolist() == values.tolist()
+        sums = np.zeros(integers.size, np.int64)
+        refused = fold(sums, ElementRange.run(0, integers.size), payload, encoding, 5, GRID)
+        admissible = np.abs(values) <= GRID.max_abs
+        assert refused == np.count_nonzero(~admissible)
+        assert sums[admissible].tolist() == exact_fold(values[admissible].tolist(), 5, GRID)
+        assert not sums[~admissible].any()
+
+
+@pytest.mark.parametrize("encoding", QUANTISED)
+def test_inspect_refuses_what_no_quantised_payload_is(encoding: Encoding) -> None:
+    good = encode(np.ones(301), encoding).tobytes()
+    assert inspect(good, encoding, 301).max_abs == pytest.approx(1.0, rel=1e-5)
+    lowest = bytes([0x80 if encoding is Encoding.INT8_BLOCK else 0x87])
+    for at in (12, 75, 76, len(good) - 2):
+        with pytest.raises(ChunkError, match=r"element is -(128|8)"):
+            inspect(good[:at] + lowest + good[at + 1 :], encoding, 301)
+    for scale in (np.nan, np.inf, -1.0):
+        with pytest.raises(ChunkError, match=r"scale of .* block 2"):
+            inspect(good[:8] + np.float32(scale).tobytes() + good[12:], encoding, 301)
+    with pytest.raises(ChunkError, match="expected"):
+        inspect(good, encoding, 303)
+
+
+@pytest.mark.parametrize("encoding", QUANTISED)
+def test_a_quantised_payload_that_cannot_be_is_not_folded(encoding: Encoding) -> None:
+    sums = np.zeros(200, np.int64)
+    good = encode(np.ones(200), encoding).tobytes()
+    for payload, target in (
+        (good, ElementRange.run(0, 198)),
+        (good, ElementRange.run(1, 200)),
+        (np.float32(np.nan).tobytes() + good[4:], ElementRange.run(0, 200)),
+    ):
+        with pytest.raises(AggregationError):
+            fold(sums, target, payload, encoding, 1, GRID)
+    assert not sums.any()
+
+
+def test_a_product_beyond_float32_is_not_finite() -> None:
+    payload = np.float32(2.0**126).tobytes() + bytes([127, 1])
+    assert not inspect(payload, Encoding.INT8_BLOCK, 2).finite
+    sums = np.zeros(2, np.int64)
+    assert fold(sums, ElementRange.run(0, 2), payload, Encoding.INT8_BLOCK, 1, GRID) == 2
+    assert not sums.any()
 
 
 def test_inspect_sums_in_its_documented_order() -> None:

@@ -50,7 +50,7 @@ def update_of(name: str, examples: int, sent: FloatArray, cuts: Sequence[tuple[E
     pieces = tuple(piece(target, sent[indices(target)], encoding) for target, encoding in cuts)
     values = np.zeros(sent.size)
     for (target, encoding), (_, payload) in zip(cuts, pieces, strict=True):
-        values[indices(target)] = decode(payload, encoding)
+        values[indices(target)] = decode(payload, encoding, target.size)
     return Update(name, examples, values, pieces)
 
 

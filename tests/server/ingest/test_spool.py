@@ -53,7 +53,7 @@ def read_back(spool: Spool, upload: UploadRef, digest: str) -> list[float]:
     with spool.committed(upload.run, upload.round, upload.attempt, upload.participant, digest) as found:
         for record in found.records:
             span = record.header.range
-            out[span.offset : span.stop] = decode(found.payload(record), record.header.encoding)
+            out[span.offset : span.stop] = decode(found.payload(record), record.header.encoding, span.size)
     return out.tolist()
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from atoll.client.errors import UpdateError
 from atoll.client.model import as_float32
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import Encoding, FloatArray, encode
+from atoll.wire.encoding import PLAIN, Encoding, FloatArray, encode
 from atoll.wire.layout import Dtype, Layout
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ class ElementSource(Protocol):
     """Anything that can give the elements of a range, encoded; a silo's rank has one over its own shard."""
 
     def read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
-        """Write the range's elements, in order, into ``out``: ``encoding``'s storage dtype, shape (elements.size,)."""
+        """Write the payload of the range's elements, in order, into ``out``.
+
+        ``out`` has ``encoding``'s storage dtype and shape ``(stored_items(encoding, elements.size),)``: for plain
+        floats an item per element.
+        """
         ...
 
 
@@ -53,8 +57,8 @@ class DeltaSource:
     """local - global, or a given delta, computed piece by piece straight from the arrays.
 
     Differences are taken element by element in float32 (float64 for float64 tensors), then written in the encoding.
-    Holds one chunk; never a copy of the model (a tensor that is not C-contiguous is the exception: it is copied while
-    its own elements are sent).
+    Holds one chunk, for quantised blocks in float32 too; never a copy of the model (a tensor that is not C-contiguous
+    is the exception: it is copied while its own elements are sent).
 
     Raises:
         UpdateError: from ``read``, naming tensor and element, if a value is not finite or beyond ``max_abs``.
@@ -70,9 +74,20 @@ class DeltaSource:
         self._spans = model.layout.spans
         self._starts = [span.start for span in self._spans]
         self._flat: tuple[str, Flat] = ("", np.empty(0))
+        self._values = np.empty(0, np.float32)
 
     def read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
         """See ``ElementSource.read``."""
+        if encoding in PLAIN:
+            self._read(elements, encoding, out)
+            return
+        if self._values.size < elements.size:
+            self._values = np.empty(elements.size, np.float32)
+        values = self._values[: elements.size]
+        self._read(elements, Encoding.FLOAT32, values)
+        out[:] = encode(values, encoding)
+
+    def _read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
         position = 0
         for start, stop in _runs(elements):
             for span, first, last in self._pieces(start, stop):

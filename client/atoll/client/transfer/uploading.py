@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from atoll.client.transfer.cut import cut_ranges
 from atoll.wire.chunks import ChunkHeader, ElementRange, frame_upload, header_of
 from atoll.wire.digest import INLINE_BYTES
+from atoll.wire.encoding import most_elements, payload_bytes, stored_items
 
 if TYPE_CHECKING:
     from atoll.client.transfer.source import Shard
@@ -27,10 +28,9 @@ class Uploading:
         self.key = key
         self._source = shard.source
         self._encoding = encoding
-        chunk_elements = max(1, chunk_bytes // encoding.itemsize)
-        self.chunks = tuple(cut_ranges(shard.ranges, chunk_elements))
+        self.chunks = tuple(cut_ranges(shard.ranges, most_elements(encoding, chunk_bytes), encoding.group))
         self.missing = list(self.chunks)
-        self.total_bytes = shard.size * encoding.itemsize
+        self.total_bytes = self._bytes_of(self.chunks)
         self.sent_bytes = 0
         self.error: Exception | None = None
         self._headers: dict[ElementRange, ChunkHeader] = {}
@@ -59,9 +59,10 @@ class Uploading:
         cancelled.
         """
         key: UploadKey | None = self.key
-        buffer = np.empty(max((chunk.size for chunk in self.missing), default=0), self._encoding.storage)
+        largest = max((chunk.size for chunk in self.missing), default=0)
+        buffer = np.empty(stored_items(self._encoding, largest), self._encoding.storage)
         for chunk in tuple(self.missing):
-            payload = buffer[: chunk.size]
+            payload = buffer[: stored_items(self._encoding, chunk.size)]
             try:
                 self._source.read(chunk, self._encoding, payload)
             except Exception as error:  # noqa: BLE001  # whatever the source raises is raised again in the caller's thread
@@ -82,4 +83,7 @@ class Uploading:
     def keep(self, held: Mapping[ElementRange, ChunkHeader]) -> None:
         """Take what the server says that it holds; a chunk with another digest counts as missing."""
         self.missing = [chunk for chunk in self.chunks if chunk not in held or held[chunk] != self._headers.get(chunk)]
-        self.sent_bytes = self.total_bytes - sum(chunk.size for chunk in self.missing) * self._encoding.itemsize
+        self.sent_bytes = self.total_bytes - self._bytes_of(self.missing)
+
+    def _bytes_of(self, chunks: Iterable[ElementRange]) -> int:
+        return sum(payload_bytes(self._encoding, chunk.size) for chunk in chunks)

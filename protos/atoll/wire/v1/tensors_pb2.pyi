@@ -54,10 +54,19 @@ class _EncodingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     ENCODING_FLOAT64: _Encoding.ValueType  # 2
     ENCODING_FLOAT16: _Encoding.ValueType  # 3
     ENCODING_BFLOAT16: _Encoding.ValueType  # 4
+    ENCODING_INT8_BLOCK: _Encoding.ValueType  # 16
+    """Blocks of 128 elements of the chunk (the last may be shorter), each with a
+    float32 scale: first all scales, then one integer per element. An element
+    is float32(scale * integer). Integers of 8 bits in [-127, 127].
+    """
+    ENCODING_INT4_BLOCK: _Encoding.ValueType  # 17
+    """The same with integers of 4 bits in [-7, 7], two in a byte, the lower bits
+    first.
+    """
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
     """How the elements of one chunk are written. A closed registry: 1-15 are plain
-    little-endian floats, 16-31 are kept for quantised blocks, 32-47 for sparse
+    little-endian floats, 16-31 are quantised blocks, 32-47 are kept for sparse
     and 48-63 for masked (ring) encodings. Numbers are never reused.
     """
 
@@ -66,6 +75,15 @@ ENCODING_FLOAT32: Encoding.ValueType  # 1
 ENCODING_FLOAT64: Encoding.ValueType  # 2
 ENCODING_FLOAT16: Encoding.ValueType  # 3
 ENCODING_BFLOAT16: Encoding.ValueType  # 4
+ENCODING_INT8_BLOCK: Encoding.ValueType  # 16
+"""Blocks of 128 elements of the chunk (the last may be shorter), each with a
+float32 scale: first all scales, then one integer per element. An element
+is float32(scale * integer). Integers of 8 bits in [-127, 127].
+"""
+ENCODING_INT4_BLOCK: Encoding.ValueType  # 17
+"""The same with integers of 4 bits in [-7, 7], two in a byte, the lower bits
+first.
+"""
 Global___Encoding: typing_extensions.TypeAlias = Encoding
 
 @typing.final

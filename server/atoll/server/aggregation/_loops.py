@@ -74,6 +74,24 @@ def put(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
     sums[at] = term
 
 
+@callable_from_loops
+def on_grid(value: Any, scale: float, limit: float) -> Any:
+    """The grid's integer for a float64 value (see "Rounding" above); 0 for one not finite or beyond ``limit``."""
+    rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + _ROUNDER)
+    return rounded.view(np.int64) - _ROUNDER_BITS
+
+
+@callable_from_loops
+def pairwise(squares: Vector, largest: Vector) -> None:
+    """Bring the lanes together, in place, in the first one: the sum and the maximum."""
+    width = LANES // 2
+    while width:
+        for lane in range(width):
+            squares[lane] += squares[lane + width]
+            largest[lane] = max(largest[lane], largest[lane + width])
+        width //= 2
+
+
 def fold_with(widen: Widen, into_sum: IntoSum) -> Fold:
     """The loop that adds or puts ``rint(x * scale) * weight`` of each value; see the module docstring for the rounding.
 
@@ -97,8 +115,7 @@ def fold_with(widen: Widen, into_sum: IntoSum) -> Fold:
             part = values[index * block : index * block + block]
             for at in range(block):
                 value = widen(part[at])
-                rounded = np.float64((value if abs(value) <= limit else 0.0) * scale + _ROUNDER)
-                into_sum(into, at, (rounded.view(np.int64) - _ROUNDER_BITS) * weight)
+                into_sum(into, at, on_grid(value, scale, limit) * weight)
                 refused += not abs(value) <= limit
         return refused
 
@@ -126,12 +143,7 @@ def inspect_with(widen: Widen) -> Inspect:
             value = widen(values[at])
             squares[at - whole] += value * value
             largest[at - whole] = max(largest[at - whole], bits[at] & mask)
-        width = LANES // 2
-        while width:
-            for lane in range(width):
-                squares[lane] += squares[lane + width]
-                largest[lane] = max(largest[lane], largest[lane + width])
-            width //= 2
+        pairwise(squares, largest)
         return int(largest[0]), float(squares[0])
 
     return inspect
@@ -172,12 +184,7 @@ def average(
         squares[at - whole] += value * value
         new[at] = value * lr + old[at]
         largest[at - whole] = max(largest[at - whole], bits[at] & mask)
-    width = LANES // 2
-    while width:
-        for lane in range(width):
-            squares[lane] += squares[lane + width]
-            largest[lane] = max(largest[lane], largest[lane + width])
-        width //= 2
+    pairwise(squares, largest)
     return int(largest[0]), float(squares[0])
 
 

@@ -7,7 +7,7 @@ inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures
 Compiling takes about three seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
 does it before the first round. The cache lies in ``__pycache__`` beside this file or, where that is read-only, in the
 user's cache directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. With none
-writable every start compiles, and a warning says so. There are fourteen signatures: three loops for four
+writable every start compiles, and a warning says so. There are twenty signatures: three loops for six
 encodings, the division, and the plain average.
 """
 
@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.aggregation import _loops
+from atoll.server.aggregation import _block_loops, _loops
 from atoll.server.aggregation._jit import array_type, compiled, scalar_type, tuple_type
 from atoll.server.aggregation.errors import AggregationError
-from atoll.wire.encoding import Encoding, as_stored
+from atoll.wire import blocks
+from atoll.wire.encoding import PLAIN, Encoding, as_stored, needed
+from atoll.wire.errors import ChunkError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,6 +53,7 @@ _FORMS = {
     Encoding.FLOAT16: _Form(_loops.from_float16, np.uint16, np.uint16, np.float16),
     Encoding.BFLOAT16: _Form(_loops.from_bfloat16, np.uint16, np.uint16, np.float32),
 }
+_UNPACK = {Encoding.INT8_BLOCK: _block_loops.bytes_of, Encoding.INT4_BLOCK: _block_loops.nibbles_of}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +72,30 @@ class Inspection:
     sum_squares: float
 
 
-def inspect(payload: Buffer, encoding: Encoding) -> Inspection:
-    """Inspect the values of one payload in one pass.
+def inspect(payload: Buffer, encoding: Encoding, count: int | None = None) -> Inspection:
+    """Inspect the values of one payload in one pass; of quantised blocks, what the decoded values would give.
+
+    Args:
+        payload: the values.
+        encoding: how they are written.
+        count: how many there are; needed for quantised blocks.
 
     Raises:
-        ChunkError: if the payload is not a whole number of elements.
+        ChunkError: if the payload is not a whole number of elements, or no valid payload of quantised blocks.
     """
-    form = _FORMS[encoding]
-    stored = as_stored(payload, encoding)
-    mask = np.iinfo(np.dtype(f"i{encoding.itemsize}")).max
-    largest, sum_squares = _inspect_loop(encoding)(stored.view(form.values), stored.view(form.bits), mask)
-    max_abs = _magnitude(largest, encoding)
+    form = encoding.form
+    if form is not None:
+        count = needed(count, encoding)
+        scales, packed = blocks.split(payload, form, count)
+        largest, sum_squares, lowest = _inspect_blocks_loop(encoding)(scales, packed.view(np.int8), count)
+        blocks.check_integers(lowest, form)
+        max_abs = _magnitude(largest, Encoding.FLOAT32)
+    else:
+        seen = _FORMS[encoding]
+        stored = as_stored(payload, encoding)
+        mask = np.iinfo(np.dtype(f"i{encoding.storage.itemsize}")).max
+        largest, sum_squares = _inspect_loop(encoding)(stored.view(seen.values), stored.view(seen.bits), mask)
+        max_abs = _magnitude(largest, encoding)
     return Inspection(math.isfinite(max_abs), max_abs, float(sum_squares))
 
 
@@ -105,7 +121,9 @@ def fold(
 ) -> int:
     """Add ``rint(x * 2**fraction_bits) * weight`` of each value x to its element of ``sums``.
 
-    A negative weight takes an earlier fold of the same payload back, exactly.
+    A negative weight takes an earlier fold of the same payload back, exactly. Quantised blocks are folded from the
+    payload as it lies, with the same result as their decoded values; that the integers are allowed ones ``inspect`` has
+    seen to.
 
     Args:
         sums: int64 of shape (N,), contiguous and writable.
@@ -120,14 +138,24 @@ def fold(
         How many values were not finite or beyond ``grid.max_abs``; those count as 0.
 
     Raises:
-        AggregationError: if payload and target differ in size or the target leaves ``sums``; nothing was added.
+        AggregationError: if payload and target differ in size, the target leaves ``sums`` or a block has an impossible
+            scale; nothing was added.
     """
-    values = as_stored(payload, encoding)
-    if values.size != target.size:
-        raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
     if target.stop > sums.size:
         raise AggregationError(f"{target} reaches element {target.stop - 1}, the model ends at {sums.size - 1}")
     place = (target.offset, target.block, target.stride, target.count)
+    form = encoding.form
+    if form is not None:
+        try:
+            scales, packed = blocks.split(payload, form, target.size)
+        except ChunkError as error:
+            raise AggregationError(f"{target}: {error}") from error
+        return _fold_blocks_loop(encoding, first)(
+            sums, scales, packed.view(np.int8), place, weight, grid.scale, float(grid.max_abs)
+        )
+    values = as_stored(payload, encoding)
+    if values.size != target.size:
+        raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
     return _fold_loop(encoding, first)(
         sums, values.view(_FORMS[encoding].values), place, weight, grid.scale, float(grid.max_abs)
     )
@@ -163,10 +191,14 @@ def warm() -> float:
     started = time.perf_counter()
     _mean_loop()
     _average_loop()
-    for encoding in Encoding:
+    for encoding in PLAIN:
         _fold_loop(encoding, first=False)
         _fold_loop(encoding, first=True)
         _inspect_loop(encoding)
+    for encoding in _UNPACK:
+        _fold_blocks_loop(encoding, first=False)
+        _fold_blocks_loop(encoding, first=True)
+        _inspect_blocks_loop(encoding)
     return time.perf_counter() - started
 
 
@@ -182,6 +214,27 @@ def _fold_loop(encoding: Encoding, first: bool) -> _loops.Fold:
         scalar_type(np.float64),
     )
     return compiled(_loops.fold_with(form.widen, _loops.put if first else _loops.add), signature)
+
+
+@cache
+def _fold_blocks_loop(encoding: Encoding, first: bool) -> _block_loops.FoldBlocks:
+    signature = (
+        array_type(np.int64, writable=True),
+        array_type(np.float32),
+        array_type(np.int8),
+        tuple_type(np.int64, 4),
+        scalar_type(np.int64),
+        scalar_type(np.float64),
+        scalar_type(np.float64),
+    )
+    loop = _block_loops.fold_blocks_with(_UNPACK[encoding], _loops.put if first else _loops.add)
+    return compiled(loop, signature)
+
+
+@cache
+def _inspect_blocks_loop(encoding: Encoding) -> _block_loops.InspectBlocks:
+    signature = (array_type(np.float32), array_type(np.int8), scalar_type(np.int64))
+    return compiled(_block_loops.inspect_blocks_with(_UNPACK[encoding]), signature)
 
 
 @cache

@@ -55,7 +55,7 @@ class ResultSet:
 
     def values(self, size: int, encoding: Encoding) -> npt.NDArray[Any]:
         """The weights' room for a block of ``size`` elements, in the encoding's storage dtype."""
-        return self._encoded[: size * encoding.itemsize].view(encoding.storage)
+        return self._encoded[: size * encoding.storage.itemsize].view(encoding.storage)
 
     def encode(self, values: npt.NDArray[np.float64], encoding: Encoding) -> npt.NDArray[np.generic]:
         """The values in the encoding's storage dtype, rounded to nearest, ties to even; too large becomes infinite."""

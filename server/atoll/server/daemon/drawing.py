@@ -42,14 +42,19 @@ class CohortPool:
         self._busy = busy
         self._drawn: dict[str, frozenset[str]] = {}
 
-    async def draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn:
+    async def draw(
+        self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None] = log.debug
+    ) -> CohortDrawn:
         """Wait until enough participants are there, then draw. They are the run's until it says ``settled``.
+
+        While it waits, ``tell`` hears what keeps participants that are there from being drawn, if that is something
+        that does not pass by itself; "" if there is no such thing.
 
         Raises:
             ServerError: if what is known of them cannot be read.
         """
         while True:
-            there = await self._enough(effect, run, spec)
+            there = await self._enough(effect, run, spec, tell)
             self._count_overdue(there)
             drawn = self._cohort(effect, spec, there, await self._known(there, spec))
             if self._reserve(run, drawn):
@@ -106,7 +111,7 @@ class CohortPool:
         """Participants that other runs expect a report from, or have just drawn."""
         return self._busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
 
-    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> list[Session]:
         """Those who could be drawn, once they are as many as the job wants to choose from.
 
         A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
@@ -120,6 +125,7 @@ class CohortPool:
                     changed = self._services.sessions.changed()
                     if self._is_enough(effect, run, spec):
                         break
+                    tell(self._unfit(effect.kind, spec))
                     await changed.wait()
         return self._there(effect, run, spec)
 
@@ -128,6 +134,18 @@ class CohortPool:
         if len(self._services.sessions) < wanted:  # looking at each of thousands whenever one comes adds up
             return False
         return len(self._there(effect, run, spec)) >= wanted or self._none_to_come(effect, run, wanted)
+
+    def _unfit(self, kind: RoundKind, spec: JobSpec) -> str:
+        """Whether some who are there will never be drawn, and what to do; "" if all may be."""
+        encoding = spec.aggregation.wire_encoding
+        sessions = self._services.sessions
+        silent = sum(encoding not in session.introduction.encodings for session in sessions.all())
+        if kind is RoundKind.EVALUATE or not silent:
+            return ""
+        return (
+            f"{silent} of {len(sessions)} participants connected cannot send {encoding.name.lower()}: "
+            "upgrade their clients, or submit the job with another aggregation.encoding"
+        )
 
     def fixed_window_s(self, spec: JobSpec) -> float | None:
         """The report window of a job that does not learn it."""

@@ -70,6 +70,7 @@ _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
 _ROUND = "a round"
+_DRAW = "the draw"
 _REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
 """Jobs whose crash fails no run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
@@ -149,9 +150,10 @@ class RunPerformer:
 
     @property
     def trouble(self) -> str:
-        """What the run cannot do now and tries again: disk, database or workers refuse it. Empty if all is well.
+        """What the run cannot do now and tries again; empty if all is well.
 
-        Of a run that has broken down, why.
+        Disk, database or workers refuse it, or participants that are there cannot do what the job asks. Of a run that
+        has broken down, why.
         """
         if self._driver.broken is not None:
             return str(self._driver.broken.detail)
@@ -167,10 +169,17 @@ class RunPerformer:
     async def _draw(self, effect: DrawCohort) -> None:
         try:
             await self._retrying("the next round", self._room_for_a_round)
-            drawn = await self._retrying("the draw", lambda: self._pool.draw(effect, self._driver.run, self._spec))
+            drawn = await self._retrying(
+                _DRAW, lambda: self._pool.draw(effect, self._driver.run, self._spec, self._unfit)
+            )
             await self._answer(drawn)
         finally:
             self._settled()
+
+    def _unfit(self, why: str) -> None:
+        if why and _DRAW not in self._troubles:
+            log.warning("run %s: %s", self._driver.run, why)
+        self._trouble(_DRAW, why)
 
     def _settled(self) -> None:
         self._pool.settled(self._driver.run)

@@ -22,15 +22,14 @@ class DurableUpload:
     norm: float
 
 
-def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, first: int = 0) -> DurableUpload:
+def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -> DurableUpload:
     """Check that an upload is whole and the one that was reported, then fsync it. Blocks; call it from a worker thread.
 
     Args:
         spool: where it lies.
         upload: which one.
-        elements: how many the round asks for; the chunks must cover [first, first + elements) exactly once.
+        elements: N of the layout; the chunks must cover [0, N) exactly once.
         digest: hex digest that the participant reported.
-        first: the first element that it asks for.
 
     Raises:
         InvalidRequestError: if chunks are missing or overlap, or the digest is another.
@@ -40,7 +39,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, f
     """
     try:
         records = spool.received(upload)
-        _check_whole(records, elements, first)
+        _check_whole(records, elements)
         found = update_digest([record.header for record in records])
         if found != digest:
             raise InvalidRequestError(
@@ -56,7 +55,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, f
     return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
 
 
-def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
+def _check_whole(records: Sequence[Record], elements: int) -> None:
     blocks = sum(1 if record.header.range.contiguous else record.header.range.count for record in records)
     if blocks > MAX_BLOCKS:
         raise LimitExceededError(
@@ -65,7 +64,7 @@ def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
             "cut larger runs",
         )
     try:
-        check_coverage((record.header.range for record in records), elements, first)
+        check_coverage((record.header.range for record in records), elements)
     except CoverageError as error:
         raise InvalidRequestError(
             "upload.incomplete",

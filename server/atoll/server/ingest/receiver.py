@@ -13,6 +13,7 @@ from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.wire.chunks import Chunk, ChunkHeader
+from atoll.wire.encoding import payload_bytes
 from atoll.wire.errors import DigestError
 
 
@@ -48,7 +49,7 @@ class Receiver:
         """Take the next chunk; waits until the one before it is written.
 
         Raises:
-            InvalidRequestError: for elements that the round does not want, or a chunk that does not match its digest.
+            InvalidRequestError: for a chunk beyond the layout, or one that does not match its digest.
             RejectedUpdateError: for a value that is not finite or beyond the grid.
             LimitExceededError: if the participant's uploads grow beyond what was granted.
             StorageError: if the disk refuses.
@@ -93,12 +94,11 @@ class Receiver:
             segment.close()
 
     def _charge(self, header: ChunkHeader) -> Charge:
-        span, first, end = header.range, self._grant.first, self._grant.first + self._grant.elements
-        if span.offset < first or span.stop > end:
+        if header.range.stop > self._grant.elements:
             raise InvalidRequestError(
                 "upload.range",
-                f"a chunk names elements {span.offset} to {span.stop - 1}; this round asks for {first} to {end - 1}",
-                "send the elements that the invitation asks for, cut from its layout",
+                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {self._grant.elements - 1}",
+                "cut the chunks from the round's layout",
             )
         charge = Charge(header.payload_bytes, None if self._begun else self._upload.upload_id)
         self._account.charge(charge, self._grant)
@@ -123,13 +123,12 @@ class Receiver:
             chunk.verify()
         except DigestError as error:
             raise InvalidRequestError("upload.digest", str(error), "send the chunk again") from None
-        seen = inspect(chunk.payload, chunk.header.encoding)
+        encoding = chunk.header.encoding
+        seen = inspect(chunk.payload, encoding, chunk.header.range.size)
         self._check_values(chunk, finite=seen.finite, max_abs=seen.max_abs)
         try:
             if self._segment is None:
-                self._segment = self._spool.open_segment(
-                    self._upload, chunk.header.encoding.itemsize * self._grant.elements
-                )
+                self._segment = self._spool.open_segment(self._upload, payload_bytes(encoding, self._grant.elements))
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
             if is_full(error):
