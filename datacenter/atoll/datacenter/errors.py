@@ -10,10 +10,13 @@
     ├── MissingExtraError  an optional library is needed and not installed
     └── TrainingError      something went wrong while training
         ├── HungError      a collective did not end in time
-        └── LostPeerError  another rank is gone
+        ├── LostPeerError  another rank is gone
+        └── StoppedError   a signal ended the job without a last checkpoint
 """
 
 from __future__ import annotations
+
+import signal
 
 
 class DatacenterError(Exception):
@@ -78,3 +81,15 @@ class HungError(TrainingError):
 
 class LostPeerError(TrainingError):
     """Another rank is gone: a symptom, whose cause is told by that one or by the launcher."""
+
+
+class StoppedError(TrainingError):
+    """A signal has ended the job, and there is no last checkpoint.
+
+    Attributes:
+        exit_code: 128 + the signal.
+    """
+
+    def __init__(self, asked: signal.Signals, how: str) -> None:
+        self.exit_code = 128 + asked
+        super().__init__(f"ended by {asked.name} {how}")

@@ -1,7 +1,8 @@
 """What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
 
 ``HOLD=RANK:STEP:FIFO …``: before that step, that rank, or any, writes its process id into the fifo, if it is there, and
-stands still until a signal comes. ``FAIL=RANK:STEP``: before that step, that rank raises.
+stands still until a signal comes; step 0: before the ranks have met, when signals still end them. ``FAIL=RANK:STEP``:
+before that step, that rank raises. ``SILENT``: nobody says how the job ended.
 """
 
 from __future__ import annotations
@@ -33,16 +34,21 @@ class Held:
             return
         if os.environ.get("FAIL") == f"{self.rank}:{step}":
             raise ZeroDivisionError("as the test wants it")
-        for hold in os.environ.get("HOLD", "").split():
-            who, when, fifo = hold.split(":")
-            if who in {"any", str(self.rank)} and when == str(step) and Path(fifo).exists():
-                until_signalled(Path(fifo))
+        hold_up(self.rank, step)
 
     def stops_after(self, step: int) -> bool:
         return self.watch.stops_after(step)
 
     def stopping(self) -> bool:
         return self.watch.stopping()
+
+
+def hold_up(rank: int, step: int) -> None:
+    """Stand still if a test wants it."""
+    for hold in os.environ.get("HOLD", "").split():
+        who, when, fifo = hold.split(":")
+        if who in {"any", str(rank)} and when == str(step) and Path(fifo).exists():
+            until_signalled(Path(fifo))
 
 
 def until_signalled(fifo: Path) -> None:
@@ -63,9 +69,11 @@ def main() -> None:
     path = Path(sys.argv[1])
     job = load_job(path)
     timeout_s = job.faults.collective_timeout_s
+    hold_up(int(os.environ["RANK"]), 0)
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch:
         summary = train(job, path.parent, world, Held(watch, world.rank))
-        watch.ended("finished" if summary.finished else "stopped", summary.steps)
+        if "SILENT" not in os.environ:
+            watch.ended("finished" if summary.finished else "stopped", summary.steps)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 
 from atoll.datacenter.checkpoint.folder import steps_in
+from atoll.datacenter.elastic.check import check_job
+from atoll.datacenter.elastic.launch import Nodes
+from atoll.datacenter.errors import DataError
+from atoll.datacenter.job import load_job
 from tests.datacenter.elastic.launched import WAIT_S, Hold, launched, tensors_of, write_job
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -51,6 +55,29 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path, undi
     with launched(job, "--nproc", "2") as command:
         assert command.wait() == 0, command.said
     assert tensors_of(tmp_path, 8) == undisturbed
+
+
+def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Path) -> None:
+    """No rank can make a last checkpoint yet. Nor is a rank that ends without saying how taken to have finished."""
+    held = Hold(tmp_path / "fifo", rank=0, step=0)
+    job = write_job(tmp_path)
+    with launched(job, HOLD=held.variable) as command:
+        held.wait()
+        command.process.send_signal(signal.SIGINT)
+        assert command.wait() == 128 + signal.SIGINT, command.said
+    assert command.outcome["error"].startswith("ended by SIGINT before training had begun")
+    with launched(job) as command:
+        assert command.wait() == 0, command.said
+    assert "the job goes on from there" not in command.said
+    with launched(job, SILENT="1") as command:
+        assert command.wait() == 1, command.said
+    assert "has a checkpoint of step 8, and job.steps = 8: nothing is left to do" in command.said
+    assert command.outcome["error"].startswith("rank 0 ended without saying how")
+    done, alone = load_job(job), Nodes(1, 1, "", "alone")
+    assert check_job(done, tmp_path, 1, alone) == 8
+    other = done.model_copy(update={"job": done.job.model_copy(update={"seed": 8})})
+    with pytest.raises(DataError, match="go on with the same"):
+        check_job(other, tmp_path, 1, alone)
 
 
 def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from atoll.datacenter.cli.train import train
 from atoll.datacenter.elastic.blame import Beat, explain
+from atoll.datacenter.elastic.check import check_devices
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.failures import Failure, cause, is_final
 from atoll.datacenter.elastic.launch import parse_nodes
@@ -17,7 +18,9 @@ from atoll.datacenter.elastic.rank import status_of
 from atoll.datacenter.elastic.recorder import Collective, read
 from atoll.datacenter.elastic.translate import translated
 from atoll.datacenter.errors import DataError, HungError, LayoutError, LostPeerError
+from atoll.datacenter.job import SiloJob
 from tests.datacenter.elastic.launched import write_job
+from tests.datacenter.training import small
 
 WAITED = Collective("gloo:all_reduce", "0 (default_pg)", 57, "Float [3]", 600.0)
 
@@ -148,6 +151,7 @@ def test_nodes_that_are_refused(text: str, min_world: int | None, words: str) ->
         (("[data_parallel]", "[mesh]\ntp = 3\n[data_parallel]"), ("--nproc", "3"), "mesh.tp = 3 does not divide"),
         (("layers = 2", 'layers = 2\nkind = "nowhere:spec"'), (), "cannot be imported"),
         (("seed = 7", "seed = 7"), ("--nnodes", "2"), "needs --meet"),
+        (('folder = "kept"', 'folder = "job.toml"'), (), "job.toml cannot be written: File exists"),
     ],
 )
 def test_a_bad_job_is_refused_before_a_process_starts(
@@ -159,3 +163,16 @@ def test_a_bad_job_is_refused_before_a_process_starts(
     assert done.exit_code == 2
     assert words in done.output
     assert not (tmp_path / "logs").exists()
+
+
+def test_what_the_gpus_of_this_machine_lack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    floats = SiloJob.model_validate(small(precision={"compute": "float8"}))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    check_devices(SiloJob.model_validate(small()), 3)
+    with pytest.raises(LayoutError, match='"float8" needs a GPU'):
+        check_devices(floats, 1)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(LayoutError, match="--nproc 3: this machine has 2 GPUs"):
+        check_devices(SiloJob.model_validate(small()), 3)
+    check_devices(SiloJob.model_validate(small()), 2)

@@ -46,6 +46,13 @@ def test_all_problems_are_listed_at_once() -> None:
     assert len(caught.value.problems) == 3
 
 
+def test_a_wrong_number_of_ranks_does_not_hide_what_fits_on_none() -> None:
+    with pytest.raises(LayoutError) as caught:
+        check_layout(job(mesh={"tp": 4}, batch={"sequence": 15}), 6)
+    says = ("6 ranks are not a multiple of", "does not divide model.kv_heads", "does not divide batch.sequence = 15")
+    assert all(word in problem for word, problem in zip(says, caught.value.problems, strict=True))
+
+
 def test_what_fits_passes() -> None:
     assert check_layout(job(mesh={"tp": 2}), 4).batch == 2
     assert check_layout(job(data_parallel={"uneven": True}), 3).batch == 3

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atoll.datacenter.job.operation import MetricsSection
-from atoll.datacenter.metrics.opening import open_sinks
+from atoll.datacenter.metrics.opening import MetricsFileError, open_sinks
 from atoll.datacenter.metrics.prometheus import MetricsPortError
 from tests.datacenter.metrics.records import FACTS, RECORD
 
@@ -34,7 +34,7 @@ def test_what_was_opened_is_closed_if_the_rest_cannot_be(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     section = MetricsSection(port=port, json_lines="file/a.jsonl")
     for _ in range(2):  # the second finds the port free again
-        with pytest.raises(OSError, match="file"):
+        with pytest.raises(MetricsFileError, match=r"metrics.json_lines = .*file/a.jsonl cannot be written"):
             open_sinks(section, FACTS, tmp_path, rank=0, console=False)
 
 

@@ -16,24 +16,27 @@ from atoll.datacenter.checkpoint.storage import dtype_name
 from atoll.datacenter.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from atoll.datacenter.checkpoint.state import Position
     from atoll.datacenter.models.spec import ModelSpec
 
 _SHOWN = 8
 """Differences that an error lists."""
 
 
-def check_model(folder: Path, spec: ModelSpec) -> int | None:
-    """Compare the newest checkpoint with the job's model, before any process starts.
+def check_model(folder: Path, spec: ModelSpec, position: Position | None = None) -> int | None:
+    """Compare the newest checkpoint with the job's model and data, before any process starts.
 
     Args:
         folder: of the checkpoints.
         spec: of the model, which is made on the meta device: no memory is taken.
+        position: of the job's data, to which it is led; None: the data is not compared.
 
     Returns:
         The newest checkpoint's step; None if there is none whose manifest can be read: it is dealt with at the start.
 
     Raises:
         CheckpointError: if the newest is of another model.
+        DataError: if it is of other data.
     """
     for step in reversed(steps_in(folder)):
         try:
@@ -45,6 +48,8 @@ def check_model(folder: Path, spec: ModelSpec) -> int | None:
         wanted = {MODEL + name: value for name, value in module.state_dict().items()}
         kept = {name for name in manifest.tensors if name.startswith(MODEL)}
         refuse(step_folder(folder, step), manifest, differences(wanted, manifest) + unclaimed(kept - wanted.keys()))
+        if position is not None:
+            position.load(manifest.values["data"])
         return step
     return None
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from atoll.client import ClientError
-from atoll.datacenter.elastic.launch import Nodes, Report, check_job, launch, parse_nodes
+from atoll.datacenter.elastic.check import check_job
+from atoll.datacenter.elastic.launch import Nodes, Report, launch, parse_nodes
 from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.settings import SettingsFileError
@@ -94,9 +95,11 @@ class Start:
         try:
             job = load_job(self.job)
             nodes = self._nodes(job)
-            check_job(job, self.job.parent, self.nproc, nodes)
+            made = check_job(job, self.job.parent, self.nproc, nodes)
             if check is not None:
                 check(job)
+            if made is not None:
+                say.event(_goes_on(job, made))
             restarts = job.faults.max_restarts if self.max_restarts is None else self.max_restarts
             command = ["-m", module, str(self.job), *options]
             _silence_torchrun()
@@ -115,6 +118,13 @@ class Start:
         if name is None:
             name = job.job.name.replace(" ", "-") if most > 1 else uuid.uuid4().hex
         return Nodes(least, most, self.meet or "", name)
+
+
+def _goes_on(job: SiloJob, made: int) -> str:
+    found = f"checkpoint.folder = {job.checkpoint.folder} has a checkpoint of step {made}"
+    if made < job.job.steps:
+        return f"{found}: the job goes on from there"
+    return f"{found}, and job.steps = {job.job.steps}: nothing is left to do; raise job.steps to go on"
 
 
 def _silence_torchrun() -> None:

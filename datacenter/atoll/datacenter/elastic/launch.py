@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -21,16 +22,11 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 
-from atoll.datacenter.checkpoint import check_model
-from atoll.datacenter.data import open_job_batches
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
-from atoll.datacenter.errors import LayoutError, TrainingError
+from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
 from atoll.datacenter.mesh.validate import check_layout
-from atoll.datacenter.models import spec_of
-from atoll.datacenter.models.huggingface import check_weights
-from atoll.datacenter.train.facts import named_peak
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -45,6 +41,8 @@ LAST_CALL_S = 5
 KEEP_ALIVE_S, KEEP_ALIVE_ATTEMPTS = 2, 3
 """A node that is not heard of for their product has left."""
 _SIGNALLED = 128
+_RUNNING = "running"
+"""What ranks say of themselves until they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +105,6 @@ def parse_nodes(text: str, nproc: int, min_world: int | None) -> tuple[int, int]
     return (low if most else needed), high
 
 
-def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Nodes) -> None:
-    """Everything that can be known before a process starts.
-
-    Raises:
-        LayoutError: if the job does not fit the largest or the smallest number of nodes, or the weights it starts from.
-        CheckpointError: if the newest checkpoint is of another model.
-        DataError: if the data is missing, damaged, too little or not for this model.
-        RatesError: if the rates that it names are not there.
-        OSError: if a file that it names cannot be read.
-    """
-    for count in sorted({nodes.least, nodes.most}, reverse=True):
-        check_layout(job, count * nproc)
-    named_peak(job, folder)
-    if job.model.weights is not None:
-        check_weights(job.model.model_copy(update={"weights": str(folder / job.model.weights)}))
-    open_job_batches(job, folder)
-    if job.checkpoint.folder is not None:
-        check_model(folder / job.checkpoint.folder, spec_of(job.model))
-
-
 def launch(
     job: SiloJob,
     command: list[str],
@@ -148,6 +126,7 @@ def launch(
         say: told what happens, in a line.
 
     Raises:
+        StoppedError: if a signal ended it without a last checkpoint.
         TrainingError: naming the rank that failed, what it said, and where more is.
         LayoutError: if the nodes that have met are not a world that the job fits.
     """
@@ -156,7 +135,9 @@ def launch(
         spec = _spec(command, nproc, nodes, max_restarts)
         agent = Agent(spec, logs, say, partial(check_layout, job))
         _run(agent, spec, logs)
-        ended = list(_endings(ranks))
+        ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]
+    if silent := [str(one["rank"]) for one in ended if one["outcome"] == _RUNNING]:
+        raise TrainingError(f"rank {', '.join(silent)} ended without saying how; what each rank said is in {logs}")
     stopped = any(one["outcome"] == "stopped" for one in ended)
     code = _SIGNALLED + agent.stopping if agent.stopping is not None and stopped else 0
     step = max((int(str(one["step"])) for one in ended), default=0)
@@ -169,7 +150,7 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
     try:
         result: RunResult | None = runs.run()
     except SignalException as error:  # the meeting stays open: other nodes may go on without this one
-        raise TrainingError(f"ended by {error.sigval.name} without a last checkpoint") from error
+        raise StoppedError(error.sigval, "without a last checkpoint") from error
     except RendezvousTimeoutError as error:
         raise TrainingError(f"not enough nodes have met within {JOIN_TIMEOUT_S} s: start the others") from error
     except (DistError, RendezvousError) as error:
@@ -179,6 +160,8 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
         raise TrainingError("the other nodes have ended the job: look at their output")
     if result.is_failed():
         root = cause(agent.failures)
+        if agent.stopping is not None and root.status == -signal.SIGTERM:  # sent by the agent; later a rank takes it
+            raise StoppedError(agent.stopping, "before training had begun: earlier checkpoints are as they were")
         spent = f" after {agent.restarts} restarts" if agent.restarts else ""
         raise TrainingError(f"{root}\nthe job has failed{spent}; what each rank said is in {logs}")
 
@@ -219,6 +202,11 @@ def _ranks_folder(logs: Path) -> Iterator[Path]:
             yield Path(folder)
         finally:
             del os.environ[FOLDER_VARIABLE]
+
+
+def _ranks_of(agent: Agent) -> set[int]:
+    """Of the last attempt: with fewer nodes than before, files of ranks that are no more are left over."""
+    return {worker.global_rank for worker in agent.get_worker_group().workers}
 
 
 def _endings(ranks: Path) -> Iterator[Mapping[str, object]]:

@@ -29,7 +29,10 @@ def check_layout(job: SiloJob, world_size: int) -> ParallelDims:
     """
     if job.asynchrony is not None:
         return check_asynchrony(job, world_size)
-    dims = ParallelDims.of(job.mesh, world_size)
+    try:
+        dims = ParallelDims.of(job.mesh, world_size)
+    except LayoutError as error:
+        raise LayoutError(*error.problems, *_whatever_the_world(job)) from None
     problems = [problem for check in CHECKS for problem in check(job, dims)]
     if problems:
         raise LayoutError(*problems)
@@ -106,6 +109,14 @@ def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
     """Float8 beside tensor parallel has no test here, and no GPU to make one on."""
     if job.precision.compute == "float8" and dims.tp > 1:
         yield f'precision.compute = "float8" is not offered with mesh.tp = {dims.tp}: use "bfloat16", or tp = 1'
+
+
+def _whatever_the_world(job: SiloJob) -> Iterator[str]:
+    """What does not fit on any number of ranks."""
+    mesh = job.mesh
+    dims = ParallelDims(pp=mesh.pp, cp=mesh.cp, tp=mesh.tp)
+    for check in (check_tensor_parallel, check_context_parallel, check_precision, check_model):
+        yield from check(job, dims)
 
 
 CHECKS: tuple[Check, ...] = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.metrics.console import ConsoleLines
 from atoll.datacenter.metrics.sink import JsonLines, Sink, Sinks
 
@@ -12,6 +15,12 @@ if TYPE_CHECKING:
 
     from atoll.datacenter.job.operation import MetricsSection
     from atoll.datacenter.metrics.record import RunFacts
+
+
+class MetricsFileError(DatacenterError):
+    """A file or folder of metrics cannot be made."""
+
+    exit_code = 2
 
 
 def open_sinks(section: MetricsSection, facts: RunFacts, base: Path, *, rank: int, console: bool = True) -> Sinks:
@@ -27,7 +36,7 @@ def open_sinks(section: MetricsSection, facts: RunFacts, base: Path, *, rank: in
     Raises:
         MetricsPortError: if the port cannot be had.
         MissingExtraError: if TensorBoard is asked for and not installed.
-        OSError: if a file or folder cannot be made.
+        MetricsFileError: if a file or folder cannot be made.
     """
     opened: list[Sink] = []
     if rank != 0:
@@ -38,14 +47,26 @@ def open_sinks(section: MetricsSection, facts: RunFacts, base: Path, *, rank: in
 
             opened.append(Prometheus(section.host, section.port, facts))
         if section.json_lines is not None:
-            opened.append(JsonLines(base / section.json_lines, facts))
+            with _named("json_lines", base / section.json_lines) as path:
+                opened.append(JsonLines(path, facts))
         if section.tensorboard is not None:
             from atoll.datacenter.metrics.tensorboard import TensorBoard  # noqa: PLC0415  # most do without it
 
-            opened.append(TensorBoard(base / section.tensorboard, facts))
+            with _named("tensorboard", base / section.tensorboard) as path:
+                opened.append(TensorBoard(path, facts))
         if console:
             opened.append(ConsoleLines(facts))
     except BaseException:
         Sinks(opened).close()
         raise
     return Sinks(opened)
+
+
+@contextmanager
+def _named(key: str, path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    except OSError as error:
+        raise MetricsFileError(
+            f"metrics.{key} = {path} cannot be written: {error.strerror or error}: name another place, or leave it out"
+        ) from error

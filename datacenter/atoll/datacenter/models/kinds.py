@@ -33,10 +33,16 @@ def _users(model: ModelSection) -> ModelSpec:
     if not function:
         raise LayoutError(f'model.kind = "{model.kind}": allowed are "llama", "vision" and "module:function"')
     try:
-        spec = getattr(importlib.import_module(module), function)(model.settings)
+        make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise LayoutError(
             f'model.kind = "{model.kind}" cannot be imported: {error}; its folder must be on PYTHONPATH'
+        ) from error
+    try:
+        spec = make(model.settings)
+    except Exception as error:  # the user's own code: whatever it raises is about the job
+        raise LayoutError(
+            f'model.kind = "{model.kind}" has failed with [model.settings] {dict(model.settings)}: {error!r}'
         ) from error
     if not isinstance(spec, ModelSpec):
         raise LayoutError(f'model.kind = "{model.kind}" gave {type(spec).__name__}, not a ModelSpec')

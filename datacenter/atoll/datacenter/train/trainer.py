@@ -56,8 +56,8 @@ class Summary:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were made."""
-        return self.steps == self.total_steps
+        """Whether all steps were made; a checkpoint may have had more than the job now asks for."""
+        return self.steps >= self.total_steps
 
 
 @dataclass
