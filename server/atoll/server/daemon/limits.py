@@ -110,7 +110,7 @@ class Limits(BaseModel):
             ge=1.0,
             le=100.0,
             description="Payload bytes that one participant may send for one attempt of a round, as a multiple of what "
-            "the layout needs in the encoding asked for (at least 16 MiB): resumed uploads send some chunks twice.",
+            "the round asks for needs in the encoding (at least 16 MiB): resumed uploads send some chunks twice.",
         ),
         Refusal("upload.bytes", "the upload is refused", "ask for the upload's status and send what is missing"),
     ] = 4.0
