@@ -27,8 +27,9 @@ _CONTEXT.set_forkserver_preload(
         "torch.distributed.pipelining",
         "torch.distributed.checkpoint",
         "torch.testing",
-        "numpy",
-        "pydantic",
+        "torch._dynamo",
+        "torch._inductor.compile_fx",
+        "atoll.datacenter.train.build",
     ]
 )
 """Imported once; each rank is a fork of the process that has them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partialmethod
@@ -21,6 +22,10 @@ from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.train.build import make_passes, make_step
 
+TOLERANCE = 2e-6
+"""Absolute, of losses and parameters after ten steps."""
+RELATIVE = 2e-6
+"""Of the largest element of a gradient."""
 SMALL: dict[str, Any] = {
     "job": {"name": "small", "steps": 10, "seed": 7},
     "model": {"vocab": 64, "layers": 4, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
@@ -41,6 +46,41 @@ class Example:
 def small(**sections: dict[str, Any]) -> dict[str, Any]:
     """The small job with these sections' keys instead of its own."""
     return {**SMALL, **{name: {**SMALL.get(name, {}), **keys} for name, keys in sections.items()}}
+
+
+def method(name: str) -> dict[str, str]:
+    return {"method": name}
+
+
+def small_in_two(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    """The small job, each rank's part of a batch in two micro-batches: one holds gradients back, one sends them."""
+    mesh = sections.get("mesh", {})
+    replicas = ranks // math.prod(mesh.get(axis, 1) for axis in ("pp", "cp", "tp"))
+    micro_batch = SMALL["batch"]["global_batch"] // replicas // 2
+    return small(**sections | {"batch": {"micro_batch": micro_batch, **sections.get("batch", {})}})
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Losses, gradient norms and every parameter that the rank has."""
+    torch.testing.assert_close(found["losses"], wanted["losses"], rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(found["norms"], wanted["norms"], rtol=TOLERANCE * 10, atol=0)
+    for name, value in found["parameters"].items():
+        assert (value - wanted["parameters"][name]).abs().max().item() <= TOLERANCE, name
+
+
+def assert_same_together(found: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> None:
+    """What every rank has is the same, and together they have every parameter."""
+    assert {name for one in found for name in one["parameters"]} == set(wanted["parameters"])
+    for one in found:
+        assert_same(one, wanted)
+
+
+def assert_same_gradients(found: Sequence[dict[str, Tensor]], wanted: dict[str, Tensor]) -> None:
+    """Those that every rank has are the same, and together they have that of every parameter."""
+    assert {name for one in found for name in one} == set(wanted)
+    for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
+        off = RELATIVE * wanted[name].abs().max().item()
+        torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=off, msg=name)
 
 
 def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:

@@ -20,9 +20,8 @@ from atoll.datacenter.models.lora import is_adapter, save_adapters, trained_para
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.train.build import make_step
 from tests.datacenter.models.test_huggingface import reference
-from tests.datacenter.parallel.test_layouts import assert_same
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import Example, small, train
+from tests.datacenter.training import Example, assert_same, small, train
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0, "targets": ["wq", "wv", "wo", "w1", "w2"]}
 STEPS = 5

@@ -11,9 +11,8 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.models import spec_of
-from tests.datacenter.parallel.test_layouts import assert_same
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, train
+from tests.datacenter.training import assert_same, small, train
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "silo"
 SETTINGS = {"vocab": 64, "dim": 32, "hidden": 64, "layers": 2}

@@ -15,9 +15,8 @@ from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
-from tests.datacenter.parallel.test_layouts import assert_same
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import Example, small, whole
+from tests.datacenter.training import Example, assert_same, small, whole
 
 VISION: dict[str, Any] = {"kind": "vision", "vocab": 10, "layers": 2, "dim": 32, "heads": 4, "kv_heads": 4}
 STEPS = 5

@@ -8,21 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
-from tests.datacenter.parallel.test_layouts import method
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import gradients, small
+from tests.datacenter.training import assert_same_gradients, gradients, method, small_in_two
 
-RELATIVE = 2e-6
-"""Of the largest element of a gradient."""
+TWO_BLOCKS = {"layers": 2}
 every_layout = pytest.mark.every_layout
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process, nothing compiled."""
-    found: dict[str, Any] = run_ranks(gradients, 1, small())[0]
+    found: dict[str, Any] = run_ranks(gradients, 1, small_in_two(1, model=TWO_BLOCKS))[0]
     return found
 
 
@@ -55,8 +52,6 @@ def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
 ) -> None:
     """Tensor parallel: the embedding's would be exactly 0 if what it gives went into a compiled block as it comes."""
     memory = {"compile": True} | sections.get("memory", {})
-    for found in run_ranks(gradients, ranks, small(**{**sections, "memory": memory}), backend, timeout_s=300):
-        assert set(found) == set(alone)
-        for name, gradient in found.items():
-            wanted = alone[name]
-            torch.testing.assert_close(gradient, wanted, rtol=0, atol=RELATIVE * wanted.abs().max().item(), msg=name)
+    job = small_in_two(ranks, **sections | {"memory": memory, "model": TWO_BLOCKS})
+    for found in run_ranks(gradients, ranks, job, backend, timeout_s=300):
+        assert_same_gradients([found], alone)

@@ -14,12 +14,16 @@ import torch.distributed as dist
 from atoll.datacenter.models.llama import CausalAttention
 from atoll.datacenter.parallel.context import SequenceShare
 from atoll.datacenter.parallel.ring import RingAttention
-from tests.datacenter.parallel.test_layouts import assert_same, method
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import gradients, small, train
+from tests.datacenter.training import (
+    assert_same_gradients,
+    assert_same_together,
+    gradients,
+    method,
+    small_in_two,
+    train,
+)
 
-RELATIVE = 2e-6
-"""Of the largest element of a gradient."""
 RING = {"context_parallel": {"method": "ring"}}
 ZERO2, ZERO3 = method("zero2"), method("zero3")
 FOUR = {"model": {"kv_heads": 4}, "optimiser": {"epsilon": 1e-6}}
@@ -53,11 +57,9 @@ every_layout = pytest.mark.every_layout
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
-    (alone,) = run_ranks(train, 1, small(model=sections.get("model", {}), optimiser=sections.get("optimiser", {})))
-    found = run_ranks(train, ranks, small(**sections))
-    assert {name for one in found for name in one["parameters"]} == set(alone["parameters"])
-    for one in found:
-        assert_same(one, alone)
+    whole = {name: sections.get(name, {}) for name in ("model", "optimiser")}
+    (alone,) = run_ranks(train, 1, small_in_two(1, **whole))
+    assert_same_together(run_ranks(train, ranks, small_in_two(ranks, **sections)), alone)
 
 
 @pytest.mark.timeout(400)  # the compiler, on a busy machine
@@ -80,12 +82,10 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
 def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
     ranks: int, sections: dict[str, Any], backend: str
 ) -> None:
-    (alone,) = run_ranks(gradients, 1, small(model=sections.get("model", {})))
-    found = run_ranks(gradients, ranks, small(memory={"compile": True}, **sections), backend, timeout_s=300)
-    assert {name for one in found for name in one} == set(alone)
-    for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
-        wanted = alone[name]
-        torch.testing.assert_close(gradient, wanted, rtol=0, atol=RELATIVE * wanted.abs().max().item(), msg=name)
+    model = {"layers": 2} | sections.get("model", {})
+    (alone,) = run_ranks(gradients, 1, small_in_two(1, model=model))
+    job = small_in_two(ranks, **sections | {"memory": {"compile": True}, "model": model})
+    assert_same_gradients(run_ranks(gradients, ranks, job, backend, timeout_s=300), alone)
 
 
 def shares() -> dict[str, Any]:

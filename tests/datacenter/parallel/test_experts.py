@@ -12,12 +12,18 @@ import pytest
 import torch
 
 from tests.datacenter.checkpoint.going_on import go_on, sections_of
-from tests.datacenter.parallel.test_layouts import TOLERANCE, assert_same, method
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import gradients, small, train
+from tests.datacenter.training import (
+    TOLERANCE,
+    assert_same,
+    assert_same_gradients,
+    assert_same_together,
+    gradients,
+    method,
+    small,
+    train,
+)
 
-RELATIVE = 2e-6
-"""Of the largest element of a gradient."""
 MOE = {"experts": 4, "top_k": 2, "expert_dim": 32, "shared_experts": 1, "capacity_factor": 1.0, "loss_weight": 0.05}
 BIAS = {"experts": 4, "top_k": 2, "expert_dim": 32, "balance": "bias", "bias_rate": 0.001}
 ZERO1, ZERO2, ZERO3 = (method(name) for name in ("zero1", "zero2", "zero3"))
@@ -52,7 +58,7 @@ def gradients_alone() -> dict[str, Any]:
         pytest.param(4, {"mesh": {"ep": 2}, "data_parallel": ZERO3}, id="ep-2-efsdp-2"),
         pytest.param(4, {"mesh": {"ep": 2, "tp": 2}, "data_parallel": ZERO3}, id="ep-2-tp-2"),
         pytest.param(4, {"mesh": {"ep": 4, "cp": 2}, "data_parallel": ZERO2}, id="ep-4-ulysses-2"),
-        pytest.param(4, {"mesh": {"cp": 4}, "context_parallel": RING}, id="ring-4"),
+        pytest.param(4, {"mesh": {"cp": 4}, "context_parallel": RING, "batch": {"micro_batch": 4}}, id="ring-4"),
         pytest.param(4, {"mesh": {"ep": 4}, "data_parallel": ZERO1}, id="ep-4", marks=every_layout),
         pytest.param(
             4, {"mesh": {"ep": 2, "dp_replicate": 2}, "data_parallel": ZERO3}, id="hybrid-2-ep-2", marks=every_layout
@@ -98,10 +104,7 @@ def gradients_alone() -> dict[str, Any]:
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    found = run_ranks(train, ranks, job(**sections))
-    assert {name for one in found for name in one["parameters"]} == set(alone["parameters"])
-    for one in found:
-        assert_same(one, alone)
+    assert_same_together(run_ranks(train, ranks, job(**sections)), alone)
 
 
 def test_biases_of_all_ranks_are_those_of_one_process() -> None:
@@ -157,7 +160,4 @@ def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
     ranks: int, sections: dict[str, Any], backend: str, gradients_alone: dict[str, Any]
 ) -> None:
     found = run_ranks(gradients, ranks, job(memory={"compile": True}, **sections), backend, timeout_s=300)
-    assert {name for one in found for name in one} == set(gradients_alone)
-    for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
-        wanted = gradients_alone[name]
-        torch.testing.assert_close(gradient, wanted, rtol=0, atol=RELATIVE * wanted.abs().max().item(), msg=name)
+    assert_same_gradients(found, gradients_alone)

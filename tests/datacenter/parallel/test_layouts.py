@@ -5,31 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, train
-
-TOLERANCE = 2e-6
+from tests.datacenter.training import assert_same, method, small_in_two, train
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     """One process."""
-    found: dict[str, Any] = run_ranks(train, 1, small())[0]
+    found: dict[str, Any] = run_ranks(train, 1, small_in_two(1))[0]
     return found
-
-
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Losses, gradient norms and every parameter that the rank has."""
-    torch.testing.assert_close(found["losses"], wanted["losses"], rtol=0, atol=TOLERANCE)
-    torch.testing.assert_close(found["norms"], wanted["norms"], rtol=TOLERANCE * 10, atol=0)
-    for name, value in found["parameters"].items():
-        assert (value - wanted["parameters"][name]).abs().max().item() <= TOLERANCE, name
-
-
-def method(name: str) -> dict[str, str]:
-    return {"method": name}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +33,7 @@ def method(name: str) -> dict[str, str]:
     ],
 )
 def test_equal_to_one_process(ranks: int, sections: dict[str, Any], alone: dict[str, Any]) -> None:
-    found = run_ranks(train, ranks, small(**sections))
+    found = run_ranks(train, ranks, small_in_two(ranks, **sections))
     assert len(found[0]["parameters"]) == len(alone["parameters"])
     for one in found:
         assert_same(one, alone)

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.datacenter.parallel.test_layouts import method
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import small, train
+from tests.datacenter.training import method, small, train
 
 NEAR = 3e-3
 

@@ -14,9 +14,8 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.held import held
 from atoll.datacenter.privacy import Budget, Mechanism, Secret
 from atoll.datacenter.train.build import make_step
-from tests.datacenter.parallel.test_layouts import assert_same
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import Example, small, whole
+from tests.datacenter.training import Example, assert_same, small, whole
 
 SECRET = (3, 4)
 HUGE = 1e6

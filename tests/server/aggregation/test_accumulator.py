@@ -22,12 +22,15 @@ from atoll.server.aggregation import (
     mean_block,
 )
 from atoll.server.aggregation.partial import BLOCK
+from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
 from tests.server.aggregation.updates import (
     Piece,
     Update,
     cohorts,
     exact_fold,
+    indices,
+    piece,
     run_cuts,
     total_examples,
     update_of,
@@ -129,7 +132,7 @@ def test_chunks_that_fail_to_come_are_taken_back() -> None:
     update = ones("late")
     with pytest.raises(OSError, match="disk went away"):
         made.fold("late", 1, _poisoned(update.pieces))
-    with pytest.raises(AggregationError, match="900 elements, the model has 1000"):
+    with pytest.raises(AggregationError, match="900 elements, summed are 1000"):
         made.fold("late", 1, update.pieces[:3])
     with pytest.raises(AggregationError, match="the model ends"):
         made.fold("late", 1, ones("long", 1200).pieces)
@@ -264,3 +267,22 @@ def test_a_sum_survives_its_file(tmp_path_factory: pytest.TempPathFactory, updat
     read = Accumulator.from_file(path)
     assert np.array_equal(sums_of(read), sums_of(made))
     assert (read.grid, read.total_weight, read.updates) == (made.grid, made.total_weight, made.updates)
+
+
+def test_a_sum_over_some_elements_takes_these_and_no_others() -> None:
+    first, size = 40, 60
+    values = np.linspace(-1, 1, 100)
+    grid = grid_for(3)
+    made = Accumulator(size, grid, first)
+    cuts = [(ElementRange.run(first, 25), Encoding.FLOAT32), (ElementRange.run(first + 25, 35), Encoding.FLOAT64)]
+    for name in ("first", "next"):
+        pieces = [piece(target, values[indices(target)], encoding) for target, encoding in cuts]
+        made.fold(name, grid.weight_of(1), pieces)
+    sent = np.concatenate([values[40:65].astype(np.float32).astype(np.float64), values[65:]])
+    assert made.sum_block(0, size).tolist() == [2 * one for one in exact_fold(sent.tolist(), grid.weight_of(1), grid)]
+    before = made.sum_block(0, size).copy()
+    for wrong in (ElementRange.run(first - 1, size), ElementRange.run(first + 1, size)):
+        for accumulator in (made, Accumulator(size, grid, first)):
+            with pytest.raises(AggregationError):
+                accumulator.fold("wrong", grid.weight_of(1), [piece(wrong, np.ones(size), Encoding.FLOAT32)])
+    assert (made.sum_block(0, size) == before).all()

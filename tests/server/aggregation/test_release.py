@@ -28,6 +28,7 @@ from atoll.server.aggregation import (
     release_model,
 )
 from atoll.server.aggregation.release import RELEASE_BLOCK
+from atoll.wire.chunks import ElementRange, header_of
 from atoll.wire.encoding import Encoding, decode, encode
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from tests.server.aggregation.updates import Update, run_cuts, update_of
@@ -75,9 +76,10 @@ def released(
     optimiser: ServerOptimiser,
     old: OldModel,
     averaged: Sequence[str] = (),
+    fragment: ElementRange | None = None,
 ) -> tuple[Released, bytes, dict[str, bytes]]:
     model, state = io.BytesIO(), {name: io.BytesIO() for name in optimiser.state_names}
-    done = release_model(layout, partial, optimiser, old, NewModel(model, state), frozenset(averaged))
+    done = release_model(layout, partial, optimiser, old, NewModel(model, state), frozenset(averaged), fragment)
     return done, model.getvalue(), {name: sink.getvalue() for name, sink in state.items()}
 
 
@@ -114,6 +116,62 @@ def test_release_agrees_with_a_release_in_memory(layout: Layout, name: str, seed
             assert np.allclose(found[at], wanted[at], rtol=rtol, atol=1e-6)
         for key, value in expected_state.items():
             assert np.allclose(np.frombuffer(state[key], np.float32), value, rtol=1e-5, atol=1e-8)
+
+
+@settings(max_examples=40)
+@given(layouts(), st.sampled_from(OPTIMISER_NAMES), st.data())
+def test_a_round_over_a_fragment_is_the_whole_round_within_it_and_nothing_outside(
+    layout: Layout, name: str, data: st.DataObject
+) -> None:
+    """Bit for bit: within the fragment what a round over the whole model gives, outside what was, state and all."""
+    optimiser, seed = optimiser_named(name), data.draw(st.integers(0, 2**32 - 1))
+    tensors = [span.spec.name for span in layout.spans]
+    averaged = data.draw(st.lists(st.sampled_from(tensors), unique=True, max_size=2))
+    blob = blob_of(layout, np.random.default_rng(seed).standard_normal(layout.size))
+    kept = {key: values.tobytes() for key, values in optimiser.init(layout.size).items()}  # what no state amounts to
+    state: dict[str, bytes] = {}
+    for number in range(2):
+        first = data.draw(st.integers(0, len(tensors) - 1))
+        last = data.draw(st.integers(first, len(tensors) - 1))
+        begin, end = layout.spans[first], layout.spans[last]
+        part = ElementRange.run(begin.start, end.stop - begin.start)
+        updates, old = updates_of(layout.size, seed + number), OldModel(blob, state)
+        _, new_blob, new_state = released(layout, sum_of(updates), optimiser, old, averaged)
+        done, found, found_state = released(layout, sum_over(part, updates), optimiser, old, averaged, part)
+        expected = blob[: begin.byte_start] + new_blob[begin.byte_start : end.byte_stop] + blob[end.byte_stop :]
+        assert found == expected
+        for key, was in (state or kept).items():
+            inside = slice(4 * part.offset, 4 * part.stop)
+            assert found_state[key] == was[: inside.start] + new_state[key][inside] + was[inside.stop :]
+        mean = sum(update.values * update.examples for update in updates) / sum(update.examples for update in updates)
+        expected_norm = float(np.linalg.norm(np.asarray(mean)[part.offset : part.stop]))
+        assert done.mean_update_norm == pytest.approx(expected_norm, rel=1e-4, abs=1e-4)
+        blob, state = found, found_state
+
+
+def test_a_fragment_is_a_run_of_whole_tensors_and_has_its_own_sum() -> None:
+    layout = Layout((TensorSpec("a", (4,), Dtype.FLOAT32), TensorSpec("b", (6,), Dtype.FLOAT32)))
+    updates, old = updates_of(10, 1), OldModel(bytes(40))
+    for part in (ElementRange.run(0, 5), ElementRange.run(3, 7), ElementRange(0, 2, 4, 2), ElementRange.run(4, 7)):
+        with pytest.raises(ReleaseError, match="no run of whole tensors"):
+            released(layout, sum_of(updates), FEDAVG, old, fragment=part)
+    with pytest.raises(ReleaseError, match="the sum's elements: 10, expected 6"):
+        released(layout, sum_of(updates), FEDAVG, old, fragment=ElementRange.run(4, 6))
+
+
+def sum_over(part: ElementRange, updates: Sequence[Update], total: int = 6) -> Accumulator:
+    """The sum of updates of which only the elements of ``part`` were sent."""
+    made = Accumulator(part.size, grid_for(total), part.offset)
+    for update in updates:
+        pieces = []
+        for header, payload in update.pieces:
+            start, stop = max(header.range.offset, part.offset), min(header.range.stop, part.stop)
+            if start < stop:
+                size, at = header.encoding.storage.itemsize, header.range.offset
+                piece = payload[(start - at) * size : (stop - at) * size]
+                pieces.append((header_of(ElementRange.run(start, stop - start), header.encoding, piece), piece))
+        made.fold(update.name, made.grid.weight_of(update.examples), pieces)
+    return made
 
 
 _RTOL = {Dtype.FLOAT32: 1e-6, Dtype.FLOAT64: 1e-6, Dtype.FLOAT16: 2.0**-10, Dtype.BFLOAT16: 2.0**-7}

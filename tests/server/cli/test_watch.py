@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import RunFailedError, UnreachableError
+from atoll.server.cli.formats import round_line, round_row
 from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
 from atoll.server.control import Member, Progress, Round, Run, RunDetail
@@ -25,6 +27,13 @@ def a_round(number: int, phase: str, remaining_s: float | None = None, reported:
     members = (Member("pa", "lab", "declined", "battery", 0, None),)
     metrics = {"server/accuracy": 0.9 + number / 1000}
     return Round(number, 0, "train", phase, "", 8, reported, 6, 8, 9, 0.0, 0.4, remaining_s, metrics, members, number)
+
+
+def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
+    whole = a_round(4, "released")
+    part = replace(whole, fragment=1, fragments=3)
+    assert round_line(part, 20) == round_line(whole, 20).replace("released,", "released, fragment 2 of 3,")
+    assert (round_row(whole)[1], round_row(part)[1]) == ("train", "train 2/3")
 
 
 class Recorder(LineSink):

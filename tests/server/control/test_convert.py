@@ -38,6 +38,13 @@ def test_rounds_come_in_order_and_know_the_model_they_handed_out() -> None:
     assert detail.run.status == "running"
 
 
+def test_a_round_over_a_part_of_the_model_says_which() -> None:
+    part = a_round(4)
+    part.fragment, part.fragments = 0, 3
+    found = detail_of(control_pb2.GetRunResponse(summary=summary(), rounds=[a_round(3, kind="evaluate"), part])).rounds
+    assert [(item.fragment, item.fragments) for item in found] == [(None, 1), (0, 3)]
+
+
 def test_what_is_not_yet_is_none() -> None:
     message = control_pb2.RoundSummary(
         remaining_s=-1, members=[control_pb2.MemberSummary(participant="pa", report_seconds=-1)]

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from atoll.server.control import Round
-from atoll.server.control.words import duration, round_label
+from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 
 
 def a_round(number: int, attempt: int = 0, kind: str = "train") -> Round:
@@ -11,6 +13,12 @@ def a_round(number: int, attempt: int = 0, kind: str = "train") -> Round:
 def test_labels_of_rounds() -> None:
     assert [round_label(a_round(6)), round_label(a_round(6, attempt=1))] == ["7", "7.2"]
     assert round_label(a_round(6, kind="evaluate")) == "e7"
+
+
+def test_fragments_count_from_one_and_the_whole_model_is_not_spoken_of() -> None:
+    part = replace(a_round(6), fragment=1, fragments=3)
+    assert (kind_words(part), fragment_words(part)) == ("train 2/3", "fragment 2 of 3")
+    assert (kind_words(a_round(6)), fragment_words(a_round(6))) == ("train", "")
 
 
 @pytest.mark.parametrize(

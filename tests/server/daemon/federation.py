@@ -109,19 +109,21 @@ class Client:
         answer = participation_pb2.TaskReply(key=key, verdict=number, reason=reason)
         await self.federation.coordinator.replied(self.name, answer)
 
-    def spool(self, key: Key, values: Values) -> str:
-        """Write and commit an update as a transfer service does; gives its digest."""
+    def spool(self, key: Key, values: Values, first: int = 0) -> str:
+        """Write and commit an update, from its element ``first`` on, as a transfer service does; gives its digest."""
         spool, payload = self.federation.services.spool, values.tobytes()
-        header = header_of(ElementRange.run(0, values.size), Encoding.FLOAT32, payload)
+        header = header_of(ElementRange.run(first, values.size), Encoding.FLOAT32, payload)
         upload = UploadRef(key.run, key.round, key.attempt, self.name, "0" * 32)
         segment = spool.open_segment(upload)
         segment.append(header, memoryview(payload), float(np.abs(values).max()), float((values**2).sum()))
         segment.close()
-        return commit_upload(spool, upload, values.size, update_digest([header])).digest
+        return commit_upload(spool, upload, values.size, update_digest([header]), first).digest
 
-    async def report(self, key: Key, values: Values, weight: int = 10, **metrics: float) -> ReportReceipt:
+    async def report(
+        self, key: Key, values: Values, weight: int = 10, *, first: int = 0, **metrics: float
+    ) -> ReportReceipt:
         try:
-            digest = await asyncio.to_thread(self.spool, key, values)
+            digest = await asyncio.to_thread(self.spool, key, values, first)
         except FileNotFoundError:
             raise TooLateError("round.over", "the round's uploads have been removed") from None
         return await self.claim(key, digest, weight, **metrics)

@@ -147,3 +147,14 @@ def test_scattered_chunks_have_a_limit(spool: Spool, monkeypatch: pytest.MonkeyP
     with pytest.raises(LimitExceededError) as caught:
         commit_upload(spool, ref(), 20, "0" * 64)
     assert caught.value.detail.code == "upload.blocks"
+
+
+def test_an_update_of_a_part_is_whole_with_its_own_elements(spool: Spool) -> None:
+    part = CHUNKS[3:7]
+    write(spool, ref(), part)
+    with pytest.raises(InvalidRequestError, match="elements 700 to 999 are missing"):
+        commit_upload(spool, ref(), SIZE - 300, digest_of(part), 300)
+    with pytest.raises(InvalidRequestError, match="has element 300; asked for are those from 400 on"):
+        commit_upload(spool, ref(), 300, digest_of(part), 400)
+    done = commit_upload(spool, ref(), 400, digest_of(part), 300)
+    assert (done.digest, done.payload_bytes) == (digest_of(part), 1600)

@@ -48,9 +48,19 @@ async def test_an_upload_without_chunks_leaves_nothing(spool: Spool, executor: T
 
 async def test_a_chunk_beyond_the_layout_is_refused(spool: Spool, executor: ThreadPoolExecutor) -> None:
     beyond = chunk_of(values_of(1, SIZE + 1), SIZE - 99, SIZE + 1)
-    with pytest.raises(InvalidRequestError, match="element 1000; the layout ends at 999"):
+    with pytest.raises(InvalidRequestError, match="elements 901 to 1000; this round asks for 0 to 999"):
         await send(Receiver(spool, ref(), grant(), executor), [*CHUNKS[:2], beyond])
     assert len(spool.received(ref())) == 2
+
+
+async def test_chunks_outside_what_the_round_asks_for_are_refused(spool: Spool, executor: ThreadPoolExecutor) -> None:
+    asked = grant(first=200, elements=300)
+    for outside in (CHUNKS[1], chunk_of(VALUES, 150, 250), chunk_of(VALUES, 499, 501)):
+        with pytest.raises(InvalidRequestError, match="this round asks for 200 to 499") as caught:
+            await send(Receiver(spool, ref(), asked, executor), [outside])
+        assert caught.value.detail.code == "upload.range"
+    await send(Receiver(spool, ref(), asked, executor), CHUNKS[2:5])
+    assert [record.header.range.offset for record in spool.received(ref())] == [200, 300, 400]
 
 
 async def test_a_payload_that_does_not_match_its_digest_is_refused(spool: Spool, executor: ThreadPoolExecutor) -> None:

@@ -1,10 +1,18 @@
 import pytest
 
 from atoll.server.aggregation.optimisers import FedAvgM, FedYogi
-from atoll.server.jobs import expected_window_s, optimiser_of, parse_job, report_window_of, to_run_policy
+from atoll.server.jobs import (
+    averaged_tensors,
+    expected_window_s,
+    optimiser_of,
+    parse_job,
+    report_window_of,
+    to_run_policy,
+)
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
 from atoll.server.report_window import FixedReportWindow, LearnedReportWindow
 from atoll.server.rounds import LateMode, Weighting
+from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 
 def test_a_job_becomes_the_engines_rules() -> None:
@@ -36,6 +44,15 @@ def test_optimisers_get_their_parameters() -> None:
     assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{momentum}")) == FedAvgM(0.7, 0.8, nesterov=True)
     yogi = 'name = "fedyogi"\nlr = 0.1\nbeta1 = 0.5\nbeta2 = 0.6\ntau = 0.01\n'
     assert optimiser_of(parse_job(f"{MINIMAL}[optimiser]\n{yogi}")) == FedYogi(0.1, 0.5, 0.6, 0.01)
+
+
+def test_tensors_that_are_averaged_are_named_or_matched() -> None:
+    names = ("conv.weight", "bn.running_mean", "bn.running_var", "head.bias")
+    layout = Layout(tuple(TensorSpec(name, (2,), Dtype.FLOAT32) for name in names))
+    assert averaged_tensors(parse_job(MINIMAL), layout) == {"bn.running_mean", "bn.running_var"}
+    own = parse_job(MINIMAL + '\n[aggregation]\naveraged = ["head.?ias", "conv.*"]\n')
+    assert averaged_tensors(own, layout) == {"head.bias", "conv.weight"}
+    assert averaged_tensors(parse_job(MINIMAL + "\n[aggregation]\naveraged = []\n"), layout) == frozenset()
 
 
 def test_the_window_is_fixed_or_learned() -> None:

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -125,3 +126,10 @@ def test_a_large_run_stays_small() -> None:
     page = render(detail, now=0.0)
     assert "60 of 150 participants" in page
     assert len(page) < 600_000
+
+
+def test_a_round_over_a_part_of_the_model_says_which() -> None:
+    part = a_round(2, members("reported"), fragment=1, fragments=3)
+    page = render(replace(DETAIL, rounds=(*DETAIL.rounds, part)), now=2000.0)
+    assert "<td>train 2/3</td>" in page
+    assert page.count("<td>train</td>") == len(DETAIL.rounds)

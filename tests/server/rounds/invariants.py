@@ -22,6 +22,7 @@ from atoll.server.rounds import (
     Step,
     UpdateRef,
     Weighting,
+    trained_before,
 )
 from tests.server.rounds.participants import Upload
 from tests.server.rounds.simulation import World, value_of
@@ -73,6 +74,8 @@ class Invariants:
         if after is not before:
             if after.round is not None:
                 reference_terms(world.policy, after.round)
+                expected = trained_before(world.policy.evaluate_every, after.round.key.round)
+                assert after.round.version == expected, "the round's number does not tell its version"
             self.check_bounded(world.policy, after)
             self.check_nothing_lost(world, after)
 

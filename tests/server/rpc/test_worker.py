@@ -1,3 +1,4 @@
+import dataclasses
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -6,15 +7,29 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from atoll.server.aggregation import PartialFile
+from atoll.server.aggregation import AggregationError, PartialFile
 from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.errors import CorruptDataError, NotFoundError, StorageError, UnavailableError
+from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc import worker as workers
 from atoll.server.rpc.worker import WorkerCalls, WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
-from tests.server.ingest.uploads import ALICE, BOB, SIZE, chunks_of, committed, flip, fold_item, ref, sum_key, values_of
+from tests.server.ingest.uploads import (
+    ALICE,
+    BOB,
+    SIZE,
+    chunks_of,
+    committed,
+    digest_of,
+    flip,
+    fold_item,
+    ref,
+    sum_key,
+    values_of,
+    write,
+)
 
 
 @dataclass
@@ -52,6 +67,25 @@ async def test_a_sum_over_the_wire_is_the_node_s_own(setup: Setup, tmp_path: Pat
     found, own = PartialFile(tmp_path / "sum.partial"), setup.node.partial(sum_key(), items)
     assert (found.sum_block(0, SIZE) == own.sum_block(0, SIZE)).all()
     assert (found.updates, found.total_weight, found.grid) == (own.updates, own.total_weight, own.grid)
+
+
+async def test_a_sum_over_a_part_of_the_model_is_asked_for_as_such(setup: Setup, tmp_path: Path) -> None:
+    first, size = 300, 400
+    key = dataclasses.replace(sum_key(size), first=first)
+    items = []
+    for participant, seed in ((ALICE, 1), (BOB, 2)):
+        upload, chunks = ref(participant, seed), chunks_of(values_of(seed))[3:7]
+        write(setup.spool, upload, chunks)
+        items.append(fold_item(upload, commit_upload(setup.spool, upload, size, digest_of(chunks), first).digest))
+    await setup.calls.fold(key, items[:1])
+    await setup.calls.write_partial(key, items, tmp_path / "sum.partial")
+    whole = setup.node.partial(sum_key(at=(1, 0)), [setup.update(ALICE, 1), setup.update(BOB, 2)])
+    found = PartialFile(tmp_path / "sum.partial")
+    assert (found.sum_block(0, size) == whole.sum_block(first, first + size)).all()
+    await setup.calls.drop(key.run, 0, 0)
+    again = dataclasses.replace(sum_key(size, at=(2, 0)), first=SIZE - size)  # in the same memory, over other elements
+    with pytest.raises(AggregationError, match="summed are those from 600 on"):
+        setup.node.fold(again, items)
 
 
 async def test_dropped_memory_is_used_again(setup: Setup) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atoll.client import Access
+from atoll.client.cli.client import Pair
 from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state, read_token
 from atoll.datacenter.cli.launching import Start, start_options
@@ -40,6 +41,7 @@ _MODULE = "atoll.datacenter.federation"
 @click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant.")
 @click.option("--participant", default="", metavar="NAME", help="Who to be without TLS.")
 @click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="The silo's own rules, TOML.")
+@click.option("--label", "labels", type=Pair(), multiple=True, help="Label that the operator sees; may be repeated.")
 @click.option("--max-rounds", type=click.IntRange(min=0), default=0, help="End after so many rounds.")
 def join(
     *,
@@ -49,6 +51,7 @@ def join(
     insecure: bool,
     participant: str,
     policy: Path | None,
+    labels: tuple[tuple[str, str], ...],
     max_rounds: int,
     **start: Any,
 ) -> None:
@@ -63,6 +66,8 @@ def join(
     options += ["--server", server] if server else []
     options += ["--insecure", "--participant", participant] if insecure else []
     options += ["--policy", str(policy)] if policy else []
+    options += [word for name, text in labels for word in ("--label", f"{name}={text}")]
+    options += ["--json"] if start["json_output"] else []
 
     def check(job: SiloJob) -> None:
         """Before a process starts: can this job take part, are the rules readable, is there an identity."""

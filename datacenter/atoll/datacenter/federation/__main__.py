@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from atoll.client import Access, Limits, Policy
+from atoll.client import Access, Limits
+from atoll.client.cli.client import Pair
+from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.files import locked
+from atoll.client.logs import configure_logging
 from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state
 from atoll.client.session import Session
@@ -34,45 +40,63 @@ from atoll.wire.heap import keep_chunks
 @click.option("--participant", default="")
 @click.option("--policy", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--max-rounds", type=click.IntRange(min=0), default=0)
-def main(
-    *, job_file: Path, state: Path, server: str, insecure: bool, participant: str, policy: Path | None, max_rounds: int
-) -> None:
+@click.option("--label", "labels", type=Pair(), multiple=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(**given: Any) -> None:
     """Take part in a federation as one rank of the silo that JOB_FILE describes; enrolled already."""
+    options = Options(**given)
+    configure_logging("warning", as_json=options.as_json)
     keep_chunks()
-    job = load_job(job_file)
-    access = Access("", state, server, insecure, participant)
-    rules = read_policy(policy) if policy else None
+    job = load_job(options.job_file)
     timeout_s = job.faults.collective_timeout_s
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:
-        trainer = stack.enter_context(open_trainer(job, job_file.parent, world, watch))
+        trainer = stack.enter_context(open_trainer(job, options.job_file.parent, world, watch))
         desk = None
         if world.is_first:
-            stack.enter_context(locked(state))
-
-            def session(make_work: MakeWork) -> Session:
-                declared = SiloParticipant(_declared(job))
-                found = Session(declared, access.endpoint(), state, rules or Policy(), make_work=make_work)
-                found.labels, found.max_rounds = _labels(world), max_rounds
-                return found
-
-            desk = stack.enter_context(SiloDesk(session))
+            stack.enter_context(locked(options.state))
+            desk = stack.enter_context(SiloDesk(partial(options.session, job, world)))
         orders = Orders(world, open_store("federation"), watch.stopping)
-        scratch = _scratch(job, job_file, stack)
-        Silo(trainer, spec_of(job.model), orders, desk, access.endpoint, Limits(), scratch).run()
+        scratch = _scratch(job, options.job_file, stack)
+        Silo(trainer, spec_of(job.model), orders, desk, options.access.endpoint, Limits(), scratch).run()
         if desk is not None:
             desk.stop("the silo was asked to stop")
             desk.summary()
         watch.ended("stopped" if watch.stopping() else "finished", trainer.state.step)
 
 
+@dataclass(frozen=True)
+class Options:
+    """The command line: see ``atoll silo join``, which gives it."""
+
+    job_file: Path
+    state: Path
+    server: str
+    insecure: bool
+    participant: str
+    policy: Path | None
+    max_rounds: int
+    labels: tuple[tuple[str, str], ...]
+    as_json: bool
+
+    @property
+    def access(self) -> Access:
+        """How to reach the server."""
+        return Access("", self.state, self.server, self.insecure, self.participant)
+
+    def session(self, job: SiloJob, world: World, make_work: MakeWork) -> Session:
+        """Rank 0's."""
+        found = Session(SiloParticipant(_declared(job)), self.access.endpoint(), self.state, make_work=make_work)
+        if self.policy is not None:
+            found.policy = read_policy(self.policy)
+        found.observer = JsonLines() if self.as_json else HumanLines()
+        found.labels, found.max_rounds = {"ranks": str(world.size), **dict(self.labels)}, self.max_rounds
+        return found
+
+
 def _declared(job: SiloJob) -> int:
     """The weight of a whole round: what no update of this silo goes beyond."""
     sequences = job.federation.inner_steps * job.batch.global_batch
     return sequences if job.federation.weight == "sequences" else sequences * job.batch.sequence
-
-
-def _labels(world: World) -> dict[str, str]:
-    return {"kind": "silo", "ranks": str(world.size)}
 
 
 def _scratch(job: SiloJob, job_file: Path, stack: ExitStack) -> Path:

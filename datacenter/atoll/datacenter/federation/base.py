@@ -38,10 +38,14 @@ class Base:
     Args:
         path: of the file; an old one is written over.
         pieces: what this rank holds.
+
+    Attributes:
+        changed: numbers of the pieces that came with other bytes than were here; for the caller to clear.
     """
 
     def __init__(self, path: Path, pieces: Sequence[Piece]) -> None:
         self._path, self.pieces = path, pieces
+        self.changed: set[int] = set(range(len(pieces)))
         self._places: list[tuple[int, int]] = []
         end = 0
         for piece in pieces:
@@ -69,7 +73,7 @@ class Base:
         """
         if manifest.chunk_bytes != self._chunk_bytes:
             self._here, self._chunk_bytes = {}, manifest.chunk_bytes
-        wanted = {int(one) for span, _ in self._spans for one in chunks_of(span, manifest.chunk_bytes)}
+        wanted = {int(one) for _, span, _ in self._spans for one in chunks_of(span, manifest.chunk_bytes)}
         return sorted(one for one in wanted if self._here.get(one) != manifest.chunk_digests[one])
 
     def take(self, manifest: BlobManifest, number: int, payload: memoryview) -> None:
@@ -82,19 +86,19 @@ class Base:
         first, stop = manifest.chunk_range(number)
         chunk = np.frombuffer(payload, np.uint8)
         self._here.pop(number, None)
-        for span, out in self._spans:
-            if span.offset < stop and first < span.stop:
-                scatter(chunk, first, span, out)
+        for index, span, out in self._spans:
+            if span.offset < stop and first < span.stop and scatter(chunk, first, span, out):
+                self.changed.add(index)
         self._here[number] = manifest.chunk_digests[number]
 
-    def _in_bytes(self) -> Iterator[tuple[ElementRange, Bytes]]:
-        """Each range of each piece, counted in bytes of the blob, and where its bytes are kept."""
-        for piece, (place, _) in zip(self.pieces, self._places, strict=True):
+    def _in_bytes(self) -> Iterator[tuple[int, ElementRange, Bytes]]:
+        """Each range of each piece by number, counted in bytes of the blob, and where its bytes are kept."""
+        for index, (piece, (place, _)) in enumerate(zip(self.pieces, self._places, strict=True)):
             width, at = piece.span.spec.dtype.itemsize, place
             for span in piece.ranges:
                 offset = piece.span.byte_start + (span.offset - piece.span.start) * width
                 scaled = ElementRange(offset, span.block * width, span.stride * width, span.count)
-                yield scaled, self._bytes[at : at + scaled.size]
+                yield index, scaled, self._bytes[at : at + scaled.size]
                 at += scaled.size
 
 

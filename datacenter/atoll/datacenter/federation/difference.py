@@ -7,7 +7,7 @@ the next round's update before that is encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from atoll.wire.encoding import Encoding, as_received, encode
 
 if TYPE_CHECKING:
     from atoll.datacenter.federation.base import Base
+    from atoll.datacenter.federation.pieces import Piece
     from atoll.wire.chunks import ElementRange
 
 EXACT = frozenset({Encoding.FLOAT32, Encoding.FLOAT64})
@@ -54,20 +55,22 @@ class Difference:
         base: what the round started from.
         rounding: of rounds before; one of another size, from another layout of ranks, is let go.
         max_abs: largest magnitude that the server takes.
+        wanted: which pieces are sent, by number.
+        copied: keep a copy of them as they are now, for they will change while they are sent.
     """
 
-    def __init__(self, base: Base, rounding: Rounding, max_abs: float) -> None:
+    def __init__(
+        self, base: Base, rounding: Rounding, max_abs: float, wanted: Sequence[int], *, copied: bool = False
+    ) -> None:
         self._base, self._rounding, self._max_abs = base, rounding, max_abs
-        self.ranges = tuple(span for piece in base.pieces for span in piece.sent_ranges)
-        self._positions = Positions(self.ranges)
+        self.ranges = tuple(span for index in wanted for span in base.pieces[index].sent_ranges)
+        everything = [span for piece in base.pieces for span in piece.sent_ranges]
+        self._positions = Positions(everything)
         self._ends = np.cumsum([piece.sends[1] - piece.sends[0] for piece in base.pieces])
-        if rounding.lost is not None and rounding.lost.numel() != self.size:
+        self._copies = {index: _sent(base.pieces[index]).clone() for index in wanted} if copied else {}
+        self._size = sum(span.size for span in everything)
+        if rounding.lost is not None and rounding.lost.numel() != self._size:
             rounding.lost = None
-
-    @property
-    def size(self) -> int:
-        """Elements that this rank sends."""
-        return int(self._ends[-1]) if len(self._ends) else 0
 
     def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
         """See ``atoll.client.transfer.ElementSource``.
@@ -87,7 +90,7 @@ class Difference:
         if encoding in EXACT:
             return
         if self._rounding.lost is None:
-            self._rounding.lost = torch.zeros(self.size)
+            self._rounding.lost = torch.zeros(self._size)
         for chunk in chunks:
             first = self._positions.of(chunk)
             values = self._values(chunk, encoding)
@@ -98,9 +101,9 @@ class Difference:
         first = self._positions.of(elements)
         index = int(np.searchsorted(self._ends, first, side="right"))
         piece = self._base.pieces[index]
-        begin = piece.sends[0] + first - (int(self._ends[index - 1]) if index else 0)
-        local = piece.local.reshape(-1)[begin : begin + elements.size]
-        start = self._base.of(index)[begin : begin + elements.size]
+        begin = first - (int(self._ends[index - 1]) if index else 0)
+        local = self._copies.get(index, _sent(piece))[begin : begin + elements.size]
+        start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
         found = local.to("cpu", torch.float32) - start.to(torch.float32)
         if self._rounding.lost is not None and encoding not in EXACT:
             found += self._rounding.lost[first : first + elements.size]
@@ -111,3 +114,8 @@ class Difference:
                 f"{self._max_abs:g}: lower the learning rate, or let the job take more (aggregation.max_abs)"
             )
         return values
+
+
+def _sent(piece: Piece) -> Tensor:
+    """What this rank sends of a piece, flat, sharing its memory."""
+    return piece.local.reshape(-1)[slice(*piece.sends)]

@@ -1,9 +1,8 @@
-"""One round on one rank: fetch, load, train, send, report. Phases end when every rank has ended them."""
+"""The parts of one round on one rank: fetch, begin, train, send. Transfers end when those of every rank have ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,10 @@ from atoll.datacenter.checkpoint.state import MODEL
 from atoll.datacenter.federation.base import Base
 from atoll.datacenter.federation.desk import MAX_REPAIRS, Delivery
 from atoll.datacenter.federation.difference import Difference
+from atoll.datacenter.federation.match import wanted_tensors
 from atoll.datacenter.federation.orders import RoundError
 from atoll.datacenter.federation.pieces import pieces_of
+from atoll.datacenter.federation.round import Trained
 from atoll.wire.chunks import UploadKey, header_from_proto, header_to_proto
 from atoll.wire.digest import BlobManifest
 from atoll.wire.errors import WireError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.federation.difference import Rounding
     from atoll.datacenter.federation.orders import Order, Orders
     from atoll.datacenter.federation.place import Place
+    from atoll.datacenter.federation.round import Round
     from atoll.datacenter.train.trainer import Trainer
     from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
@@ -56,46 +58,43 @@ class Exchange:
         self._file = file
         self._layout: Layout | None = None
         self._base: Base | None = None
+        self._following = ""
+        self._ended: tuple[int, int] | None = None
 
     def close(self) -> None:
         """Remove the file."""
         if self._base is not None:
             self._base.close()
 
-    def perform(self, order: Order, link: TransferLink, handed: Handed | None) -> None:
-        """Do a round. Collective.
+    def knows(self, layout: Layout) -> bool:
+        """Whether ``arrange`` has been called for this layout last."""
+        return self._layout == layout
 
-        Args:
-            order: the round.
-            link: for this rank's transfers.
-            handed: what rank 0's session waits for.
+    def arrange(self, layout: Layout) -> None:
+        """Find out which rank holds and sends what. Collective."""
+        self.close()
+        state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
+        self._base = Base(self._file, pieces_of(state, layout, self._trainer.world.device))
+        self._layout, self._following = layout, ""
+
+    def fetch(self, order: Order, link: TransferLink) -> float:
+        """What this rank lacks of the model; seconds. The weights stay as they are. Any thread.
 
         Raises:
-            RoundError: on every rank, if it is given up.
+            RoundError: on every rank, if it failed on one.
         """
-        base = self._base_of(order.layout)
-        fetched = self._phase(order, "fetched", lambda: self._fetch(order, link, base))
-        self._begin(order, base)
-        trained = self._train(order, handed, fetched)
-        self._send(order, link, handed, Difference(base, self._rounding, order.max_abs), trained)
-
-    def _base_of(self, layout: Layout) -> Base:
-        if self._base is None or self._layout != layout:
-            self.close()
-            state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
-            self._base = Base(self._file, pieces_of(state, layout, self._trainer.world.device))
-            self._layout = layout
-        return self._base
-
-    def _phase(self, order: Order, name: str, work: Callable[[], object]) -> float:
-        """Do something that may fail on one rank only; its seconds on this one."""
-        self._trainer.pulse.enter(self._trainer.state.step, name)
         began = now_s()
-        self._orders.agree(order, name, _tried(work))
+        self._orders.agree(order, "fetched", _tried(partial(self._fetch, order, link)))
         return now_s() - began
 
-    def _fetch(self, order: Order, link: TransferLink, base: Base) -> None:
-        """What this rank lacks of the model."""
+    @property
+    def _here(self) -> Base:
+        if self._base is None:
+            raise RuntimeError("no layout has been arranged")
+        return self._base
+
+    def _fetch(self, order: Order, link: TransferLink) -> None:
+        base = self._here
         if not order.content:
             link.fetch_into(order.blob, order.layout.size_bytes, base)
             return
@@ -105,16 +104,28 @@ class Exchange:
             base.take(manifest, number, memoryview(order.content)[first:stop])
 
     @torch.no_grad()
-    def _begin(self, order: Order, base: Base) -> None:
-        """Take the global weights, unless a checkpoint has brought back weights from the midst of this very round."""
-        state = self._trainer.state
-        if self._place.run and self._place.key == order.key:
-            return
-        for index, piece in enumerate(base.pieces):
-            piece.local.copy_(base.of(index).view(piece.local.shape))
-        self._place.begin(order.key, state.step, state.tokens)
+    def begin(self, order: Order) -> None:
+        """Take the global weights, unless a checkpoint has brought back weights from the midst of this very round.
 
-    def _train(self, order: Order, handed: Handed | None, fetched_s: float) -> Trained:
+        A round over a fragment, or one that began while the last one's update travelled, leaves the weights that are
+        the same as before to go on (Douillard et al. 2025, algorithm 2); the others are mixed with those that come.
+        """
+        state, base, section = self._trainer.state, self._here, self._trainer.job.federation
+        follows = self._following == order.key.run
+        resumed = not follows and self._place.run != "" and self._place.key == order.key
+        goes_on = follows and bool(order.ranges or section.overlap_steps)
+        if not resumed:
+            share = section.mixing if goes_on and section.overlap_steps else 0.0
+            for index in sorted(base.changed) if goes_on else range(len(base.pieces)):
+                local = base.pieces[index].local
+                fresh = base.of(index).view(local.shape).to(local.device, local.dtype)
+                local.copy_(fresh if not share else fresh.lerp(local, share))
+            since = self._ended if follows else None
+            self._place.begin(order.key, *(since or (state.step, state.tokens)))
+        base.changed.clear()
+        self._following, self._ended = order.key.run, None
+
+    def train(self, order: Order, handed: Handed | None, fetched_s: float) -> Trained:
         """The inner steps, until the last one, or until time is just enough to send.
 
         Raises:
@@ -136,56 +147,57 @@ class Exchange:
                 break
         if control is not None:
             control.disarm()
-        steps = state.step - self._place.first_step
+        steps, tokens_of_round = state.step - self._place.first_step, state.tokens - self._place.first_tokens
         metrics = {"loss": losses / tokens} if tokens else {}
-        return Trained(steps, state.tokens - self._place.first_tokens, metrics, (fetched_s, now_s() - began))
+        return Trained(steps, tokens_of_round, metrics, now_s() - began)
 
-    def _send(
-        self, order: Order, link: TransferLink, handed: Handed | None, difference: Difference, trained: Trained
-    ) -> None:
-        """Send this rank's part, and again what the server turns out to lack; all ranks hear how it ended."""
-        run, round_number, attempt = order.key.run, order.key.round, order.key.attempt
-        key = UploadKey(run, round_number, attempt, order.upload_id)
+    def difference(self, order: Order) -> Difference:
+        """What is to be sent; a copy of it if steps go on meanwhile, which then count as the next round's.
+
+        Raises:
+            LayoutError: if the order's ranges cut a tensor: the same on every rank.
+        """
+        state, overlaps = self._trainer.state, self._trainer.job.federation.overlap_steps > 0
+        self._ended = (state.step, state.tokens) if overlaps else None
+        spans = wanted_tensors(order.layout, order.ranges)
+        wanted = [index for index, piece in enumerate(self._here.pieces) if piece.span.spec.name in spans]
+        return Difference(self._here, self._rounding, order.max_abs, wanted, copied=overlaps)
+
+    def send(self, now: Round) -> None:
+        """Send this rank's part, and again what the server turns out to lack; all hear how it ended. Any thread.
+
+        Raises:
+            RoundError: on every rank, if it failed on one.
+        """
+        order, handed, link, difference = now.order, now.handed, now.link, now.difference
+        if difference is None:
+            raise RuntimeError("nothing has been trained")
+        key = UploadKey(order.key.run, order.key.round, order.key.attempt, order.upload_id)
         uploading = Uploading(key, Shard(difference.ranges, difference), order.encoding, link.chunk_bytes)
         began = now_s()
         for attempt in range(MAX_REPAIRS + 1):
-            self._trainer.pulse.enter(self._trainer.state.step, "sending")
             sent = self._orders.agree(order, f"sent-{attempt}", _tried(partial(_upload, link, uploading, attempt)))
             if handed is not None:
-                handed.delivered.put(self._delivery(order, handed, trained, sent, now_s() - began))
+                handed.delivered.put(self._delivery(now, handed, sent, now_s() - began))
             word = self._orders.say(order, f"answer-{attempt}", "" if handed is None else handed.answer())
             if word != INCOMPLETE:
                 break
         if word == COUNTED:
             difference.settle(uploading.chunks, order.encoding)
 
-    def _delivery(self, order: Order, handed: Handed, trained: Trained, sent: list[bytes], upload_s: float) -> Delivery:
-        batch = self._trainer.job.batch.global_batch
-        counted = {"tokens": trained.tokens, "sequences": trained.steps * batch}[self._trainer.job.federation.weight]
+    def _delivery(self, now: Round, handed: Handed, sent: list[bytes], upload_s: float) -> Delivery:
+        trained = now.trained
+        if trained is None:
+            raise RuntimeError("nothing has been trained")
+        job = self._trainer.job
+        weight = trained.tokens if job.federation.weight == "tokens" else trained.steps * job.batch.global_batch
         return Delivery(
             headers=[header for data in sent for header in _headers(data)],
-            weight=max(1, min(counted, handed.invitation.task.max_weight)),
+            weight=max(1, min(weight, handed.invitation.task.max_weight)),
             metrics=trained.metrics | {"steps": float(trained.steps), "tokens": float(trained.tokens)},
-            seconds=(*trained.seconds, upload_s),
-            partial=trained.steps < order.inner_steps,
+            seconds=(now.fetched_s or 0.0, trained.seconds, upload_s),
+            partial=trained.steps < now.order.inner_steps,
         )
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What the inner steps came to.
-
-    Attributes:
-        steps: of the round, those before a restart too.
-        tokens: counted in them.
-        metrics: means over the steps of this process.
-        seconds: of fetching and of training.
-    """
-
-    steps: int
-    tokens: int
-    metrics: dict[str, float]
-    seconds: tuple[float, float]
 
 
 def _tried(work: Callable[[], object]) -> bytes | Exception:

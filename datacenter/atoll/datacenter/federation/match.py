@@ -11,7 +11,10 @@ from atoll.wire.layout import Dtype, TensorSpec
 from atoll.wire.layout import Layout as WireLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.datacenter.models.spec import ModelSpec
+    from atoll.wire.chunks import ElementRange
     from atoll.wire.layout import Layout
 
 SHOWN = 3
@@ -65,3 +68,21 @@ def _trained(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         for name, parameter in module.named_parameters()
         if name not in again and (spec.trained is None or spec.trained(name))
     }
+
+
+def wanted_tensors(layout: Layout, ranges: Sequence[ElementRange]) -> frozenset[str]:
+    """Names of the tensors that a round asks for; all of them if ``ranges`` is empty.
+
+    Raises:
+        LayoutError: naming a tensor of which only a part is wanted.
+    """
+    if not ranges:
+        return frozenset(span.spec.name for span in layout.spans)
+    found = set()
+    for span in layout.spans:
+        inside = sum(max(0, min(span.stop, one.stop) - max(span.start, one.offset)) for one in ranges)
+        if inside not in (0, span.spec.size) or any(not one.contiguous for one in ranges):
+            raise LayoutError(f"the server asks for a part of tensor {span.spec.name!r}; whole tensors are needed")
+        if inside:
+            found.add(span.spec.name)
+    return frozenset(found)

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from atoll.client import RoundKey
+from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import encoding_of
 from atoll.wire.messages import layout_from_proto, layout_to_proto
 from atoll.wire.v1 import tensors_pb2
@@ -63,6 +64,7 @@ class Order:
         content: the model itself, if it is small enough to have come along.
         encoding: of the update.
         max_abs: largest magnitude of its elements that the server takes.
+        ranges: elements that are wanted; empty: all.
         remaining_s: until the deadline, when the order was given.
         upload_id: of this silo's update.
         address: where transfers go.
@@ -78,6 +80,7 @@ class Order:
     content: bytes
     encoding: Encoding
     max_abs: float
+    ranges: tuple[ElementRange, ...]
     remaining_s: float
     upload_id: str
     address: str
@@ -92,6 +95,7 @@ class Order:
         values["layout"] = b64encode(layout_to_proto(self.layout).SerializeToString()).decode()
         values["content"] = b64encode(self.content).decode()
         values["encoding"] = int(self.encoding)
+        values["ranges"] = [[one.offset, one.block, one.stride, one.count] for one in self.ranges]
         return json.dumps(values).encode()
 
     @classmethod
@@ -102,6 +106,7 @@ class Order:
         values["layout"] = layout_from_proto(tensors_pb2.Layout.FromString(b64decode(values["layout"])))
         values["content"] = b64decode(values["content"])
         values["encoding"] = encoding_of(values["encoding"])
+        values["ranges"] = tuple(ElementRange(*one) for one in values["ranges"])
         return cls(**values)
 
 

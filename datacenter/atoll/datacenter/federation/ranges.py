@@ -109,7 +109,7 @@ class Positions:
         raise ValueError(f"{chunk} is of none of the ranges")
 
 
-def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> None:
+def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> bool:
     """Take those bytes of a chunk of the flat space that a range names.
 
     Args:
@@ -117,27 +117,37 @@ def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> None:
         first: where it begins.
         span: a range, in bytes.
         out: the range's bytes one after another, ``[span.size]``; those that lie in the chunk are written.
+
+    Returns:
+        Whether any of them is another than before.
     """
     stop = first + chunk.size
     if span.contiguous:
-        lower, upper = max(first, span.offset), min(stop, span.offset + span.size)
-        if lower < upper:
-            out[lower - span.offset : upper - span.offset] = chunk[lower - first : upper - first]
-        return
+        return _copy(chunk, first, stop, span.offset, out[: span.size])
     whole_from = min(max(-((span.offset - first) // span.stride), 0), span.count)
     whole_to = max(min((stop - span.offset - span.block) // span.stride + 1, span.count), whole_from)
-    rows = whole_to - whole_from
+    rows, changed = whole_to - whole_from, False
     if rows:
         at = span.offset + whole_from * span.stride - first
         source = np.lib.stride_tricks.as_strided(chunk[at:], (rows, span.block), (span.stride, 1), writeable=False)
-        out[whole_from * span.block : whole_to * span.block].reshape(rows, span.block)[:] = source
+        changed = _replace(out[whole_from * span.block : whole_to * span.block].reshape(rows, span.block), source)
     for row in {whole_from - 1, whole_to} & set(range(span.count)):
-        begin = span.offset + row * span.stride
-        lower, upper = max(first, begin), min(stop, begin + span.block)
-        if lower < upper:
-            out[row * span.block + lower - begin : row * span.block + upper - begin] = chunk[
-                lower - first : upper - first
-            ]
+        target = out[row * span.block : (row + 1) * span.block]
+        changed |= _copy(chunk, first, stop, span.offset + row * span.stride, target)
+    return changed
+
+
+def _copy(chunk: Bytes, first: int, stop: int, begin: int, target: Bytes) -> bool:
+    """The part of a run that begins at ``begin`` and that lies in the chunk."""
+    lower, upper = max(first, begin), min(stop, begin + target.size)
+    return lower < upper and _replace(target[lower - begin : upper - begin], chunk[lower - first : upper - first])
+
+
+def _replace(target: Bytes, source: Bytes) -> bool:
+    if np.array_equal(target, source):
+        return False
+    target[:] = source
+    return True
 
 
 def chunks_of(span: ElementRange, chunk_bytes: int) -> npt.NDArray[np.int64]:

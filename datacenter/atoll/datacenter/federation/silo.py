@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from atoll.datacenter.federation.exchange import Exchange
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.federation.orders import LOOK_S, Order, Orders, RoundError
 from atoll.datacenter.federation.place import Place
+from atoll.datacenter.federation.round import Round
 from atoll.datacenter.job.federation import INNER_STEPS
 
 if TYPE_CHECKING:
@@ -73,8 +76,9 @@ class Silo:
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
         try:
-            while (given := self._next()) is not None:
-                self._round(*given)
+            coming = self._coming()
+            while coming is not None:
+                coming = self._round(coming)
             if trainer.state.step:
                 trainer.checkpoints.save(trainer.state.step, trainer.state)
         finally:
@@ -82,21 +86,92 @@ class Silo:
             if self._calls is not None:
                 self._calls.close()
 
-    def _next(self) -> tuple[Order, Handed | None] | None:
-        """The next round; None if there are no more."""
-        trainer = self._trainer
-        trainer.pulse.enter(trainer.state.step, "waiting for a round")
+    def _coming(self) -> Round | None:
+        """The next round that could be fetched; None if there are no more."""
+        while (coming := self._next()) is not None:
+            if self._goes_well(coming, partial(self._receive, coming)):
+                return coming
+        return None
+
+    def _receive(self, coming: Round) -> None:
+        """Fetch; but what is arranged otherwise than before, the training thread must arrange first."""
+        check_order(coming.order, self._spec, self._trainer.job.federation)
+        if self._exchange.knows(coming.order.layout):
+            coming.fetched_s = self._exchange.fetch(coming.order, coming.link)
+
+    def _next(self) -> Round | None:
         if self._desk is None:
             order = self._orders.take()
-            return None if order is None else (order, None)
-        handed = self._desk.next(trainer.pulse.stopping, LOOK_S)
+            return None if order is None else self._opened(order, None)
+        handed = self._desk.next(self._trainer.pulse.stopping, LOOK_S)
         if handed is None:
             self._orders.give(None)
             return None
         self._number += 1
         order = self._order(handed)
         self._orders.give(order)
-        return order, handed
+        return self._opened(order, handed)
+
+    def _opened(self, order: Order, handed: Handed | None) -> Round:
+        control = TaskControl(order.remaining_s) if handed is None else handed.invitation.task.control
+        link = TransferLink(self._connected(order), self._limits, control, order.chunk_bytes, order.traceparent)
+        opened = Round(order, link, handed)
+        opened.until_ended.enter_context(self._orders.abandoning(order, control))
+        return opened
+
+    def _round(self, now: Round) -> Round | None:
+        """Do a round; the next one."""
+        if not self._goes_well(now, partial(self._perform, now)):
+            return self._coming()
+        self._trainer.pulse.enter(self._trainer.state.step, "sending, and waiting for a round")
+        return self._beside(partial(self._finish, now))
+
+    def _perform(self, now: Round) -> None:
+        """Up to what is to be sent."""
+        order = now.order
+        self._trainer.pulse.enter(self._trainer.state.step, "fetching")
+        if now.fetched_s is None:
+            self._exchange.arrange(order.layout)
+            now.fetched_s = self._exchange.fetch(order, now.link)
+        self._exchange.begin(order)
+        now.trained = self._exchange.train(order, now.handed, now.fetched_s)
+        now.difference = self._exchange.difference(order)
+
+    def _finish(self, now: Round) -> Round | None:
+        """Send, wait for the next round, fetch it."""
+        if self._goes_well(now, partial(self._exchange.send, now)):
+            self._end(now)
+        return self._coming()
+
+    def _beside(self, rest: Callable[[], Round | None]) -> Round | None:
+        """Make steps of the next round, if the job wants that, while the rest of this one is done."""
+        steps = self._trainer.job.federation.overlap_steps
+        if not steps:
+            return rest()
+        with ThreadPoolExecutor(1, "exchange") as thread:
+            coming = thread.submit(rest)
+            for _ in range(steps):
+                self._trainer.advance()
+                if self._trainer.pulse.stops_after(self._trainer.state.step):
+                    break
+            return coming.result()
+
+    def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
+        """Do something that all ranks may give up together: the server is told then, and the silo goes on."""
+        try:
+            work()
+        except (RoundError, LayoutError) as error:
+            log.warning("%s is given up: %s", now.order.key, error)
+            if now.handed is not None:
+                now.handed.delivered.put(error)
+            self._end(now)
+            return False
+        return True
+
+    def _end(self, now: Round) -> None:
+        if now.handed is not None:
+            self._orders.end(now.order)
+        now.until_ended.close()
 
     def _order(self, handed: Handed) -> Order:
         task, model = handed.invitation.task, handed.invitation.model
@@ -109,6 +184,7 @@ class Silo:
             content=model.content,
             encoding=task.encoding,
             max_abs=task.max_abs,
+            ranges=task.ranges,
             remaining_s=task.remaining_s,
             upload_id=handed.upload_id,
             address=handed.address,
@@ -117,35 +193,6 @@ class Silo:
             traceparent=task.traceparent,
         )
 
-    def _round(self, order: Order, handed: Handed | None) -> None:
-        """Do one round; one that fails is given up by all ranks, and the server is told."""
-        control = TaskControl(order.remaining_s) if handed is None else handed.invitation.task.control
-        link = TransferLink(self._connected(order), self._limits, control, order.chunk_bytes, order.traceparent)
-        try:
-            with self._orders.abandoning(order, control):
-                self._check(order)
-                self._exchange.perform(order, link, handed)
-        except (RoundError, LayoutError) as error:
-            log.warning("%s is given up: %s", order.key, error)
-            if handed is not None:
-                handed.delivered.put(error)
-        finally:
-            if handed is not None:
-                self._orders.end(order)
-
-    def _check(self, order: Order) -> None:
-        """The same on every rank.
-
-        Raises:
-            LayoutError: if the federation's model is not this job's, or more steps are wanted than it allows.
-        """
-        most = self._trainer.job.federation.max_inner_steps
-        if not 1 <= order.inner_steps <= most:
-            raise LayoutError(
-                f"the server asks for {order.inner_steps} inner steps; federation.max_inner_steps allows 1 to {most}"
-            )
-        check_layout(order.layout, self._spec)
-
     def _connected(self, order: Order) -> TransferCalls:
         endpoint = self._endpoint().at(order.address)
         if self._calls is None:
@@ -153,3 +200,18 @@ class Silo:
         elif self._calls.endpoint != endpoint:
             self._calls.renew(endpoint)
         return self._calls
+
+
+def check_order(order: Order, spec: ModelSpec, section: FederationSection) -> None:
+    """Whether this silo can do a round: the same on every rank.
+
+    Raises:
+        LayoutError: if the federation's model is not this job's, or it asks for more steps than the job allows.
+    """
+    most, least = section.max_inner_steps, section.overlap_steps + 1
+    if not least <= order.inner_steps <= most:
+        raise LayoutError(
+            f"the server asks for {order.inner_steps} inner steps; this job allows {least} to {most} "
+            "(federation.overlap_steps, federation.max_inner_steps)"
+        )
+    check_layout(order.layout, spec)

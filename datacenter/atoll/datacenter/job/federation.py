@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -27,6 +28,24 @@ class FederationSection(Section):
     max_inner_steps: Annotated[int, Field(ge=1, le=1 << 20, description="A server that asks for more is refused.")] = (
         1 << 20
     )
+    overlap_steps: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 20,
+            description="Inner steps that go on while an update travels and the next model is awaited (streaming "
+            "DiLoCo); they count as the next round's. Costs a copy of what is sent.",
+        ),
+    ] = 0
+    mixing: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="With `overlap_steps`: share of the local weights that stays when global ones arrive (alpha of "
+            "streaming DiLoCo).",
+        ),
+    ] = 0.5
     weight: Annotated[
         Literal["tokens", "sequences"],
         Field(
@@ -43,3 +62,12 @@ class FederationSection(Section):
         ),
         Hint(default="a temporary folder"),
     ] = None
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Mixing without overlap; steps that no round has."""
+        if not self.overlap_steps:
+            yield from self.unused(("mixing",), "overlap_steps is 0")
+        if self.overlap_steps >= self.inner_steps:
+            yield "overlap_steps", f"is not below inner_steps {self.inner_steps}: a round would be over as it begins"
+        if self.inner_steps > self.max_inner_steps:
+            yield "inner_steps", f"is above max_inner_steps {self.max_inner_steps}"

@@ -35,14 +35,16 @@ class Accumulator:
     zeroing and reading it. Methods may be called from several threads; folds take turns.
 
     Args:
-        size: elements of the model, N.
+        size: elements that are summed: N, or those of the fragment that the round is over.
         grid: the round's grid.
+        first: the model's element that the sum begins with; chunks name the model's elements, blocks the sum's.
     """
 
-    def __init__(self, size: int, grid: Grid) -> None:
+    def __init__(self, size: int, grid: Grid, first: int = 0) -> None:
         if size < 1:
-            raise AggregationError(f"size {size}: a model has at least 1 element")
+            raise AggregationError(f"size {size}: a sum has at least 1 element")
         self.size = size
+        self.first = first
         self.grid = grid
         self.total_weight = 0
         self._updates: set[str] = set()
@@ -56,13 +58,14 @@ class Accumulator:
         """The ids of the updates in the sum."""
         return frozenset(self._updates)
 
-    def reset(self, grid: Grid) -> None:
-        """Empty the sum for a round on ``grid``, in the same memory."""
+    def reset(self, grid: Grid, first: int = 0) -> None:
+        """Empty the sum for a round on ``grid`` over as many elements from ``first`` on, in the same memory."""
         with self._lock:
             self._stale = True
             self._updates.clear()
             self.total_weight = 0
             self.grid = grid
+            self.first = first
 
     def fold(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
         """Add one update, whole or not at all.
@@ -73,14 +76,14 @@ class Accumulator:
         Args:
             update_id: names the update; each counts at most once.
             weight: integer weight, from ``Grid.weight_of``.
-            chunks: headers and payloads that name every element exactly once (``atoll.wire.chunks.check_coverage``,
-                when the update is committed). Checked again is their number of elements, and the coverage too of a
-                sum's first update, which is put where an earlier sum may lie.
+            chunks: headers and payloads that name every summed element exactly once
+                (``atoll.wire.chunks.check_coverage``, when the update is committed). Checked again is their number of
+                elements, and the coverage too of a sum's first update, which is put where an earlier sum may lie.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
             DuplicateUpdateError: if the update is in the sum already.
-            AggregationError: for a weight that the grid does not admit or chunks that do not make up the model.
+            AggregationError: for a weight that the grid does not admit or chunks that do not make up what is summed.
         """
         with self._lock:
             if update_id in self._updates:
@@ -147,12 +150,13 @@ class Accumulator:
         self._stale = True
         ranges: list[ElementRange] = []
         for header, payload in chunks:
-            refused = kernel.fold(self._sums, header.range, payload, header.encoding, weight, self.grid, first=True)
+            place = self._place(update_id, header)
+            refused = kernel.fold(self._sums, place, payload, header.encoding, weight, self.grid, first=True)
             _check_accepted(update_id, header, payload, refused, self.grid)
             ranges.append(header.range)
         _check_whole(update_id, sum(one.size for one in ranges), self.size)
         try:
-            check_coverage(ranges, self.size)
+            check_coverage(ranges, self.size, self.first)
         except CoverageError as error:
             raise AggregationError(f"update {update_id!r}: {error}", "send it again") from error
         self._stale = False
@@ -161,14 +165,26 @@ class Accumulator:
         folded: list[tuple[ChunkHeader, Buffer]] = []
         try:
             for header, payload in chunks:
-                refused = kernel.fold(self._sums, header.range, payload, header.encoding, weight, self.grid)
+                place = self._place(update_id, header)
+                refused = kernel.fold(self._sums, place, payload, header.encoding, weight, self.grid)
                 folded.append((header, payload))
                 _check_accepted(update_id, header, payload, refused, self.grid)
             _check_whole(update_id, sum(header.range.size for header, _ in folded), self.size)
         except BaseException:
             for header, payload in folded:
-                kernel.fold(self._sums, header.range, payload, header.encoding, -weight, self.grid)
+                place = self._place(update_id, header)
+                kernel.fold(self._sums, place, payload, header.encoding, -weight, self.grid)
             raise
+
+    def _place(self, update_id: str, header: ChunkHeader) -> ElementRange:
+        """A chunk's elements, counted from the sum's first; the kernel checks that they end within it."""
+        span = header.range
+        if span.offset < self.first:
+            raise AggregationError(
+                f"update {update_id!r} has element {span.offset}; summed are those from {self.first} on",
+                "send it again",
+            )
+        return span.shifted(-self.first) if self.first else span
 
     def _freshen(self) -> None:
         """Make the memory hold the sum, which is 0 everywhere if it is stale."""
@@ -179,7 +195,7 @@ class Accumulator:
 
 def _check_whole(update_id: str, elements: int, size: int) -> None:
     if elements != size:
-        raise AggregationError(f"update {update_id!r} has {elements} elements, the model has {size}", "send it again")
+        raise AggregationError(f"update {update_id!r} has {elements} elements, summed are {size}", "send it again")
 
 
 def _check_accepted(update_id: str, header: ChunkHeader, payload: Buffer, refused: int, grid: Grid) -> None:

@@ -23,8 +23,9 @@ from atoll.server.aggregation.errors import ReleaseError
 from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
 from atoll.server.aggregation.partial import PartialSum, check_not_empty, mean_block
 from atoll.server.aggregation.workspace import Workspace, decode_into
+from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode
-from atoll.wire.layout import Layout
+from atoll.wire.layout import Dtype, Layout, TensorSpan
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -90,13 +91,17 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Elements [start, stop) of one type, and where their bytes start in the model's blob."""
+    """Elements [start, stop) of one type, and where their bytes start in the model's blob.
+
+    Those of a ``kept`` one are none of the round's: they stay as they are.
+    """
 
     start: int
     stop: int
     byte_start: int
     encoding: Encoding
     averaged: bool
+    kept: bool
 
     @property
     def size(self) -> int:
@@ -110,6 +115,7 @@ def release_model(
     old: OldModel,
     new: NewModel,
     averaged: Set[str] = frozenset(),
+    fragment: ElementRange | None = None,
 ) -> Released:
     """Write the next model and optimiser state to their sinks.
 
@@ -121,6 +127,8 @@ def release_model(
         new: where the result goes.
         averaged: names of tensors that take the plain mean whatever the optimiser: buffers such as batch-norm
             statistics, which must not gather momentum. Their optimiser state stays as it is.
+        fragment: the run of whole tensors that the round updates, and that the sum is over; None: all of them. Weights
+            and state of the others are copied, bit for bit.
 
     Raises:
         ReleaseError: if the inputs do not fit the layout or the optimiser, or a result is not finite (the message
@@ -128,18 +136,24 @@ def release_model(
         AggregationError: if the sum holds no update.
         Exception: what a sink raised.
     """
-    _check_inputs(layout, partial, optimiser, old, new)
+    summed = fragment or ElementRange.run(0, layout.size)
+    _check_inputs(layout, optimiser, old, new)
+    _check_fragment(layout, partial, summed)
     check_not_empty(partial)
     _check_averaged(layout, averaged)
     squares = []
     work = Workspace(min(RELEASE_BLOCK, layout.size), MAX_PENDING + 1, optimiser.state_names)
     with BackgroundWriter({_MODEL: new.model, **new.state}) as writer:
-        for block in _blocks(layout, averaged):
+        for block in _blocks(layout, averaged, summed):
+            if block.kept:
+                writer.append(_as_it_is(block, optimiser, old))
+                continue
             rule = _AVERAGE if block.averaged else optimiser
+            sums = slice(block.start - summed.offset, block.stop - summed.offset)
             if isinstance(rule, FedAvg) and block.encoding is Encoding.FLOAT32 and not optimiser.state_names:
-                pieces, sum_squares = _next_average(layout, block, partial, rule.lr, old, work)
+                pieces, sum_squares = _next_average(layout, block, sums, partial, rule.lr, old, work)
             else:
-                mean = mean_block(partial, block.start, block.stop, out=work.mean[: block.size])
+                mean = mean_block(partial, sums.start, sums.stop, out=work.mean[: block.size])
                 sum_squares = kernel.inspect(mean.data, Encoding.FLOAT64).sum_squares
                 pieces = _next(block, optimiser, old, work)
                 _check_finite(layout, block, pieces)
@@ -154,12 +168,12 @@ def release_model(
 
 
 def _next_average(
-    layout: Layout, block: _Block, partial: PartialSum, lr: float, old: OldModel, work: Workspace
+    layout: Layout, block: _Block, sums: slice, partial: PartialSum, lr: float, old: OldModel, work: Workspace
 ) -> tuple[dict[str, npt.NDArray[np.generic]], float]:
     """The commonest release in one pass: the block's new float32 weights, and the sum of squares of its mean."""
     new = work.next_set().values(block.size, Encoding.FLOAT32)
     divisor = partial.total_weight * partial.grid.scale
-    found = kernel.average(partial.sum_block(block.start, block.stop), divisor, lr, _old_bytes(old, block), new)
+    found = kernel.average(partial.sum_block(sums.start, sums.stop), divisor, lr, _old_bytes(old, block), new)
     pieces: dict[str, npt.NDArray[np.generic]] = {_MODEL: new}
     if not found.finite:
         _check_finite(layout, block, pieces)
@@ -184,6 +198,11 @@ def _next(
     return {_MODEL: result.encode(out.weights, block.encoding), **out.state}
 
 
+def _as_it_is(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> dict[str, npt.NDArray[np.generic]]:
+    """A block that the round does not touch: views of what was, or the state that comes before the first round."""
+    return {_MODEL: np.frombuffer(_old_bytes(old, block), np.uint8), **_state_of(block, optimiser, old)}
+
+
 def _old_bytes(old: OldModel, block: _Block) -> memoryview:
     start, stop = block.byte_start, block.byte_start + block.size * block.encoding.storage.itemsize
     if isinstance(old.model, Readable):
@@ -204,21 +223,23 @@ def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State
     }
 
 
-def _blocks(layout: Layout, averaged: Set[str]) -> Iterator[_Block]:
+def _blocks(layout: Layout, averaged: Set[str], summed: ElementRange) -> Iterator[_Block]:
     """The model in order; neighbouring tensors of one kind share blocks, so that many small ones cost no more."""
-    for (dtype, plain), group in groupby(layout.spans, lambda span: (span.spec.dtype, span.spec.name in averaged)):
+
+    def kind(span: TensorSpan) -> tuple[Dtype, bool, bool]:
+        kept = not summed.offset <= span.start < summed.stop
+        return span.spec.dtype, span.spec.name in averaged, kept
+
+    for (dtype, plain, kept), group in groupby(layout.spans, kind):
         spans = list(group)
         first, end = spans[0], spans[-1].stop
         for start in range(first.start, end, RELEASE_BLOCK):
             byte_start = first.byte_start + (start - first.start) * dtype.itemsize
-            yield _Block(start, min(start + RELEASE_BLOCK, end), byte_start, Encoding[dtype.name], plain)
+            yield _Block(start, min(start + RELEASE_BLOCK, end), byte_start, Encoding[dtype.name], plain, kept)
 
 
-def _check_inputs(
-    layout: Layout, partial: PartialSum, optimiser: ServerOptimiser, old: OldModel, new: NewModel
-) -> None:
-    sizes = {"the sum's elements": (partial.size, layout.size)}
-    sizes["the old model's bytes"] = (_size_bytes(old.model), layout.size_bytes)
+def _check_inputs(layout: Layout, optimiser: ServerOptimiser, old: OldModel, new: NewModel) -> None:
+    sizes = {"the old model's bytes": (_size_bytes(old.model), layout.size_bytes)}
     for name, buffer in old.state.items():
         sizes[f"the bytes of state {name!r}"] = (memoryview(buffer).nbytes, layout.size * STATE_BYTES)
     for what, (found, expected) in sizes.items():
@@ -231,6 +252,14 @@ def _check_inputs(
                 f"{what} state {sorted(names)}, but {optimiser.name} keeps {sorted(expected_names)}",
                 "release with the optimiser that the run started with",
             )
+
+
+def _check_fragment(layout: Layout, partial: PartialSum, summed: ElementRange) -> None:
+    borders = {0, *(span.stop for span in layout.spans)}
+    if not summed.contiguous or not {summed.offset, summed.stop} <= borders:
+        raise ReleaseError(f"{summed} is no run of whole tensors of this layout")
+    if partial.size != summed.size:
+        raise ReleaseError(f"the sum's elements: {partial.size}, expected {summed.size} for this layout")
 
 
 def _check_averaged(layout: Layout, averaged: Set[str]) -> None:

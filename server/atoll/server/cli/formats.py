@@ -10,7 +10,7 @@ from rich.text import Text
 from atoll.server.cli.output import styled, when
 from atoll.server.control import Round, Run, RunDetail
 from atoll.server.control.curves import latest
-from atoll.server.control.words import duration, round_label
+from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
@@ -34,7 +34,7 @@ def round_row(item: Round) -> tuple[object, ...]:
     """A line of the table of rounds."""
     return (
         round_label(item),
-        item.kind,
+        kind_words(item),
         styled(item.phase),
         f"{item.reported}/{item.cohort}",
         "" if item.duration_s is None else duration(item.duration_s),
@@ -63,6 +63,8 @@ def round_line(item: Round, rounds_total: int) -> str:
     """A round in one line: for logs and pipes."""
     label = f"round {round_label(item)}/{rounds_total}" if item.kind == "train" else "evaluation"
     parts = [f"{label} {item.phase}", f"{item.reported} of {item.cohort} reported"]
+    if item.fragment is not None:
+        parts.insert(1, fragment_words(item))
     if item.duration_s is not None:
         parts.append(duration(item.duration_s))
     parts += [f"{name} {value}" for name in ("accuracy", "loss") if (value := metric(item, name))]

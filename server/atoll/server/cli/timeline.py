@@ -12,7 +12,7 @@ from atoll.server.cli.errors import BadInputError
 from atoll.server.cli.output import print_json, print_table, size, styled
 from atoll.server.control import Member, Round
 from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
-from atoll.server.control.words import duration, parse_round_label, round_label
+from atoll.server.control.words import duration, fragment_words, parse_round_label, round_label
 
 BAR_COLUMNS = 40
 COLUMNS = ("participant", "organisation", "status", "0 s to the end", "time>", "size>", "why it did not count")
@@ -50,7 +50,8 @@ def show_round(client: ControlClient, run: str, label: str, *, json_output: bool
 
 
 def _show(item: Round) -> None:
-    click.echo(f"round {round_label(item)}, {item.kind}, {item.phase}: {item.reported} of {item.cohort} reported")
+    what = ", ".join(part for part in (item.kind, fragment_words(item), item.phase) if part)
+    click.echo(f"round {round_label(item)}, {what}: {item.reported} of {item.cohort} reported")
     for sentence in story(item):
         click.echo(f"  {sentence}")
     bars = {member.participant: segments(member) for member in item.members}

@@ -59,6 +59,8 @@ def round_of(message: control_pb2.RoundSummary, version: int = 0) -> Round:
         version=version,
         created_at=_time(message.created_at),
         phases_s=MappingProxyType({name: message.phase_seconds[name] for name in _in_order(message.phase_seconds)}),
+        fragment=message.fragment if message.fragments else None,
+        fragments=message.fragments or 1,
     )
 
 

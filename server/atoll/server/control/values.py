@@ -101,6 +101,7 @@ class Round:
         version: train rounds released before it: the number of the model that it handed out.
         created_at: when it began to wait for its cohort.
         phases_s: seconds spent in each phase that is over, in the order of ``PHASES``.
+        fragment: which of the model's ``fragments`` it updates, from 0; None for one over the whole model.
     """
 
     round: int
@@ -121,6 +122,8 @@ class Round:
     version: int = 0
     created_at: float | None = None
     phases_s: Mapping[str, float] = field(default_factory=dict)
+    fragment: int | None = None
+    fragments: int = 1
 
     @property
     def released(self) -> bool:

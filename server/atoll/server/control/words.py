@@ -15,6 +15,16 @@ def round_label(item: Round) -> str:
     return f"{'e' if item.kind == 'evaluate' else ''}{item.round + 1}{again}"
 
 
+def kind_words(item: Round) -> str:
+    """``train`` or ``evaluate``; ``train 2/3`` for a round over the second of three fragments of the model."""
+    return item.kind if item.fragment is None else f"{item.kind} {item.fragment + 1}/{item.fragments}"
+
+
+def fragment_words(item: Round) -> str:
+    """``fragment 2 of 3``; empty for a round over the whole model."""
+    return "" if item.fragment is None else f"fragment {item.fragment + 1} of {item.fragments}"
+
+
 def parse_round_label(text: str) -> tuple[int, int | None]:
     """Round and attempt, both from 0, of what ``round_label`` writes; None for a label without an attempt.
 

@@ -35,7 +35,7 @@ from atoll.server.errors import (
 )
 from atoll.server.identity import Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
-from atoll.server.jobs import JobSpec, optimiser_of, parse_job, to_run_policy
+from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
@@ -74,6 +74,7 @@ class ActiveRun:
     performer: RunPerformer
     spec: JobSpec
     layout: Layout
+    fragments: Fragments
 
 
 class Coordinator:
@@ -146,6 +147,7 @@ class Coordinator:
             InvalidRequestError: if the model or evaluator is not there or does not fit.
         """
         spec = parse_job(job_toml, file_name or "job.toml")
+        fragments_of(spec, layout)
         await self._check_model(layout, initial_blob)
         await self._check_room(layout, spec)
         name = spec.evaluation.server
@@ -234,10 +236,13 @@ class Coordinator:
         if standing is None and not wants(state, key, participant):
             raise no_longer_wanted(state, key, participant)
         train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
+        # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
+        wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
         return UploadGrant(
-            elements=active.layout.size,
+            elements=wanted.size,
+            first=wanted.offset,
             max_abs=state.policy.max_abs,
-            max_bytes=self._most_bytes(active) if train else 0,
+            max_bytes=self._most_bytes(active, wanted.size) if train else 0,
             max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
             max_uploads=self._services.limits.uploads_per_round,
             receipt=standing,
@@ -329,7 +334,7 @@ class Coordinator:
         services = self._services
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
         performer = RunPerformer(driver, spec, layout, self._services, self._pool)
-        active = self._active[run.id] = ActiveRun(driver, performer, spec, layout)
+        active = self._active[run.id] = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout))
         if resumed:
             performer.members.expect_back()
         driver.start(performer)
@@ -369,13 +374,14 @@ class Coordinator:
     async def _check_room(self, layout: Layout, spec: JobSpec) -> None:
         """The first round must fit: a new model with its optimiser's states, and an update of every participant."""
         models_bytes = layout.size_bytes * (1 + len(optimiser_of(spec).state_names))
-        updates_bytes = payload_bytes(spec.aggregation.wire_encoding, layout.size) * spec.cohort.invited
+        wanted = fragments_of(spec, layout).largest
+        updates_bytes = payload_bytes(spec.aggregation.wire_encoding, wanted) * spec.cohort.invited
         services = self._services
         await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes)
 
-    def _most_bytes(self, active: ActiveRun) -> int:
-        """Payload bytes that a member may send for one attempt."""
-        needed = payload_bytes(active.spec.aggregation.wire_encoding, active.layout.size)
+    def _most_bytes(self, active: ActiveRun, elements: int) -> int:
+        """Payload bytes that a member may send for one attempt that asks for so many elements."""
+        needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
         return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
 
     def _check_open(self) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.errors import ServerError
-from atoll.server.jobs import JobSpec
+from atoll.server.jobs import JobSpec, fragments_of
 from atoll.server.rounds import RoundKey, RoundKind, RoundState, RunState, Weighting
 from atoll.server.stores import BlobStore
+from atoll.wire.chunks import range_to_proto
 from atoll.wire.digest import INLINE_BYTES
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_to_proto, settings_to_proto
@@ -50,8 +51,16 @@ class Invitations:
             max_abs=state.policy.max_abs,
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
             return_spread_s=return_spread_s(len(live.roster)),
+            ranges=self._ranges(live),
         )
         return participation_pb2.CheckInResponse(participate=task).SerializeToString()
+
+    def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
+        """What the update is to have; empty for all of it."""
+        fragments = fragments_of(self.spec, self.layout)
+        if live.kind is not RoundKind.TRAIN or len(fragments) == 1:
+            return []
+        return [range_to_proto(fragments.of_round(live.version))]
 
     def _model(self, blob: str) -> tensors_pb2.TensorSet:
         found = tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=blob)

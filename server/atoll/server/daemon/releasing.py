@@ -18,7 +18,7 @@ from atoll.server.daemon.services import Services
 from atoll.server.daemon.stepping import Also
 from atoll.server.errors import CorruptDataError, UnavailableError
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.jobs import JobSpec, optimiser_of
+from atoll.server.jobs import JobSpec, averaged_tensors, fragments_of, optimiser_of
 from atoll.server.rounds import (
     Aggregate,
     Aggregated,
@@ -38,6 +38,7 @@ from atoll.server.rounds import (
 )
 from atoll.server.stores import Blob, StoreDamagedError, charges, models, runs
 from atoll.server.stores import release as releases
+from atoll.wire.chunks import ElementRange
 from atoll.wire.layout import Layout
 
 
@@ -69,6 +70,8 @@ class Releaser:
         self._layout = layout
         self._services = services
         self._optimiser = optimiser_of(spec)
+        self._averaged = averaged_tensors(spec, layout)
+        self._fragments = fragments_of(spec, layout)
         self._candidate: Candidate | None = None
         self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
@@ -236,6 +239,8 @@ class Releaser:
                 self._optimiser,
                 OldModel(model, {name: _whole(blob) for name, blob in old.items()}),
                 NewModel(sink, sinks),
+                self._averaged,
+                self._fragment(),
             )
             manifest = sink.commit()
             state_blobs = tuple(sorted((name, writer.commit().name) for name, writer in sinks.items()))
@@ -301,7 +306,12 @@ class Releaser:
         return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
 
     def _sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
-        return SumKey(self._driver.run, key.round, key.attempt, self._layout.size, Grid(**asdict(grid)))
+        part = self._fragment()
+        return SumKey(self._driver.run, key.round, key.attempt, part.size, Grid(**asdict(grid)), part.offset)
+
+    def _fragment(self) -> ElementRange:
+        """What the round in work updates."""
+        return self._fragments.of_round(_live(self._driver.state).version)
 
 
 def _live(state: RunState) -> RoundState:

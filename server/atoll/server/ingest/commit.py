@@ -22,14 +22,15 @@ class DurableUpload:
     norm: float
 
 
-def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -> DurableUpload:
+def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, first: int = 0) -> DurableUpload:
     """Check that an upload is whole and the one that was reported, then fsync it. Blocks; call it from a worker thread.
 
     Args:
         spool: where it lies.
         upload: which one.
-        elements: N of the layout; the chunks must cover [0, N) exactly once.
+        elements: how many the round asks for; the chunks must cover [first, first + elements) exactly once.
         digest: hex digest that the participant reported.
+        first: the first element that it asks for.
 
     Raises:
         InvalidRequestError: if chunks are missing or overlap, or the digest is another.
@@ -39,7 +40,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
     """
     try:
         records = spool.received(upload)
-        _check_whole(records, elements)
+        _check_whole(records, elements, first)
         found = update_digest([record.header for record in records])
         if found != digest:
             raise InvalidRequestError(
@@ -55,7 +56,7 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str) -
     return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
 
 
-def _check_whole(records: Sequence[Record], elements: int) -> None:
+def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
     blocks = sum(1 if record.header.range.contiguous else record.header.range.count for record in records)
     if blocks > MAX_BLOCKS:
         raise LimitExceededError(
@@ -64,7 +65,7 @@ def _check_whole(records: Sequence[Record], elements: int) -> None:
             "cut larger runs",
         )
     try:
-        check_coverage((record.header.range for record in records), elements)
+        check_coverage((record.header.range for record in records), elements, first)
     except CoverageError as error:
         raise InvalidRequestError(
             "upload.incomplete",

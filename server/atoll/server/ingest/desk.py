@@ -39,12 +39,13 @@ class UploadGrant:
     """Leave to upload for one attempt of a round.
 
     Attributes:
-        elements: N of the layout; ranges beyond it are refused.
+        elements: how many the update has: all N, or those of the fragment that the round updates.
         max_abs: magnitude beyond which the update is rejected.
         max_bytes: payload bytes that the participant's uploads for the attempt may hold together.
         max_uploads: uploads that the participant may have begun for the attempt.
         max_weight: the largest weight that may be reported.
         receipt: set if the participant has reported already: nothing more needs to be sent.
+        first: the update has the elements [first, first + elements); chunks with others are refused.
     """
 
     elements: int
@@ -53,6 +54,7 @@ class UploadGrant:
     max_weight: int
     max_uploads: int
     receipt: ReportReceipt | None = None
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,14 @@ Chunk = tuple[ChunkHeader, memoryview]
 
 @dataclass(frozen=True, slots=True)
 class SumKey:
-    """Which sum: one attempt of one round of one run, over a model of ``elements`` elements, on a grid."""
+    """Which sum: one attempt of one round of one run, over the elements [first, first + elements), on a grid."""
 
     run: str
     round: int
     attempt: int
     elements: int
     grid: Grid
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +172,15 @@ class IngestNode:
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.size == key.elements:
-            spare.reset(key.grid)
+            spare.reset(key.grid, key.first)
             return spare
         del spare  # before the new one is made: never two
-        return Accumulator(key.elements, key.grid)
+        return Accumulator(key.elements, key.grid, key.first)
 
     def _make_exact(self, accumulator: Accumulator, key: SumKey, items: Sequence[FoldItem]) -> None:
         if not accumulator.updates <= {item.update_id for item in items}:
             log.warning("the partial sum holds updates that do not count; folding anew", extra={"run": key.run})
-            accumulator.reset(key.grid)
+            accumulator.reset(key.grid, key.first)
         self._add(accumulator, items)
 
     def _add(self, accumulator: Accumulator, items: Iterable[FoldItem]) -> None:

@@ -49,7 +49,7 @@ class Receiver:
         """Take the next chunk; waits until the one before it is written.
 
         Raises:
-            InvalidRequestError: for a chunk beyond the layout, or one that does not match its digest.
+            InvalidRequestError: for elements that the round does not want, or a chunk that does not match its digest.
             RejectedUpdateError: for a value that is not finite or beyond the grid.
             LimitExceededError: if the participant's uploads grow beyond what was granted.
             StorageError: if the disk refuses.
@@ -94,11 +94,12 @@ class Receiver:
             segment.close()
 
     def _charge(self, header: ChunkHeader) -> Charge:
-        if header.range.stop > self._grant.elements:
+        span, first, end = header.range, self._grant.first, self._grant.first + self._grant.elements
+        if span.offset < first or span.stop > end:
             raise InvalidRequestError(
                 "upload.range",
-                f"a chunk reaches element {header.range.stop - 1}; the layout ends at {self._grant.elements - 1}",
-                "cut the chunks from the round's layout",
+                f"a chunk names elements {span.offset} to {span.stop - 1}; this round asks for {first} to {end - 1}",
+                "send the elements that the invitation asks for, cut from its layout",
             )
         charge = Charge(header.payload_bytes, None if self._begun else self._upload.upload_id)
         self._account.charge(charge, self._grant)

@@ -25,4 +25,4 @@ def commit_whole(
         receiver.take(chunk)
     finally:
         receiver.close()
-    return commit_upload(spool, upload, grant.elements, digest)
+    return commit_upload(spool, upload, grant.elements, digest, grant.first)

@@ -5,6 +5,7 @@ Read ``models`` for what a job can say, ``convert`` for what the engine makes of
 
 from atoll.server.jobs.convert import averaged_tensors, expected_window_s, optimiser_of, report_window_of, to_run_policy
 from atoll.server.jobs.errors import JobFileError
+from atoll.server.jobs.fragments import Fragments, deal, fragments_of
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
 from atoll.server.jobs.models import (
     AggregationSection,
@@ -23,6 +24,7 @@ __all__ = [
     "AggregationSection",
     "CohortSection",
     "EvaluationSection",
+    "Fragments",
     "JobFileError",
     "JobSection",
     "JobSpec",
@@ -31,7 +33,9 @@ __all__ = [
     "OptimiserSection",
     "StragglerSection",
     "averaged_tensors",
+    "deal",
     "expected_window_s",
+    "fragments_of",
     "optimiser_of",
     "parse_job",
     "report_window_of",

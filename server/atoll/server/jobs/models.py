@@ -18,6 +18,7 @@ from atoll.wire.encoding import Encoding
 
 MAX_ROUNDS = 1_000_000
 MAX_COHORT = 100_000
+MAX_FRAGMENTS = 64
 MAX_SECONDS = 30 * 86_400
 GRID_WEIGHT_BITS = 46
 """Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
@@ -243,12 +244,24 @@ class AggregationSection(Section):
     averaged: Annotated[
         tuple[str, ...],
         Field(
+            strict=False,  # TOML has lists
             max_length=256,
             description="Tensors (names, with `*` and `?`) that take the plain mean whatever the server optimiser: "
             "statistics such as batch-norm's, which are no weights and must not gather momentum.",
         ),
         Hint(allowed="a list of names or patterns"),
     ] = ("*running_mean", "*running_var")
+    fragments: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_FRAGMENTS,
+            description="Parts of the model of which each training round updates one, in turn (streaming DiLoCo): "
+            "participants train the whole model and send that part of the update. Whole tensors, one after another in "
+            "the order of the file, in parts of nearly equal numbers of elements; at most as many as there are "
+            "tensors. Weights and server optimiser state of the other parts stay as they are.",
+        ),
+    ] = 1
     encoding: Annotated[
         Literal["float32", "bfloat16", "float16", "float64", "int8", "int4"],
         Field(
@@ -384,8 +397,14 @@ class JobSpec(Section):
     retention: RetentionSection = Field(default_factory=RetentionSection)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """The largest possible total weight must leave the sum its fraction bits."""
+        """Fragments with late reports; the largest possible total weight must leave the sum its fraction bits."""
         section = self.aggregation
+        if section.fragments > 1 and self.straggler.late == "carry":
+            yield (
+                "straggler.late",
+                f"does not go with aggregation.fragments = {section.fragments}: the next round updates another part of "
+                'the model, which a late report does not have; allowed is "drop"',
+            )
         if section.weighting == "uniform":
             return
         updates = self.cohort.invited * (1 + self.straggler.carried_rounds)

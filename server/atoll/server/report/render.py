@@ -12,7 +12,7 @@ import jinja2
 from atoll.server import __version__
 from atoll.server.control.curves import latest, panels
 from atoll.server.control.timeline import story
-from atoll.server.control.words import duration, round_label
+from atoll.server.control.words import duration, kind_words, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
 from atoll.server.report.timeline import slowest_round, timeline_figure
@@ -74,6 +74,7 @@ def _template() -> jinja2.Template:
     environment.filters["when"] = _when
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     environment.filters["round_label"] = round_label
+    environment.filters["kind_words"] = kind_words
     return environment.get_template("run.html.j2")
 
 

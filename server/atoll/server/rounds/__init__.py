@@ -44,6 +44,7 @@ with a small cohort and much over-selection this is buffered asynchronous aggreg
 with none it is synchronous FedAvg.
 """
 
+from atoll.server.rounds.course import trained_before
 from atoll.server.rounds.diagram import state_diagram, transition_lines
 from atoll.server.rounds.effects import (
     Aggregate,
@@ -179,6 +180,7 @@ __all__ = [
     "situation",
     "state_diagram",
     "step",
+    "trained_before",
     "transition_lines",
     "wants",
 ]

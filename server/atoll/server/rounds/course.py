@@ -29,6 +29,15 @@ def next_kind(state: RunState) -> RoundKind | None:
     return None if complete else RoundKind.TRAIN
 
 
+def trained_before(evaluate_every: int, number: int) -> int:
+    """The ``version`` of the train round of this number: how many were released before, by ``next_kind`` alone.
+
+    For who knows a round by its number only: after each ``evaluate_every`` train rounds one number is an evaluation's,
+    whatever became of it.
+    """
+    return number - number // (evaluate_every + 1) if evaluate_every else number
+
+
 def attempts_left(state: RunState, key: RoundKey) -> bool:
     """Whether the round may be tried again after this attempt."""
     return key.attempt + 1 < state.policy.straggler.max_attempts

@@ -129,8 +129,8 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
-            newest = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:]
-            shown = bounds.newest_rounds([views.past_round(row, (), {}) for row in newest])
+            newest, turns = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:], views.Turns.of(run.job_toml)
+            shown = bounds.newest_rounds([turns.told(views.past_round(row, (), {})) for row in newest])
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
@@ -275,7 +275,8 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
         found = views.live_round(
             state, state.round, active.performer.server_metrics(state.round.key), self._services.clock()
         )
-        return bounds.fitted(found)
+        turns = views.Turns(active.spec.aggregation.fragments, active.spec.evaluation.every)
+        return bounds.fitted(turns.told(found))
 
     async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
@@ -284,7 +285,8 @@ class ControlService(PeopleHandlers, ControlServiceServicer):
                 return None
             members = rounds.members_of(connection, run_id, listed[-1].round, listed[-1].attempt)
             organisations = _organisations(connection, {member.participant for member in members})
-            return bounds.fitted(views.past_round(listed[-1], members, organisations))
+            turns = views.Turns.of(runs.get(connection, run_id).job_toml)
+            return bounds.fitted(turns.told(views.past_round(listed[-1], members, organisations)))
 
         return await self._services.reader.run(work)
 

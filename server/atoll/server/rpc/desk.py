@@ -65,6 +65,7 @@ class DeskService(DeskServiceServicer):
             max_bytes=grant.max_bytes,
             max_weight=grant.max_weight,
             max_uploads=grant.max_uploads,
+            first=grant.first,
             receipt=receipt_to_proto(grant.receipt) if grant.receipt is not None else None,
         )
 
@@ -129,6 +130,7 @@ class RemoteDesk:
             max_weight=answer.max_weight,
             max_uploads=answer.max_uploads,
             receipt=receipt_from_proto(answer.receipt) if answer.HasField("receipt") else None,
+            first=answer.first,
         )
 
     async def grant_download(self, caller: Caller, blob: str) -> None:

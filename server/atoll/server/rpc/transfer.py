@@ -229,7 +229,7 @@ class TransferService:
         if request.update:
             done = await self._take_whole(participant, request, grant, key)
         else:
-            done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest)
+            done = await self._call(commit_upload, self._spool, upload, grant.elements, request.digest, grant.first)
         self._meter.committed(time.monotonic() - began)
         upload_at = self._arrivals.first_byte_at(upload)
         return Commit(participant, request, self._node, done.payload_bytes, done.norm, upload_at=upload_at)

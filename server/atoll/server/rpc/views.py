@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from atoll.server.daemon.records import metrics_of, phase_seconds
 from atoll.server.identity import TokenRecord
-from atoll.server.rounds import Member, MemberStatus, RoundState, RunState, RunStatus
+from atoll.server.jobs import JobFileError, parse_job
+from atoll.server.rounds import Member, MemberStatus, RoundKind, RoundState, RunState, RunStatus, trained_before
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.stores import ParticipantHistory, rounds, runs
 from atoll.server.stores.participants import Participant
@@ -86,6 +88,30 @@ def live_round(
         created_at=live.created_at,
         phase_seconds=phase_seconds(live),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How many fragments the rounds of a job take turns with, and after how many train rounds one evaluates."""
+
+    fragments: int = 1
+    evaluate_every: int = 0
+
+    @classmethod
+    def of(cls, job_toml: str) -> Turns:
+        """What a job says; of one of another version that cannot be read here, rounds are shown without it."""
+        try:
+            spec = parse_job(job_toml)
+        except JobFileError:
+            return cls()
+        return cls(spec.aggregation.fragments, spec.evaluation.every)
+
+    def told(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
+        """The round with the fragment that it is over; a round over the whole model as it is."""
+        if self.fragments > 1 and found.kind == RoundKind.TRAIN:
+            found.fragment = trained_before(self.evaluate_every, found.round) % self.fragments
+            found.fragments = self.fragments
+        return found
 
 
 def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:

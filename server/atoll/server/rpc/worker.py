@@ -39,7 +39,7 @@ class WorkerService(WorkerServiceServicer):
 
     async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
         """See ``IngestNode.fold``."""
-        key = _key_of(request.round, request.elements, request.grid)
+        key = _key_of(request)
         await self._call(self._node.fold, key, _items_of(request.items))
         return ingest_pb2.FoldResponse()
 
@@ -47,7 +47,7 @@ class WorkerService(WorkerServiceServicer):
         self, request: ingest_pb2.WritePartialRequest, context: Context
     ) -> ingest_pb2.WritePartialResponse:
         """See ``IngestNode.write_partial``."""
-        key = _key_of(request.round, request.elements, request.grid)
+        key = _key_of(request)
         weight = await self._call(self._node.write_partial, key, _items_of(request.items), Path(request.path))
         return ingest_pb2.WritePartialResponse(total_weight=weight)
 
@@ -82,14 +82,21 @@ class WorkerCalls:
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """Fold in the worker."""
-        request = ingest_pb2.FoldRequest(round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items))
+        request = ingest_pb2.FoldRequest(
+            round=_round(key), elements=key.elements, first=key.first, grid=_grid(key), items=_items(items)
+        )
         async with as_server_errors(self._name):
             await self._stub.Fold(request, timeout=WORK_S)
 
     async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
         """Have the worker write a partial sum."""
         request = ingest_pb2.WritePartialRequest(
-            round=_round(key), elements=key.elements, grid=_grid(key), items=_items(items), path=str(path)
+            round=_round(key),
+            elements=key.elements,
+            first=key.first,
+            grid=_grid(key),
+            items=_items(items),
+            path=str(path),
         )
         async with as_server_errors(self._name):
             await self._stub.WritePartial(request, timeout=WORK_S)
@@ -132,9 +139,10 @@ def _items(items: Sequence[FoldItem]) -> list[ingest_pb2.FoldItem]:
     ]
 
 
-def _key_of(at: participation_pb2.RoundKey, elements: int, grid: ingest_pb2.GridSpec) -> SumKey:
+def _key_of(request: ingest_pb2.FoldRequest | ingest_pb2.WritePartialRequest) -> SumKey:
+    at, grid = request.round, request.grid
     spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits)
-    return SumKey(at.run, at.round, at.attempt, elements, spec)
+    return SumKey(at.run, at.round, at.attempt, request.elements, spec, request.first)
 
 
 def _items_of(items: Sequence[ingest_pb2.FoldItem]) -> list[FoldItem]:

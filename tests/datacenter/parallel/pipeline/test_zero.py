@@ -13,9 +13,8 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_passes
-from tests.datacenter.parallel.test_layouts import method
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import share, small
+from tests.datacenter.training import method, share, small
 
 GROUPS = 3
 """Units of sharding on a rank: two blocks, and what is beside them."""
