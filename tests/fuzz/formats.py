@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from atoll.client import ClientError
 from atoll.client import identity as identities
 from atoll.client.policy_file import read_policy
 from atoll.client.session.invitation import invitation_of
+from atoll.server.aggregation import inspect
 from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
 from atoll.server.daemon.config_file import load_config
 from atoll.server.daemon.journal import event_from_json, event_to_json
@@ -39,7 +41,7 @@ from atoll.wire.chunks import (
     parse_upload,
 )
 from atoll.wire.digest import BlobManifest
-from atoll.wire.encoding import Encoding
+from atoll.wire.encoding import Encoding, decode, encode
 from atoll.wire.errors import WireError
 from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -53,6 +55,11 @@ LAYOUT = Layout((TensorSpec("w", (30, 8), Dtype.FLOAT32), TensorSpec("b", (10,),
 PAYLOAD = bytes(range(64))
 HEADER = header_of(ElementRange.run(8, 16), Encoding.FLOAT32, PAYLOAD)
 CHUNK = frame_upload(HEADER, PAYLOAD, UploadKey("r", 1, 0, "0" * 32))
+BLOCKS = 131
+"""Elements of the quantised payloads."""
+BLOCKS_8, BLOCKS_4 = (
+    encode(np.linspace(-1, 1, BLOCKS), encoding).tobytes() for encoding in (Encoding.INT8_BLOCK, Encoding.INT4_BLOCK)
+)
 POLICY = b'min_cohort = 3\nmax_rounds_per_day = 10\nruns = ["digits-*"]\n[settings.epochs]\nmax = 5\n'
 SERVER = b'port = 9000\nhost = "127.0.0.1"\nworkers = 2\n[limits]\nreplies_per_task = 3\nhandshake_s = 5.5\n'
 BACK_UP = Manifest(
@@ -96,6 +103,8 @@ def _framed() -> dict[str, Format]:
     return {
         "upload chunk": Format(CHUNK, parse_upload, (WireError,)),
         "download chunk": Format(frame_download(3, PAYLOAD), parse_download, (WireError,)),
+        "int8 blocks": Format(BLOCKS_8, lambda data: check_blocks(data, Encoding.INT8_BLOCK), (WireError,)),
+        "int4 blocks": Format(BLOCKS_4, lambda data: check_blocks(data, Encoding.INT4_BLOCK), (WireError,)),
         "chunk header": _message(header_to_proto(HEADER), check_header),
         "layout": _message(layout_to_proto(LAYOUT), check_layout),
         "manifest": _message(manifest_to_proto(BlobManifest.of_buffer(bytes(5000), 1024)), check_manifest),
@@ -192,6 +201,14 @@ def check_layout(message: tensors_pb2.Layout) -> None:
 def check_manifest(message: tensors_pb2.BlobManifest) -> None:
     """Raises ``WireError``."""
     assert manifest_from_proto(message).size_bytes == message.size_bytes
+
+
+def check_blocks(payload: bytes, encoding: Encoding) -> None:
+    """Raises ``WireError``; of what is taken, decoder and server see the same values."""
+    values = decode(payload, encoding, BLOCKS)
+    found, expected = inspect(payload, encoding, BLOCKS), inspect(values.data, Encoding.FLOAT32)
+    assert (found.finite, found.max_abs) == (expected.finite, expected.max_abs)
+    assert found == expected or not found.finite
 
 
 def check_header(message: transfer_pb2.ChunkHeader) -> None:

@@ -42,6 +42,8 @@ def formats(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Format]:
 NAMES = (
     "upload chunk",
     "download chunk",
+    "int8 blocks",
+    "int4 blocks",
     "chunk header",
     "layout",
     "manifest",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+from atoll.wire.encoding import Encoding, as_received, most_elements
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import FINISHED, job_toml
-from tests.system.participants import examples_of, norm
+from tests.system.participants import examples_of, norm, trained
 from tests.system.reference import JOB, MODEL, ROUNDS, SIZE, assert_close, averaged, shares_of
 from tests.system.servers import Server
 
@@ -89,3 +95,37 @@ def test_a_participant_that_cannot_evaluate_does_not_hold_up_the_end_of_a_run(
     run = shared_server.operator.submit(toml, MODEL)
     shared_server.operator.finished(run)
     assert_close(shared_server.operator.arrays(run), averaged(MODEL, shares_of((0, 1)), 0))
+
+
+@pytest.mark.parametrize("encoding", [Encoding.INT8_BLOCK, Encoding.INT4_BLOCK])
+def test_quantised_updates_give_the_mean_of_what_they_decode_to(
+    shared_server: Server, hire: Hire, encoding: Encoding
+) -> None:
+    """In several chunks: an element's block is the same wherever its chunk was cut. Without the rounding it is not."""
+    operator = shared_server.operator
+    hire(shared_server).steady(SIZE)
+    name = encoding.name.lower().removesuffix("_block")
+    toml = job_toml(
+        job={"name": name, "rounds": 1}, cohort={"size": SIZE, "quorum": SIZE}, aggregation={"encoding": name}
+    )
+    size = 2 * most_elements(encoding, DEFAULT_CHUNK_BYTES) + 77
+    model = {"w": np.random.default_rng(3).standard_normal(size, np.float32), "z": np.ones(5, np.float32)}
+    run = operator.submit(toml, model)
+    operator.finished(run)
+    found = flat_of(operator.arrays(run))
+
+    start, shares = flat_of(model), shares_of(EVERYONE)
+    updates = {index: flat_of(trained(model, index, 0)) - start for index in EVERYONE}
+    received = {index: as_received(update, encoding) for index, update in updates.items()}
+    step = max(float(np.abs(update).max()) for update in updates.values()) / (127 if name == "int8" else 7)
+    assert 0 < np.abs(found - (start + mean_of(updates, shares))).max() <= 0.51 * step
+    np.testing.assert_allclose(found, start + mean_of(received, shares), rtol=0, atol=2e-6)
+
+
+def flat_of(model: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+    return np.concatenate([values.reshape(-1) for values in model.values()])
+
+
+def mean_of(updates: Mapping[int, npt.NDArray[Any]], shares: Mapping[int, float]) -> npt.NDArray[np.float64]:
+    total = sum(shares.values())
+    return np.asarray(sum(share * updates[index].astype(np.float64) for index, share in shares.items()) / total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,11 +66,18 @@ class Client:
         self.name = name
         self.session: Session | None = None
 
-    async def check_in(self, *, examples: int = 10, can_evaluate: bool = True, resuming: tuple[Key, ...] = ()) -> None:
+    async def check_in(
+        self,
+        *,
+        examples: int = 10,
+        can_evaluate: bool = True,
+        resuming: tuple[Key, ...] = (),
+        encodings: Iterable[Encoding] = Encoding,
+    ) -> None:
         """Open a session; as the check-in stream does."""
         introduction = Introduction(
             examples=examples,
-            encodings=frozenset(Encoding),
+            encodings=frozenset(encodings),
             can_evaluate=can_evaluate,
             resuming=frozenset((key.run, key.round, key.attempt) for key in resuming),
         )

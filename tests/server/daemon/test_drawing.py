@@ -7,7 +7,7 @@ from atoll.server.daemon.histories import reported
 from atoll.server.jobs import JobSpec, parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKey, RoundKind
 from atoll.server.stores import ParticipantHistory, history
-from atoll.wire.encoding import Encoding
+from atoll.wire.encoding import PLAIN, Encoding
 from tests.server.daemon.federation import WAIT_S, Federation, job
 
 KEY = RoundKey(3, 1)
@@ -72,11 +72,34 @@ async def test_only_those_who_can_do_it_are_drawn(federation: Federation) -> Non
 
 
 async def test_an_encoding_that_a_participant_does_not_speak_is_not_asked_of_it(federation: Federation) -> None:
-    alice, bob = await federation.clients("alice", "bob")
-    assert bob.session is not None
-    object.__setattr__(bob.session.introduction, "encodings", frozenset({Encoding.FLOAT16}))
+    (alice,) = await federation.clients("alice")
+    await (await federation.client("bob")).check_in(encodings=[Encoding.FLOAT16])
     drawn = await draw(federation, wanted(), spec(size=1))
     assert [name for name, _ in drawn.members] == [alice.name]
+
+
+async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(federation: Federation) -> None:
+    old = [await federation.client(name) for name in ("bob", "carol")]
+    for client in old:
+        await client.check_in(encodings=PLAIN)
+    told: asyncio.Queue[str] = asyncio.Queue()
+    asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
+    pool = federation.coordinator._pool
+    drawing = asyncio.create_task(pool.draw(wanted(), "r", asked, told.put_nowait))
+    why = await asyncio.wait_for(told.get(), WAIT_S)
+    assert "2 of 2 participants connected cannot send int4_block" in why
+    assert "aggregation.encoding" in why
+    names = {client.name for client in await federation.clients("alice", "dora")}
+    assert {name for name, _ in (await asyncio.wait_for(drawing, WAIT_S)).members} == names
+
+
+async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None:
+    await federation.clients("alice")
+    told: asyncio.Queue[str] = asyncio.Queue()
+    drawing = asyncio.create_task(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
+    assert await asyncio.wait_for(told.get(), WAIT_S) == ""
+    await federation.clients("bob")
+    await asyncio.wait_for(drawing, WAIT_S)
 
 
 async def test_those_whose_late_update_waits_are_left_out_but_there(federation: Federation) -> None:

@@ -25,6 +25,7 @@ from atoll.server.recycling import FreeFiles
 from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
+from atoll.wire.encoding import Encoding
 from tests.server.daemon import plugins
 from tests.server.daemon.federation import WAIT_S, Client, Federation, job, opened, update_values
 from tests.server.ingest.uploads import flip
@@ -425,6 +426,20 @@ class TestOutages:
         await federation.state(run, lambda _: performer.trouble == "aggregation waits: disk full")
         fails.clear()
         assert (await federation.ended(run)).status == "finished"
+
+    async def test_a_run_that_nobody_there_can_serve_says_why_until_somebody_comes(
+        self, federation: Federation, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bob = await federation.client("bob")
+        await bob.check_in(encodings=[Encoding.FLOAT32])
+        run = await federation.submit(job().replace(b"[straggler]", b'[aggregation]\nencoding = "int8"\n[straggler]'))
+        performer = federation.active(run).performer
+        await federation.state(run, lambda _: "1 of 1 participants connected cannot send int8" in performer.trouble)
+        assert "cannot send int8_block" in caplog.text
+        (alice,) = await federation.clients("alice")
+        await play_round(alice)
+        assert (await federation.ended(run)).status == "finished"
+        assert performer.trouble == ""
 
     async def test_a_disk_that_will_not_be_swept_costs_time_and_no_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,9 @@ from atoll.server.ingest.desk import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool
-from atoll.wire.chunks import Chunk, ChunkHeader
+from atoll.wire.chunks import Chunk, ChunkHeader, header_of
+from atoll.wire.encoding import Encoding, decode
+from atoll.wire.errors import ChunkError
 from tests.server.ingest.uploads import SIZE, chunk_of, chunks_of, grant, ref, values_of, write
 
 WAIT_S = 10.0
@@ -97,6 +99,51 @@ async def test_the_largest_admissible_value_is_taken(spool: Spool, executor: Thr
     edge[0], edge[1] = 32.0, -32.0
     await send(Receiver(spool, ref(), grant(), executor), chunks_of(edge))
     assert len(spool.received(ref())) == 10
+
+
+QUANTISED = pytest.mark.parametrize("encoding", [Encoding.INT8_BLOCK, Encoding.INT4_BLOCK])
+
+
+@QUANTISED
+async def test_quantised_chunks_are_measured_as_they_will_be_decoded(
+    spool: Spool, executor: ThreadPoolExecutor, encoding: Encoding
+) -> None:
+    chunks = [chunk_of(VALUES, start, min(start + 256, SIZE), encoding) for start in range(0, SIZE, 256)]
+    receiver = Receiver(spool, ref(), grant(), executor)
+    await send(receiver, chunks)
+    assert receiver.payload_bytes == 4 * 8 + (SIZE if encoding is Encoding.INT8_BLOCK else SIZE // 2)
+    for record, chunk in zip(spool.received(ref()), chunks, strict=True):
+        values = decode(chunk.payload, encoding, chunk.header.range.size).astype(np.float64)
+        assert record.max_abs == np.abs(values).max()
+        assert record.sum_squares == pytest.approx(float((values**2).sum()), rel=1e-12)
+
+
+@QUANTISED
+async def test_a_quantised_chunk_at_the_bound_is_taken_and_one_beyond_is_not(
+    spool: Spool, executor: ThreadPoolExecutor, encoding: Encoding
+) -> None:
+    edge = VALUES.copy()
+    edge[0], edge[900] = 32.0, -32.0
+    await send(Receiver(spool, ref(), grant(), executor), [chunk_of(edge, 0, SIZE, encoding)])
+    with pytest.raises(RejectedUpdateError, match=r"magnitude 3[23]"):
+        await send(Receiver(spool, ref(number=2), grant(), executor), [chunk_of(edge * 33 / 32, 0, SIZE, encoding)])
+
+
+@QUANTISED
+async def test_what_is_no_quantised_payload_is_refused_and_not_stored(
+    spool: Spool, executor: ThreadPoolExecutor, encoding: Encoding
+) -> None:
+    good = chunk_of(VALUES, 0, SIZE, encoding)
+    scale = np.float32(-1.0).tobytes()
+    lowest = b"\x80" if encoding is Encoding.INT8_BLOCK else b"\x08"
+    for payload, words in (
+        (scale + bytes(good.payload[4:]), "scale of .* block 0 is -1.0"),
+        (bytes(good.payload[:-1]) + lowest, "element is -(128|8)"),
+    ):
+        bad = Chunk(header_of(good.header.range, encoding, payload), memoryview(payload), None)
+        with pytest.raises(ChunkError, match=words):
+            await send(Receiver(spool, ref(), grant(), executor), [bad])
+    assert not spool.received(ref())
 
 
 class TestLimits:

@@ -17,6 +17,14 @@ def problems_of(text: str) -> dict[str, str]:
     return {problem.key: problem.describe("bad.toml") for problem in caught.value.problems}
 
 
+@pytest.mark.parametrize(
+    ("name", "encoding"),
+    [("bfloat16", Encoding.BFLOAT16), ("int8", Encoding.INT8_BLOCK), ("int4", Encoding.INT4_BLOCK)],
+)
+def test_encodings_have_plain_names(name: str, encoding: Encoding) -> None:
+    assert parse_job(f'{MINIMAL}[aggregation]\nencoding = "{name}"\n').aggregation.wire_encoding is encoding
+
+
 def test_the_smallest_job_gets_sane_defaults() -> None:
     spec = parse_job(MINIMAL)
     assert (spec.cohort.size, spec.cohort.quorum, spec.cohort.min_available) == (8, 6, 8)
