@@ -29,7 +29,9 @@ _CONTEXT.set_forkserver_preload(
         "torch.testing",
         "torch._dynamo",
         "torch._inductor.compile_fx",
-        "atoll.datacenter.train.build",
+        "opacus",
+        "sklearn.datasets",
+        "atoll.datacenter.train.trainer",
     ]
 )
 """Imported once; each rank is a fork of the process that has them."""

@@ -244,6 +244,7 @@ def test_a_disk_that_fails_for_a_moment_does_not_end_the_scrubbing(
     spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither what is told of the files nor what is written to them may fail for good."""
+    monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
     monkeypatch.setattr(recycling, "KEEP_S", 0.0)
     monkeypatch.setattr(recycling, "RETRY_S", 0.01)
     failing = iter([True, True])

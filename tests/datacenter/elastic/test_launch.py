@@ -15,22 +15,23 @@ from atoll.datacenter.elastic.check import check_job
 from atoll.datacenter.elastic.launch import Nodes
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job import load_job
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import train
 from tests.datacenter.elastic.launched import WAIT_S, Hold, launched, tensors_of, write_job
+from tests.datacenter.ranks import run_ranks
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What the job's last checkpoint is when nothing happens, over two ranks."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with launched(write_job(folder), "--nproc", "2") as command:
-        assert command.wait() == 0, command.said
-        assert command.outcome["outcome"] == "finished"
-    return tensors_of(folder, 8)
+def undisturbed(job: str) -> None:
+    """The job on this rank, with nobody who could start it again."""
+    path = Path(job)
+    with join_world(60.0) as world:
+        train(load_job(path), path.parent, world, Unwatched(), console=False)
 
 
-def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> None:
     """Each time it is back from the last checkpoint, says what happened, and ends with the very same bits."""
     killed, hung, asked = (Hold(tmp_path / f"fifo-{step}", rank=1, step=step) for step in (3, 5, 6))
     job = write_job(tmp_path, timeout_s=10.0)
@@ -54,7 +55,9 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path, undi
     assert steps_in(tmp_path / "kept")[-1] == outcome["step"]
     with launched(job, "--nproc", "2") as command:
         assert command.wait() == 0, command.said
-    assert tensors_of(tmp_path, 8) == undisturbed
+        assert command.outcome["outcome"] == "finished"
+    run_ranks(undisturbed, 2, str(write_job(tmp_path / "undisturbed")))
+    assert tensors_of(tmp_path, 8) == tensors_of(tmp_path / "undisturbed", 8)
 
 
 def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Path) -> None:
