@@ -23,13 +23,13 @@ MOE = {"experts": 8, "top_k": 2, "expert_dim": 256, "shared_experts": 1}
 LAYOUTS: list[tuple[str, int, dict[str, Any]]] = [
     ("zero3, two micro-batches", 4, {"data_parallel": {"method": "zero3"}, "batch": {"global_batch": 8}}),
     (
-        "hybrid, tensor parallel, full recomputation, bfloat16",
+        "hybrid, two micro-batches, tensor parallel, full recomputation, bfloat16",
         8,
         {
             "mesh": {"tp": 2, "dp_replicate": 2},
             "memory": {"checkpointing": "full"},
             "precision": {"compute": "bfloat16"},
-            "batch": {"global_batch": 4},
+            "batch": {"global_batch": 8},
         },
     ),
 ]

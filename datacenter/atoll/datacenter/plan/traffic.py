@@ -137,7 +137,9 @@ def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
                 yield Message(place, "all_gather", "gather", size * task.width, units * gathers, what)
             if gradient.value:
                 travelling = gradient * task.reduce_width
-                yield from _gradients(layout, place, travelling, units * scatters, f"gradients of {what}")
+                sums = given("once a step", 1) if task.job.precision.reduce == "float32" else scatters
+                counts = (units * scatters, units * sums)
+                yield from _gradients(layout, place, travelling, counts, f"gradients of {what}")
 
 
 def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
@@ -152,15 +154,15 @@ def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
     return (passes if root else 2 * passes), passes
 
 
-def _gradients(layout: Layout, axis: Axis, size: Figure, count: Figure, what: str) -> Iterator[Message]:
-    """Scattered over the ranks that share them, then summed over replicas."""
+def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, Figure], what: str) -> Iterator[Message]:
+    """Scattered over the ranks that share them, then summed over replicas; how often each."""
     shards = layout.dims.efsdp if axis == "efsdp" else layout.shards
     if layout.method == "ddp":
-        yield Message("loss", "all_reduce", "scatter", size, count, what)
+        yield Message("loss", "all_reduce", "scatter", size, counts[0], what)
         return
-    yield Message(axis, "reduce_scatter", "scatter", size, count, what)
+    yield Message(axis, "reduce_scatter", "scatter", size, counts[0], what)
     if layout.replicas > 1:
-        yield Message("dp_replicate", "all_reduce", "scatter", size / given("shards", shards), count, what)
+        yield Message("dp_replicate", "all_reduce", "scatter", size / given("shards", shards), counts[1], what)
 
 
 def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:

@@ -107,7 +107,11 @@ class PlainPasses:
 
     @contextmanager
     def _gradient_sync(self, *, last: bool) -> Iterator[None]:
-        """Gradients meet after the last micro-batch, or after each where they do not stay whole (zero2, zero3)."""
+        """Gradients meet after the last micro-batch, or after each where they do not stay whole (zero2, zero3).
+
+        Between whole replicas (``dp_replicate``) they meet once in any case, unless what waits would be summed in less
+        than float32.
+        """
         if isinstance(self.module, DistributedDataParallel) and not last:
             with self.module.no_sync():
                 yield
@@ -117,6 +121,8 @@ class PlainPasses:
             method = self.job.data_parallel.method
             if method in {"ddp", "zero1"}:
                 self.module.set_requires_gradient_sync(last)
+            elif self.job.precision.reduce == "float32":
+                self.module.set_requires_all_reduce(last)
             if method in {"zero1", "zero2"}:
                 self.module.set_reshard_after_backward(last)
         yield
