@@ -116,6 +116,10 @@ class Federation:
         """What the server has said."""
         return self._nursery.log("server")
 
+    def log(self, name: str) -> str:
+        """What a process of participants has said."""
+        return self._nursery.log(name)
+
     def start_clients(self, count: int, *, weights: str = "array") -> None:
         """Start participants that do not train, each a process of its own."""
         access = self._tokens(count) if self.tls else [self._insecure(number) for number in range(count)]

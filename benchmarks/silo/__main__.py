@@ -17,12 +17,13 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure, machine, table, write
 from benchmarks.options import progress
-from benchmarks.silo import collectives, faults, overhead, planner
+from benchmarks.silo import collectives, exchange, faults, overhead, planner
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
 CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
+    "exchange": exchange.run,
     "faults": faults.run,
     "overhead": overhead.run,
     "planner": planner.run,

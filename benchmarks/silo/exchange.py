@@ -1,0 +1,135 @@
+"""A silo's exchange with the server beside plain gRPC streams of the same bytes, and what its ranks hold meanwhile.
+
+One silo of two ranks under ZeRO-3 takes part in a federation of its own on loopback. From the second round on, so that
+nothing is made for the first time, each round's exchange is from the first rank's beginning to the last one's end, down
+and up. What is compared with are two plain streams of half the bytes each, down and up, in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from atoll.datacenter.federation.initial import write_initial
+from atoll.datacenter.job import load_job
+from benchmarks import baselines
+from benchmarks.federation import Federation, federation, participant_id
+from benchmarks.figures import Figure
+from benchmarks.options import progress
+
+COMMAND = "python -m benchmarks.silo exchange"
+TARGET = 1.5
+SHARDS, SPARE_MB = 2.0, 64.0
+MB = 1e6
+RANKS = 2
+_SMALL = {"layers": 2, "dim": 64, "heads": 4, "ffn_dim": 192}
+_LARGE = {"layers": 20, "dim": 1024, "heads": 16, "ffn_dim": 2816}
+_JOB = """
+[job]
+name = "exchange"
+steps = 100
+[model]
+vocab = 256
+{model}
+[batch]
+sequence = 16
+global_batch = 2
+micro_batch = 1
+[optimiser]
+name = "sgd"
+[data_parallel]
+method = "zero3"
+[federation]
+inner_steps = 1
+"""
+_SERVERS = """
+[job]
+name = "exchange"
+rounds = {rounds}
+[model]
+initial = "initial.safetensors"
+[cohort]
+size = 1
+[evaluation]
+before_training = false
+final = false
+"""
+_STARTER = """
+import sys
+import atoll.datacenter.cli.join as command
+command._MODULE = "benchmarks.silo.exchanging"
+command.join()
+"""
+
+
+def run(smoke: bool) -> list[Figure]:
+    """1 GB over two ranks; in plaintext, as the streams."""
+    model, rounds = (_SMALL, 2) if smoke else (_LARGE, 5)
+    with tempfile.TemporaryDirectory() as folder, federation(clients=0, tls=False) as place:
+        size = _write(Path(folder), model, rounds)
+        plain = baselines.streams(size // RANKS, RANKS, repeats=1 if smoke else 3)
+        progress(f"{size / MB:.0f} MB over {RANKS} plain streams: {plain.down_s:.2f} s down, {plain.up_s:.2f} s up")
+        notes = _take_part(place, Path(folder), rounds)
+    seconds = {kind: [one[kind] for one in _rounds(notes)[1:]] for kind in ("fetch", "send")}
+    both = statistics.median(map(sum, zip(*seconds.values(), strict=True)))
+    what = f"exchange of {size / MB:.0f} MB, {RANKS} ranks"
+    beside = Figure.within(what, both, "s", COMMAND, limit=plain.total_s, target=TARGET)
+    if smoke:
+        beside = Figure.stated(what, both, "s", COMMAND, beside=plain.total_s)
+    return [
+        beside,
+        Figure.stated("  down", statistics.median(seconds["fetch"]), "s", COMMAND, beside=plain.down_s),
+        Figure.stated("  up", statistics.median(seconds["send"]), "s", COMMAND, beside=plain.up_s),
+        _memory(notes, size),
+    ]
+
+
+def _write(folder: Path, model: dict[str, int], rounds: int) -> int:
+    """The files; bytes of the model."""
+    job = folder / "job.toml"
+    job.write_text(_JOB.format(model="\n".join(f"{name} = {value}" for name, value in model.items())))
+    (folder / "server.toml").write_text(_SERVERS.format(rounds=rounds))
+    return write_initial(load_job(job), folder / "initial.safetensors").size_bytes
+
+
+def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """What each rank has noted."""
+    place.environment["EXCHANGING"] = str(folder)
+    access = [
+        "--state",
+        str(folder / "state"),
+        "--server",
+        place.address,
+        "--insecure",
+        "--participant",
+        participant_id(0),
+    ]
+    join = [str(folder / "job.toml"), "--nproc", str(RANKS), "--max-rounds", str(rounds), *access]
+    silo = place.start_process([sys.executable, "-c", _STARTER, *join], "silo")
+    place.call("run", "submit", str(folder / "server.toml"))
+    if silo.wait(600) != 0:
+        raise RuntimeError(f"the silo has failed:\n{place.log('silo')[-4000:]}")
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+def _rounds(notes: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """For each round and kind of exchange, seconds from the first rank's beginning to the last one's end."""
+    found: list[dict[str, float]] = []
+    for kind in ("fetch", "send"):
+        every = [[one for one in rank["exchanges"] if one["kind"] == kind] for rank in notes]
+        for number, ranks in enumerate(zip(*every, strict=True)):
+            if number == len(found):
+                found.append({})
+            found[number][kind] = max(one["ended"] for one in ranks) - min(one["began"] for one in ranks)
+    return found
+
+
+def _memory(notes: list[dict[str, Any]], size: int) -> Figure:
+    """The fullest rank, above what its process had before there was a model."""
+    most = max(one["peak"] - rank["before"] for rank in notes for one in rank["exchanges"])
+    bound = SHARDS * size / RANKS / MB + SPARE_MB
+    return Figure.at_most("  anonymous memory of a rank in an exchange", most / MB, "MB", bound, COMMAND)
