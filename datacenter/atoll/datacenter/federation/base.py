@@ -77,7 +77,7 @@ class Base:
         return sorted(one for one in wanted if self._here.get(one) != manifest.chunk_digests[one])
 
     def take(self, manifest: BlobManifest, number: int, payload: memoryview) -> None:
-        """Keep what this rank holds of a chunk.
+        """Keep what this rank holds of a chunk that is not here yet: another one than before.
 
         Raises:
             DigestError: if it is not that chunk.

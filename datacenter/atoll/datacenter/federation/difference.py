@@ -68,6 +68,7 @@ class Difference:
         self._positions = Positions(everything)
         self._ends = np.cumsum([piece.sends[1] - piece.sends[0] for piece in base.pieces])
         self._copies = {index: _sent(base.pieces[index]).clone() for index in wanted} if copied else {}
+        self._room: Floats = np.empty(0, np.float32)
         self._size = sum(span.size for span in everything)
         if rounding.lost is not None and rounding.lost.numel() != self._size:
             rounding.lost = None
@@ -78,7 +79,10 @@ class Difference:
         Raises:
             UpdateError: naming the tensor, for a value that is not finite or beyond ``max_abs``.
         """
-        out[:] = encode(self._values(elements, encoding), encoding)
+        if encoding is Encoding.FLOAT32:
+            self._values(elements, encoding, out.view(np.float32))
+        else:
+            out[:] = encode(self._values(elements, encoding, self._scratch(elements.size)), encoding)
 
     def settle(self, chunks: Iterable[ElementRange], encoding: Encoding) -> None:
         """The update has been counted: keep what its encoding rounded off.
@@ -93,27 +97,34 @@ class Difference:
             self._rounding.lost = torch.zeros(self._size)
         for chunk in chunks:
             first = self._positions.of(chunk)
-            values = self._values(chunk, encoding)
+            values = self._values(chunk, encoding, self._scratch(chunk.size))
             lost = values - as_received(values, encoding)
             self._rounding.lost[first : first + chunk.size] = torch.from_numpy(lost)
 
-    def _values(self, elements: ElementRange, encoding: Encoding) -> Floats:
+    def _values(self, elements: ElementRange, encoding: Encoding, into: Floats) -> Floats:
+        """The elements' local - global, with what was rounded off before, in one pass; ``into`` and returned."""
         first = self._positions.of(elements)
         index = int(np.searchsorted(self._ends, first, side="right"))
-        piece = self._base.pieces[index]
+        piece, values = self._base.pieces[index], torch.from_numpy(into)
         begin = first - (int(self._ends[index - 1]) if index else 0)
         local = self._copies.get(index, _sent(piece))[begin : begin + elements.size]
         start = self._base.of(index)[piece.sends[0] + begin :][: elements.size]
-        found = local.to("cpu", torch.float32) - start.to(torch.float32)
+        torch.sub(local.to("cpu", torch.float32), start.to(torch.float32), out=values)
         if self._rounding.lost is not None and encoding not in EXACT:
-            found += self._rounding.lost[first : first + elements.size]
-        values: Floats = found.numpy()
-        if not np.abs(values).max() <= self._max_abs:  # NaN too
+            values += self._rounding.lost[first : first + elements.size]
+        least, most = (float(one) for one in values.aminmax())
+        if not (-self._max_abs <= least and most <= self._max_abs):  # NaN is neither
             raise UpdateError(
                 f"local - global of tensor {piece.span.spec.name!r} has a value that is not finite or beyond "
                 f"{self._max_abs:g}: lower the learning rate, or let the job take more (aggregation.max_abs)"
             )
-        return values
+        return into
+
+    def _scratch(self, size: int) -> Floats:
+        """Memory for one chunk, the same each time."""
+        if self._room.size < size:
+            self._room = np.empty(size, np.float32)
+        return self._room[:size]
 
 
 def _sent(piece: Piece) -> Tensor:

@@ -24,6 +24,7 @@ from atoll.datacenter.federation.round import Trained
 from atoll.wire.chunks import UploadKey, header_from_proto, header_to_proto
 from atoll.wire.digest import BlobManifest
 from atoll.wire.errors import WireError
+from atoll.wire.heap import give_back
 from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Exchange:
             RoundError: on every rank, if it failed on one.
         """
         began = now_s()
+        give_back()
         self._orders.agree(order, "fetched", _tried(partial(self._fetch, order, link)))
         return now_s() - began
 
@@ -157,6 +159,7 @@ class Exchange:
         Raises:
             LayoutError: if the order's ranges cut a tensor: the same on every rank.
         """
+        give_back()
         state, overlaps = self._trainer.state, self._trainer.job.federation.overlap_steps > 0
         self._ended = (state.step, state.tokens) if overlaps else None
         spans = wanted_tensors(order.layout, order.ranges)

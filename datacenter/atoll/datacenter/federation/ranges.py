@@ -119,10 +119,14 @@ def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> bool:
         out: the range's bytes one after another, ``[span.size]``; those that lie in the chunk are written.
 
     Returns:
-        Whether any of them is another than before.
+        Whether any of them is another than before; not looked at, but taken for granted, where the chunk is nothing but
+        a part of the range.
     """
     stop = first + chunk.size
     if span.contiguous:
+        if span.offset <= first and stop <= span.stop:
+            out[first - span.offset : stop - span.offset] = chunk
+            return True
         return _copy(chunk, first, stop, span.offset, out[: span.size])
     whole_from = min(max(-((span.offset - first) // span.stride), 0), span.count)
     whole_to = max(min((stop - span.offset - span.block) // span.stride + 1, span.count), whole_from)
