@@ -8,6 +8,7 @@ import pytest
 from atoll.client import Continuous, Settings, TrainerError
 from atoll.client.continuous import Weights
 from atoll.client.testing import FakeServer, make_task, model_of
+from atoll.wire.chunks import ElementRange
 
 WAIT_S = 10.0
 START = {"w": np.zeros(4, np.float32)}
@@ -63,6 +64,28 @@ def test_progress_between_rounds_is_carried_to_the_new_global_model(trainer: Cou
     trainer.close()
     assert (first.weight, second.weight) == (4, 6)
     np.testing.assert_array_equal(second.tensors["w"], 103.0)
+
+
+def test_what_a_round_does_not_ask_for_waits_for_one_that_does(trainer: Counting) -> None:
+    start = {"w": np.zeros(4, np.float32), "b": np.zeros(2, np.float32)}
+    w, b = ElementRange.run(0, 4), ElementRange.run(4, 2)
+    trainer.let(2)
+    first = trainer.fit(model_of(start), make_task(max_weight=100, ranges=(w,)))
+    np.testing.assert_array_equal(first.tensors["w"], 2.0)
+    moved = model_of({"w": np.full(4, 10, np.float32), "b": np.zeros(2, np.float32)})
+    trainer.min_examples = 0  # the next invitation comes before another step is done: nothing may be lost by that
+    second = trainer.fit(moved, make_task(max_weight=100, ranges=(w,)))
+    np.testing.assert_array_equal(second.tensors["w"], 10.0)
+    np.testing.assert_array_equal(second.tensors["b"], 2.0)
+    trainer.min_examples = 6
+    trainer.let(3)
+    third = trainer.fit(moved, make_task(max_weight=100, ranges=(b,)))
+    np.testing.assert_array_equal(third.tensors["b"], 5.0)
+    trainer.min_examples = 0
+    last = trainer.fit(moved, make_task(max_weight=100))
+    trainer.close()
+    np.testing.assert_array_equal(last.tensors["b"], 0.0)
+    np.testing.assert_array_equal(last.tensors["w"], 13.0)
 
 
 def test_what_was_handed_over_does_not_change_any_more(trainer: Counting) -> None:

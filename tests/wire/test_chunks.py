@@ -278,6 +278,12 @@ def test_a_part_of_the_model_is_covered_by_its_own_elements_alone(
         check_coverage([*ranges, ElementRange.run(first + size, 1)], size, first)
 
 
+@given(element_ranges(largest=3000), st.integers(0, 6000), st.integers(0, 2000))
+def test_a_range_touches_what_it_has_an_element_of(span: ElementRange, start: int, length: int) -> None:
+    elements = (np.arange(span.count)[:, None] * span.stride + span.offset + np.arange(span.block)).ravel()
+    assert span.touches(start, start + length) == bool(((elements >= start) & (elements < start + length)).any())
+
+
 def test_ranges_that_are_asked_for_must_lie_in_the_layout_and_apart() -> None:
     run = ElementRange.run
     check_disjoint([], 4)

@@ -31,7 +31,8 @@ class Continuous(Participant):
     When a round asks for a report, the progress made since the last report is carried over to that round's global
     model (local += global now - global then), at least ``min_examples`` are trained on, and the result is handed over
     with the number of examples since the last report as its weight, at most ``task.max_weight``. Training goes on from
-    the round's global model. A report says ``partial`` if it covers fewer than ``examples``.
+    the round's global model. A report says ``partial`` if it covers fewer than ``examples``. Of a round that asks for
+    some elements only (``task.ranges``), tensors that have none of them keep their progress for a round that does.
 
     Before the first invitation there is no model, and nothing is trained. Memory: two writable copies of the model
     (float32 for the narrower types), one of them only while a report is being sent, and the mapped global model.
@@ -51,6 +52,7 @@ class Continuous(Participant):
         self._local: Weights = {}
         self._settings = Settings()
         self._since = 0
+        self._unsent: frozenset[str] = frozenset()
 
     def step(self, weights: Weights, settings: Settings) -> int:
         """Change ``weights`` in place by one small step; return how many examples it used.
@@ -88,18 +90,24 @@ class Continuous(Participant):
     def _adopt(self, model: Model, settings: Settings) -> None:
         """Make ``model`` the base; progress since the last report moves along."""
         self._settings = settings
-        if self._since and self._base is not None and self._base.layout == model.layout:
-            for name, local in self._local.items():
-                np.add(local, _wide(model, name), out=local)
-                np.subtract(local, _wide(self._base, name), out=local)
-        else:
-            self._local = {name: working_copy(model, name) for name in model}
-            self._since = 0
+        if self._base is None or self._base.layout != model.layout:
+            self._local, self._since, self._unsent = {}, 0, frozenset()
+        moved = self._local.keys() if self._since else self._unsent
+        for name in model:
+            if self._base is None or name not in moved:
+                self._local[name] = working_copy(model, name)
+                continue
+            local = self._local[name]
+            np.add(local, _wide(model, name), out=local)
+            np.subtract(local, _wide(self._base, name), out=local)
         self._base = model
 
     def _take(self, model: Model, task: Task) -> Update:
         taken, weight = self._local, min(self._since, task.max_weight)
-        self._local = {name: working_copy(model, name) for name in model}
+        self._unsent = _not_asked_for(model, task)
+        self._local = {
+            name: taken[name].copy() if name in self._unsent else working_copy(model, name) for name in model
+        }
         self._since = 0
         return Update(weights=taken, weight=weight, partial=weight < self.examples)
 
@@ -137,6 +145,16 @@ class Continuous(Participant):
             yield
         finally:
             self._changed.release()
+
+
+def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
+    """The tensors that have no element in the task's update."""
+    if not task.ranges:
+        return frozenset()
+    spans = model.layout.spans
+    return frozenset(
+        span.spec.name for span in spans if not any(one.touches(span.start, span.stop) for one in task.ranges)
+    )
 
 
 def working_copy(model: Model, name: str) -> npt.NDArray[Any]:

@@ -74,6 +74,11 @@ class ElementRange:
         """The same elements, counted from another origin: ``by`` is added to the offset."""
         return ElementRange(self.offset + by, self.block, self.stride, self.count)
 
+    def touches(self, start: int, stop: int) -> bool:
+        """Whether it names any element of [start, stop)."""
+        first = max(0, -((self.offset + self.block - 1 - start) // self.stride))  # the first block that ends past start
+        return start < stop and first < self.count and self.offset + first * self.stride < stop
+
     @property
     def contiguous(self) -> bool:
         """Whether the elements lie one after another."""
