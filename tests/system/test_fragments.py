@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from atoll.wire.encoding import Encoding, payload_bytes
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import FINISHED, Operator, job_toml
 from tests.system.participants import examples_of, stepped
@@ -93,6 +94,26 @@ def test_each_round_moves_its_fragment_by_plain_arithmetic(shared_server: Server
     assert [(seen.round, seen.kind) for seen in operator.rounds(run)] == [
         (number, "train" if number in TRAINED else "evaluate") for number in range(10)
     ]
+
+
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+def test_quantised_updates_of_a_fragment_leave_the_rest_as_it_is(
+    shared_server: Server, hire: Hire, encoding: str
+) -> None:
+    """The last three models are kept: each differs from the one before in its round's fragment alone."""
+    operator = shared_server.operator
+    hire(shared_server).steady(SIZE, "Exact")
+    run = operator.submit(JOB.replace("[aggregation]", f'[aggregation]\nencoding = "{encoding}"'), MODEL)
+    assert operator.ended(run).status == FINISHED
+    kept = {version: operator.arrays(run, version) for version in range(ROUNDS - 2, ROUNDS + 1)}
+    for version in range(ROUNDS - 1, ROUNDS + 1):
+        moved = {name for name in MODEL if kept[version][name].tobytes() != kept[version - 1][name].tobytes()}
+        assert moved == set(FRAGMENTS[(version - 1) % 3])
+    for seen in operator.rounds(run):
+        if seen.kind == "train":
+            elements = sum(MODEL[name].size for name in FRAGMENTS[seen.fragment])
+            sizes = {member.payload_bytes for member in seen.members}
+            assert sizes == {payload_bytes(Encoding[f"{encoding.upper()}_BLOCK"], elements)}
 
 
 def test_two_workers_give_the_same_bits(serve: Serve, hire: Hire) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import pytest
 
 from atoll.server.aggregation import Accumulator, PartialFile
 from atoll.server.errors import CorruptDataError, NotFoundError, StorageError
+from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.node import WORTH_A_THREAD, FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
 from tests.server.ingest.uploads import (
@@ -19,11 +21,13 @@ from tests.server.ingest.uploads import (
     SIZE,
     chunks_of,
     committed,
+    digest_of,
     flip,
     fold_item,
     ref,
     sum_key,
     values_of,
+    write,
 )
 
 WAIT_S = 10.0
@@ -96,6 +100,22 @@ def test_a_spare_of_another_size_is_not_used(spool: Spool, node: IngestNode) -> 
     assert node.partial(sum_key(), []) is not first
     node.drop(sum_key().run, 9, 9)
     assert node.partial(sum_key(elements=10), []).size == 10
+
+
+def test_fragments_of_unequal_sizes_share_one_memory(spool: Spool, node: IngestNode) -> None:
+    values, found = values_of(1), []
+    for number, (first, size) in enumerate(((0, 600), (600, 400), (0, 600), (700, 300))):
+        at = (number, 0)
+        chunks, upload = chunks_of(values)[first // 100 : (first + size) // 100], ref(at=at)
+        write(spool, upload, chunks)
+        item = fold_item(upload, commit_upload(spool, upload, size, digest_of(chunks), first).digest)
+        made = node.partial(dataclasses.replace(sum_key(size, at=at), first=first), [item])
+        assert made.mean_block(0, size) == pytest.approx(values[first : first + size], abs=2.0**-GRID.fraction_bits)
+        assert (made.size, made.first) == (size, first)
+        found.append(made)
+        node.drop(sum_key().run, *at)
+    assert all(one is found[0] for one in found)
+    assert node.partial(sum_key(200, at=(9, 0)), []) is not found[0]  # a third of its room
 
 
 def test_sums_of_two_runs_are_two_sums(spool: Spool, node: IngestNode) -> None:

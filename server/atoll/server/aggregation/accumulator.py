@@ -49,8 +49,9 @@ class Accumulator:
         self.total_weight = 0
         self._updates: set[str] = set()
         self._lock = Lock()
-        self._sums = np.empty(size, np.int64)
-        self._sums.fill(0)  # touches every page now; np.zeros would leave that to the first round
+        self._memory = np.empty(size, np.int64)
+        self._memory.fill(0)  # touches every page now; np.zeros would leave that to the first round
+        self._sums = self._memory
         self._stale = False  # whether the memory holds something else than the sum of ``_updates``, which is none then
 
     @property
@@ -58,10 +59,23 @@ class Accumulator:
         """The ids of the updates in the sum."""
         return frozenset(self._updates)
 
-    def reset(self, grid: Grid, first: int = 0) -> None:
-        """Empty the sum for a round on ``grid`` over as many elements from ``first`` on, in the same memory."""
+    @property
+    def room(self) -> int:
+        """Elements that its memory is for."""
+        return self._memory.size
+
+    def reset(self, grid: Grid, first: int = 0, size: int | None = None) -> None:
+        """Empty the sum for a round on ``grid`` in the same memory: over ``size`` elements, else as many as before.
+
+        Raises:
+            AggregationError: for more elements than it has room for.
+        """
+        size = self.size if size is None else size
+        if not 1 <= size <= self.room:
+            raise AggregationError(f"size {size}: there is room for 1 to {self.room} elements")
         with self._lock:
             self._stale = True
+            self._sums, self.size = self._memory[:size], size
             self._updates.clear()
             self.total_weight = 0
             self.grid = grid

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 WORTH_A_THREAD = 16
 """Chunks from which on an update's digests are checked beside its fold."""
 CHECKERS = 2
+ROOMY = 2
+"""Memory is used again for a sum of down to 1/ROOMY of its elements: fragments of a model differ a little in size."""
 CHECKED_AHEAD = 4
 """Chunks that wait for their fold, checked or about to be."""
 Chunk = tuple[ChunkHeader, memoryview]
@@ -171,8 +173,8 @@ class IngestNode:
     def _new_accumulator(self, key: SumKey) -> Accumulator:
         with self._lock:
             spare, self._spare = self._spare, None
-        if spare is not None and spare.size == key.elements:
-            spare.reset(key.grid, key.first)
+        if spare is not None and key.elements <= spare.room <= ROOMY * key.elements:
+            spare.reset(key.grid, key.first, key.elements)
             return spare
         del spare  # before the new one is made: never two
         return Accumulator(key.elements, key.grid, key.first)
