@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.settings.describe import allowed, hint_of, section_of
@@ -22,6 +24,13 @@ def chapters(name: str, section: type[Section]) -> Iterator[str]:
     for inner, field in section.model_fields.items():
         if kind := section_of(field):
             yield from chapters(f"{name}.{inner}", kind)
+
+
+def write_reference(module: str, page: str, make: Callable[[], str]) -> None:
+    """Write the page named on the command line of ``python -m MODULE``; ``page`` is where it usually is."""
+    if len(sys.argv) != 2:
+        raise SystemExit(f"usage: python -m {module} {page}")
+    Path(sys.argv[1]).write_text(make(), encoding="utf-8")
 
 
 def _table(section: type[Section]) -> Iterator[str]:

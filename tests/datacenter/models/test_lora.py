@@ -19,6 +19,7 @@ from atoll.datacenter.models.huggingface.read import load_weights
 from atoll.datacenter.models.lora import is_adapter, save_adapters, trained_parameters
 from atoll.datacenter.parallel.initial import fill
 from atoll.datacenter.train.build import make_step
+from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.models.test_huggingface import reference
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import Example, assert_same, small, train
@@ -42,8 +43,7 @@ def alone() -> dict[str, Any]:
     ("ranks", "sections"),
     [
         pytest.param(2, {}, id="ddp-2"),
-        pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        *SHARDED_AND_CUT,
         pytest.param(4, {"mesh": {"tp": 2}, "data_parallel": {"method": "zero2"}}, id="zero2-2-tp-2"),
     ],
 )

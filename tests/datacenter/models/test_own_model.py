@@ -11,6 +11,7 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.models import spec_of
+from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import assert_same, small, train
 
@@ -40,8 +41,7 @@ def alone() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ranks", "sections"),
     [
-        pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        *SHARDED_AND_CUT,
         pytest.param(2, {"mesh": {"pp": 2}}, id="pp-2"),
     ],
 )

@@ -15,6 +15,7 @@ from atoll.datacenter.job.model import ModelSection
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_step
+from tests.datacenter.models.layouts import SHARDED_AND_CUT
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import Example, assert_same, small, whole
 
@@ -69,8 +70,7 @@ def alone() -> dict[str, Any]:
     ("ranks", "sections"),
     [
         pytest.param(2, {}, id="ddp-2"),
-        pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
-        pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
+        *SHARDED_AND_CUT,
         pytest.param(2, {"mesh": {"tp": 2}, "tensor_parallel": {"sequence": False, "loss": False}}, id="tp-2-plain"),
     ],
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from atoll.datacenter.job.silo_job import SiloJob
 from atoll.settings.describe import section_of
-from atoll.settings.reference import chapters
+from atoll.settings.reference import chapters, write_reference
 
 MINIMAL = """\
 [job]
@@ -101,12 +99,5 @@ def _sections() -> Iterator[str]:
         yield from chapters(name, section)
 
 
-def main() -> None:
-    """Write the reference to the file named on the command line."""
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m atoll.datacenter.job.reference docs/silo-job-reference.md")
-    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_reference("atoll.datacenter.job.reference", "docs/silo-job-reference.md", reference)

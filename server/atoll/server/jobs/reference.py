@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from atoll.server.jobs.models import JobSpec
 from atoll.server.jobs.training import MAX_SETTINGS, MAX_TEXT_CHARS
 from atoll.settings.describe import section_of
-from atoll.settings.reference import chapters
+from atoll.settings.reference import chapters, write_reference
 
 MINIMAL = """\
 [job]
@@ -100,12 +98,5 @@ def _sections() -> Iterator[str]:
             yield f"## `[{name}]`\n\n{_TRAINING}"
 
 
-def main() -> None:
-    """Write the reference to the file named on the command line."""
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m atoll.server.jobs.reference docs/job-reference.md")
-    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_reference("atoll.server.jobs.reference", "docs/job-reference.md", reference)

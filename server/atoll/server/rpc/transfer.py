@@ -215,15 +215,17 @@ class TransferService:
             _check_same(grant.receipt, request)
             return receipt_to_proto(grant.receipt)
         commit = Commit(participant, request, self._node)
-        if request.upload_id:
-            commit = await self._make_durable(participant, request, grant)
+        key = _reported_key(request) if request.upload_id else None
+        if key is not None:
+            commit = await self._make_durable(participant, request, grant, key)
         receipt = await self._desk.commit(commit)
-        if request.upload_id:
-            self._arrivals.reported(UploadRef.of(_reported_key(request), participant))
+        if key is not None:
+            self._arrivals.reported(UploadRef.of(key, participant))
         return receipt_to_proto(receipt)
 
-    async def _make_durable(self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant) -> Commit:
-        key = _reported_key(request)
+    async def _make_durable(
+        self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant, key: UploadKey
+    ) -> Commit:
         upload = UploadRef.of(key, participant)
         began = time.monotonic()
         if request.update:
