@@ -7,16 +7,13 @@ is printed, not kept.
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from functools import partial
 
 from benchmarks import bulk, connected, flood, fold, growth, memory, rounds, soak, workers
-from benchmarks.figures import Figure, machine, table, write
-from benchmarks.options import Case, Options, progress
+from benchmarks.options import Case, Options
+from benchmarks.runner import exit_with, run_all
 
 _SIZES = frozenset({"model_mb", "clients", "rounds", "tls"})
 CASES: dict[str, Case] = {
@@ -46,22 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if refused := CASES[name].refused(options):
             parser.error(f"{name} has no setting {', '.join('--' + one.replace('_', '-') for one in refused)}")
     kept = replace(options, minutes=None) == Options() and (options.minutes or soak.MINUTES) >= soak.MINUTES
-    figures: list[Figure] = []
-    for name in names:
-        started = time.monotonic()
-        progress(f"{name} ...")
-        found = CASES[name].run(options)
-        progress(f"{name}: {time.monotonic() - started:.0f} s")
-        if kept:
-            write(name, found)
-        if not given.json:
-            print(table(found), flush=True)
-        figures += found
-    if given.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        print(f"on {machine()}")
-    return 0 if options.smoke or all(figure.ok for figure in figures) else 1
+    cases = {name: partial(CASES[name].run, options) for name in names}
+    good = run_all(cases, kept_as="" if kept else None, as_json=given.json)
+    return 0 if options.smoke or good else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,6 +69,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # Ended from outside, it still ends what it has started and removes its files, which may be many gigabytes.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(main())
+    exit_with(main)

@@ -7,16 +7,12 @@ A case is a function that takes whether it is a smoke run (tiny sizes, nothing k
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from functools import partial
 from typing import TypeAlias
 
-from benchmarks.figures import Figure, machine, table, write
-from benchmarks.options import progress
+from benchmarks.figures import Figure
+from benchmarks.runner import exit_with, run_all
 from benchmarks.silo import collectives, exchange, faults, overhead, planner
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
@@ -39,30 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.names if name not in CASES]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
-    figures: list[Figure] = []
-    for name in given.names or CASES:
-        found = _run(name, smoke=given.smoke)
-        if not given.json:
-            print(table(found), flush=True)
-        figures += found
-    if given.json:
-        print(json.dumps([asdict(figure) for figure in figures], indent=1))
-    else:
-        print(f"on {machine()}")
-    return 0 if given.smoke or all(figure.ok for figure in figures) else 1
-
-
-def _run(name: str, *, smoke: bool) -> list[Figure]:
-    started = time.monotonic()
-    progress(f"{name} ...")
-    found = CASES[name](smoke)
-    progress(f"{name}: {time.monotonic() - started:.0f} s")
-    if not smoke:
-        write(f"silo-{name}", found)
-    return found
+    cases = {name: partial(CASES[name], given.smoke) for name in given.names or CASES}
+    good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)
+    return 0 if given.smoke or good else 1
 
 
 if __name__ == "__main__":
-    # Ended from outside, it still ends what it has started and removes its files.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    sys.exit(main())
+    exit_with(main)

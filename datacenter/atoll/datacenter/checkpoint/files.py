@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -139,22 +138,3 @@ def digest_of(path: Path) -> str:
         OSError: if it cannot be read.
     """
     return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable.
-
-    Raises:
-        OSError: if it cannot be opened or synced.
-    """
-    with _opened(folder) as descriptor:
-        os.fsync(descriptor)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

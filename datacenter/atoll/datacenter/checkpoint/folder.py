@@ -17,8 +17,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from atoll.datacenter.checkpoint.files import digest_of, sync_folder, write_durable
+from atoll.datacenter.checkpoint.files import digest_of, write_durable
 from atoll.datacenter.checkpoint.manifest import NAME, FileRecord, Manifest
+from atoll.datacenter.durable import sync_folder
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from atoll.datacenter.data.documents import Tokens, new_digest, token_dtype
 from atoll.datacenter.data.token_file import HEADER_BYTES, Header
+from atoll.datacenter.durable import sync_folder
 from atoll.datacenter.errors import DataError
 
 _BUFFER_BYTES = 1 << 20
@@ -56,7 +57,7 @@ class TokenWriter:
                         self._finish()
                 if kind is None:
                     self._partial.replace(self.path)
-                    _sync_folder(self.path.parent)
+                    sync_folder(self.path.parent)
         finally:
             self._partial.unlink(missing_ok=True)
 
@@ -109,11 +110,3 @@ def _telling(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,45 @@
+"""Runs benchmarks one after the other, as ``python -m benchmarks`` and ``python -m benchmarks.silo`` do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from benchmarks.figures import Figure, machine, table, write
+from benchmarks.options import progress
+
+
+def run_all(cases: Mapping[str, Callable[[], list[Figure]]], *, kept_as: str | None, as_json: bool) -> bool:
+    """Run each and print its figures.
+
+    Args:
+        cases: by name.
+        kept_as: what names of results begin with; None: they are not kept.
+        as_json: print JSON, once all have run.
+
+    Returns:
+        whether no figure misses its target.
+    """
+    figures: list[Figure] = []
+    for name, case in cases.items():
+        started = time.monotonic()
+        progress(f"{name} ...")
+        found = case()
+        progress(f"{name}: {time.monotonic() - started:.0f} s")
+        if kept_as is not None:
+            write(f"{kept_as}{name}", found)
+        if not as_json:
+            print(table(found), flush=True)
+        figures += found
+    print(json.dumps([asdict(figure) for figure in figures], indent=1) if as_json else f"on {machine()}")
+    return all(figure.ok for figure in figures)
+
+
+def exit_with(main: Callable[[], int]) -> None:
+    """Run it as the program. Ended from outside it still ends what it has started and removes its files: gigabytes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.exit(main())
