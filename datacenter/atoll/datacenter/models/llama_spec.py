@@ -10,24 +10,14 @@ from torch.nn import functional
 
 from atoll.datacenter.models.huggingface.names import llama_names
 from atoll.datacenter.models.llama import Llama
-from atoll.datacenter.models.spec import Constant, Cut, ModelSpec, Normal
+from atoll.datacenter.models.spec import TRANSFORMER_CUTS, Constant, Cut, ModelSpec, Normal
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
 
 IGNORED_LABEL = -100
 _STD = 0.02
-_CUTS: dict[str, Cut] = {
-    "tok_embeddings": "embedding",
-    "norm": "norm",
-    "output": "output",
-    "attention_norm": "norm",
-    "attention.wq": "column",
-    "attention.wk": "column",
-    "attention.wv": "column",
-    "attention.wo": "row",
-    "ffn_norm": "norm",
-}
+_CUTS: dict[str, Cut] = TRANSFORMER_CUTS | {"tok_embeddings": "embedding"}
 _FEED_FORWARD: dict[str, Cut] = {"w1": "column", "w3": "column", "w2": "row"}
 
 

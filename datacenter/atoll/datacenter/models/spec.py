@@ -20,6 +20,17 @@ it has no place there."""
 Cut: TypeAlias = Literal["column", "row", "norm", "embedding", "output"]
 """How tensor parallel treats a module: its output dim cut, its input dim cut, only its activations cut along the
 sequence, an embedding cut along the vocabulary, or the last projection."""
+TRANSFORMER_CUTS: dict[str, Cut] = {
+    "norm": "norm",
+    "output": "output",
+    "attention_norm": "norm",
+    "attention.wq": "column",
+    "attention.wk": "column",
+    "attention.wv": "column",
+    "attention.wo": "row",
+    "ffn_norm": "norm",
+}
+"""What our transformers have in common; embeddings and feed-forward parts are their own."""
 
 
 @dataclass(frozen=True, slots=True)

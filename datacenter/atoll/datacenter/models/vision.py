@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.models.spec import Constant, Cut, ModelSpec, Normal
+from atoll.datacenter.models.spec import TRANSFORMER_CUTS, Constant, Cut, ModelSpec, Normal
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
@@ -22,17 +22,9 @@ IGNORED_LABEL = -100
 _PLACE_STD = 0.5
 _SETTINGS = {"image": 8, "patch": 2, "channels": 1}
 """Side of the square image, side of a patch, and channels: those of the handwritten digits."""
-_CUTS: dict[str, Cut] = {
+_CUTS: dict[str, Cut] = TRANSFORMER_CUTS | {
     "patches": "embedding",
     "places": "embedding",
-    "norm": "norm",
-    "output": "output",
-    "attention_norm": "norm",
-    "attention.wq": "column",
-    "attention.wk": "column",
-    "attention.wv": "column",
-    "attention.wo": "row",
-    "ffn_norm": "norm",
     "feed_forward.w1": "column",
     "feed_forward.w2": "row",
 }
