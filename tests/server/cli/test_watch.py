@@ -122,6 +122,9 @@ def test_the_picture_counts_the_deadline_down() -> None:
     assert "12 of 20" in text
     assert "round 13" in text
     assert "open, 6 of 8 reported (quorum 6), 20 s to the deadline" in text
+    part = replace(a_round(13, "open"), fragment=1, fragments=3)
+    picture.change(Progress(RUN, part, 8), now[0])
+    assert "open, fragment 2 of 3, 6 of 8 reported" in drawn(picture)
 
 
 def test_the_picture_shows_the_rounds_before() -> None:

@@ -14,7 +14,7 @@ from atoll.server.cli.formats import round_row
 from atoll.server.cli.output import styled
 from atoll.server.control import Progress, Round, RunDetail
 from atoll.server.control.curves import panels
-from atoll.server.control.words import duration, round_label
+from atoll.server.control.words import duration, fragment_words, round_label
 
 SHOWN_ROUNDS = 8
 BAR_COLUMNS = 36
@@ -67,7 +67,8 @@ class Picture:
         label = "evaluation" if item.kind == "evaluate" else f"round {round_label(item)}"
         if item.phase == "created":
             return Text(label), _bar(0, 1), Text(f"waiting for participants, {item.wanted} wanted")
-        words = f"{item.phase}, {item.reported} of {item.cohort} reported"
+        words = ", ".join(part for part in (item.phase, fragment_words(item)) if part)
+        words += f", {item.reported} of {item.cohort} reported"
         if item.quorum:
             words += f" (quorum {item.quorum})"
         remaining_s = self._remaining_s(item)
