@@ -100,9 +100,11 @@ class Watch:
     def stopping(self) -> bool:
         """Whether somebody has asked the job to stop, seen by a rank that waits and is in no step.
 
-        It lets the others know: whoever makes a step all the same finds out after it.
+        It lets the others know: whoever makes a step all the same finds out after it. Another thread than the main one,
+        which may be in a step meanwhile, only looks: of two ranks one might find out after a step, the other before.
         """
-        if self._asked and not self._store.check(["stop"]):
+        in_no_step = threading.current_thread() is threading.main_thread()
+        if self._asked and in_no_step and not self._store.check(["stop"]):
             self._store.compare_set("stop", "", "0")
         return bool(self._store.check(["stop"]))
 

@@ -21,6 +21,8 @@ from atoll.client.errors import ClientError, RefusedError
 from atoll.client.events import Reported, Trained
 from atoll.client.session.invitation import key_to
 from atoll.client.session.work import INCOMPLETE, Work, disposition_of
+from atoll.datacenter.elastic.exits import Exit
+from atoll.datacenter.elastic.rank import status_of
 from atoll.datacenter.errors import FederationError
 from atoll.wire.chunks import ChunkHeader, update_digest
 from atoll.wire.v1 import transfer_pb2
@@ -42,6 +44,7 @@ class Delivery:
         headers: of all chunks of all ranks.
         weight: what the update counts for.
         metrics: of the inner steps.
+        fetched_bytes: by all ranks, before.
         seconds: of download, training and upload.
         partial: fewer steps were made than were asked for.
     """
@@ -49,6 +52,7 @@ class Delivery:
     headers: Sequence[ChunkHeader]
     weight: int
     metrics: Mapping[str, float]
+    fetched_bytes: int
     seconds: tuple[float, float, float]
     partial: bool
 
@@ -123,8 +127,10 @@ class SiloWork(Work):
     def _reported(self, handed: Handed, delivery: Delivery) -> transfer_pb2.ReportResponse | None:
         """The server's answer; None if it lacks chunks, which the ranks have been told."""
         request = self._request(handed, delivery)
+        sent_bytes = sum(header.payload_bytes for header in delivery.headers)
+        self.usage.add(transferred_bytes=delivery.fetched_bytes + sent_bytes)
         try:
-            return self._report(request, sum(header.payload_bytes for header in delivery.headers))
+            return self._report(request, sent_bytes)
         except RefusedError as refusal:
             if refusal.detail is None or refusal.detail.code != INCOMPLETE:
                 raise
@@ -147,7 +153,10 @@ class SiloWork(Work):
 
 
 class SiloDesk:
-    """Runs a session beside training, in a thread; a context manager, in which the server is told of a stop.
+    """Runs a session beside training, in a thread; a context manager, at whose end the server is told of a stop.
+
+    If the ranks will start again (one is lost, or a collective hangs), it is told nothing: the round under way is still
+    theirs, and the connection ends with the process.
 
     Args:
         make: the session, given how work is done.
@@ -170,7 +179,10 @@ class SiloDesk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop("the silo has stopped" if error is None else "the silo has failed")
+        if error is None:
+            self.stop("the silo has stopped")
+        elif status_of(error) is Exit.FINAL:
+            self.stop(f"the silo has failed: {error}")
 
     def stop(self, reason: str) -> None:
         """End the session: a round under way is given up, and the server is told."""

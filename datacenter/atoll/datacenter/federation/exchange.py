@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from atoll.client.clock import now_s
 from atoll.client.session.work import INCOMPLETE, upload_reserve_s
 from atoll.client.transfer import Abandoned, Shard, Uploading
 from atoll.datacenter.checkpoint.state import MODEL
+from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.base import Base
 from atoll.datacenter.federation.desk import MAX_REPAIRS, Delivery
 from atoll.datacenter.federation.difference import Difference
@@ -28,10 +29,12 @@ from atoll.wire.heap import give_back
 from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
+    from atoll.client.control import TaskControl
     from atoll.client.transfer import TransferLink
     from atoll.datacenter.federation.desk import Handed
     from atoll.datacenter.federation.difference import Rounding
     from atoll.datacenter.federation.orders import Order, Orders
+    from atoll.datacenter.federation.pieces import Piece
     from atoll.datacenter.federation.place import Place
     from atoll.datacenter.federation.round import Round
     from atoll.datacenter.train.trainer import Trainer
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from atoll.wire.layout import Layout
 
 COUNTED = "counted"
-_FAILURES = (ClientError, WireError, Abandoned, OSError)
+_FAILURES = (ClientError, WireError, Abandoned, LayoutError, OSError)
 """What ends a round on a rank, but not the silo."""
 
 
@@ -71,23 +74,33 @@ class Exchange:
         """Whether ``arrange`` has been called for this layout last."""
         return self._layout == layout
 
-    def arrange(self, layout: Layout) -> None:
-        """Find out which rank holds and sends what. Collective."""
-        self.close()
-        state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
-        self._base = Base(self._file, pieces_of(state, layout, self._trainer.world.device))
-        self._layout, self._following = layout, ""
+    def arrange(self, order: Order) -> None:
+        """Find out which rank holds and sends what. Collective.
 
-    def fetch(self, order: Order, link: TransferLink) -> float:
-        """What this rank lacks of the model; seconds. The weights stay as they are. Any thread.
+        Raises:
+            LayoutError: on every rank, if they do not hold the whole model.
+            RoundError: on every rank, if the disk of one refuses.
+        """
+        self.close()
+        self._layout = None
+        state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
+        pieces = pieces_of(state, order.layout, self._trainer.world.device)
+        self._orders.agree(order, "arranged", tried(partial(self._keep, pieces)))
+        self._layout, self._following = order.layout, ""
+
+    def _keep(self, pieces: Sequence[Piece]) -> None:
+        self._base = Base(self._file, pieces)
+
+    def fetch(self, now: Round) -> None:
+        """What this rank lacks of the model. The weights stay as they are. Any thread.
 
         Raises:
             RoundError: on every rank, if it failed on one.
         """
         began = now_s()
         give_back()
-        self._orders.agree(order, "fetched", _tried(partial(self._fetch, order, link)))
-        return now_s() - began
+        sizes = self._orders.agree(now.order, "fetched", tried(partial(self._fetch, now.order, now.link)))
+        now.fetched_s, now.fetched_bytes = now_s() - began, sum(map(int, sizes))
 
     @property
     def _here(self) -> Base:
@@ -95,15 +108,16 @@ class Exchange:
             raise RuntimeError("no layout has been arranged")
         return self._base
 
-    def _fetch(self, order: Order, link: TransferLink) -> None:
+    def _fetch(self, order: Order, link: TransferLink) -> bytes:
+        """Bytes that were downloaded, in digits."""
         base = self._here
         if not order.content:
-            link.fetch_into(order.blob, order.layout.size_bytes, base)
-            return
+            return b"%d" % link.fetch_into(order.blob, order.layout.size_bytes, base)
         manifest = BlobManifest.of_buffer(order.content)
         for number in base.lacks(manifest):
             first, stop = manifest.chunk_range(number)
             base.take(manifest, number, memoryview(order.content)[first:stop])
+        return b"0"
 
     @torch.no_grad()
     def begin(self, order: Order) -> None:
@@ -130,6 +144,8 @@ class Exchange:
     def train(self, order: Order, handed: Handed | None, fetched_s: float) -> Trained:
         """The inner steps, until the last one, or until time is just enough to send.
 
+        Once the last one is announced, it is made: so it is announced while there is time for it, but not for another.
+
         Raises:
             RoundError: if the silo was asked to stop.
         """
@@ -137,11 +153,14 @@ class Exchange:
         control = None if handed is None else handed.invitation.task.control
         if handed is not None:
             handed.invitation.task.control.arm(upload_reserve_s(handed.invitation.task, fetched_s))
-        losses = tokens = 0.0
+        losses = tokens = step_s = 0.0
+        warm = state.step + 1  # the first step of all compiles and connects: no measure for others
         while state.step < self._place.first_step + order.inner_steps:
-            if control is not None and control.should_stop:
+            if control is not None and _is_last(control, step_s):
                 self._orders.halt(order, state.step + 1)
+            begun = now_s()
             outcome = trainer.advance()
+            step_s = now_s() - begun if state.step > warm else 0.0
             losses, tokens = losses + outcome.loss * outcome.tokens, tokens + outcome.tokens
             if trainer.pulse.stops_after(state.step):
                 raise RoundError("the silo was asked to stop")
@@ -177,9 +196,9 @@ class Exchange:
             raise RuntimeError("nothing has been trained")
         key = UploadKey(order.key.run, order.key.round, order.key.attempt, order.upload_id)
         uploading = Uploading(key, Shard(difference.ranges, difference), order.encoding, link.chunk_bytes)
-        began = now_s()
+        began, word = now_s(), INCOMPLETE
         for attempt in range(MAX_REPAIRS + 1):
-            sent = self._orders.agree(order, f"sent-{attempt}", _tried(partial(_upload, link, uploading, attempt)))
+            sent = self._orders.agree(order, f"sent-{attempt}", tried(partial(_upload, link, uploading, attempt)))
             if handed is not None:
                 handed.delivered.put(self._delivery(now, handed, sent, now_s() - began))
             word = self._orders.say(order, f"answer-{attempt}", "" if handed is None else handed.answer())
@@ -198,12 +217,19 @@ class Exchange:
             headers=[header for data in sent for header in _headers(data)],
             weight=max(1, min(weight, handed.invitation.task.max_weight)),
             metrics=trained.metrics | {"steps": float(trained.steps), "tokens": float(trained.tokens)},
+            fetched_bytes=now.fetched_bytes,
             seconds=(now.fetched_s or 0.0, trained.seconds, upload_s),
             partial=trained.steps < now.order.inner_steps,
         )
 
 
-def _tried(work: Callable[[], object]) -> bytes | Exception:
+def _is_last(control: TaskControl, step_s: float) -> bool:
+    """Whether a step that begins now is the last one for which there is time."""
+    return control.should_stop or control.remaining_s - control.reserve_s < 2 * step_s
+
+
+def tried(work: Callable[[], object]) -> bytes | Exception:
+    """What some work gave on this rank, for ``Orders.agree``: bytes, or what ends the round but not the silo."""
     try:
         result = work()
     except _FAILURES as error:

@@ -130,6 +130,7 @@ class Orders:
         """Rank 0: tell the others of the next round, or that there is none."""
         self._taken += 1
         self._set(self._taken, f"order/{self._taken}", _EMPTY if order is None else order.encoded())
+        self._mine[self._taken].append(f"{self._taken}/ended")
 
     def take(self) -> Order | None:
         """The other ranks: wait for the next round; None if there are no more."""

@@ -39,6 +39,7 @@ class Round:
         link: for transfers.
         handed: what rank 0's session waits for.
         fetched_s: how long fetching took; None: not fetched yet.
+        fetched_bytes: of all ranks; known to rank 0 alone.
         trained: once the inner steps are made.
         difference: what is to be sent, then.
         until_ended: left when it is over.
@@ -48,6 +49,7 @@ class Round:
     link: TransferLink
     handed: Handed | None
     fetched_s: float | None = None
+    fetched_bytes: int = 0
     trained: Trained | None = None
     difference: Difference | None = None
     until_ended: ExitStack = field(default_factory=ExitStack)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll.client import ClientError
 from atoll.client.control import TaskControl
 from atoll.client.transfer import TransferCalls, TransferLink
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.desk import Handed, SiloDesk
 from atoll.datacenter.federation.difference import Rounding
-from atoll.datacenter.federation.exchange import Exchange
+from atoll.datacenter.federation.exchange import Exchange, tried
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.federation.orders import LOOK_S, Order, Orders, RoundError
 from atoll.datacenter.federation.place import Place
@@ -95,22 +96,26 @@ class Silo:
 
     def _receive(self, coming: Round) -> None:
         """Fetch; but what is arranged otherwise than before, the training thread must arrange first."""
-        check_order(coming.order, self._spec, self._trainer.job.federation)
+        check = partial(check_order, coming.order, self._spec, self._trainer.job.federation)
+        self._orders.agree(coming.order, "accepted", tried(check))
         if self._exchange.knows(coming.order.layout):
-            coming.fetched_s = self._exchange.fetch(coming.order, coming.link)
+            self._exchange.fetch(coming)
 
     def _next(self) -> Round | None:
         if self._desk is None:
             order = self._orders.take()
             return None if order is None else self._opened(order, None)
-        handed = self._desk.next(self._trainer.pulse.stopping, LOOK_S)
-        if handed is None:
-            self._orders.give(None)
-            return None
-        self._number += 1
-        order = self._order(handed)
-        self._orders.give(order)
-        return self._opened(order, handed)
+        while (handed := self._desk.next(self._trainer.pulse.stopping, LOOK_S)) is not None:
+            try:
+                order = self._order(handed)
+            except ClientError as error:  # settings that are none
+                handed.delivered.put(error)
+                continue
+            self._number += 1
+            self._orders.give(order)
+            return self._opened(order, handed)
+        self._orders.give(None)
+        return None
 
     def _opened(self, order: Order, handed: Handed | None) -> Round:
         control = TaskControl(order.remaining_s) if handed is None else handed.invitation.task.control
@@ -131,10 +136,10 @@ class Silo:
         order = now.order
         self._trainer.pulse.enter(self._trainer.state.step, "fetching")
         if now.fetched_s is None:
-            self._exchange.arrange(order.layout)
-            now.fetched_s = self._exchange.fetch(order, now.link)
+            self._exchange.arrange(order)
+            self._exchange.fetch(now)
         self._exchange.begin(order)
-        now.trained = self._exchange.train(order, now.handed, now.fetched_s)
+        now.trained = self._exchange.train(order, now.handed, now.fetched_s or 0.0)
         now.difference = self._exchange.difference(order)
 
     def _finish(self, now: Round) -> Round | None:
@@ -145,16 +150,21 @@ class Silo:
 
     def _beside(self, rest: Callable[[], Round | None]) -> Round | None:
         """Make steps of the next round, if the job wants that, while the rest of this one is done."""
-        steps = self._trainer.job.federation.overlap_steps
+        steps, trainer = self._trainer.job.federation.overlap_steps, self._trainer
         if not steps:
             return rest()
-        with ThreadPoolExecutor(1, "exchange") as thread:
+        thread = ThreadPoolExecutor(1, "exchange")
+        try:
             coming = thread.submit(rest)
             for _ in range(steps):
-                self._trainer.advance()
-                if self._trainer.pulse.stops_after(self._trainer.state.step):
+                trainer.advance()
+                if trainer.pulse.stops_after(trainer.state.step):
                     break
+            while not wait([coming], LOOK_S).done:
+                trainer.pulse.stopping()  # tells the others, which the thread may not while steps are made
             return coming.result()
+        finally:
+            thread.shutdown(wait=False)  # a rank whose step has failed ends; it does not wait for the next round
 
     def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
         """Do something that all ranks may give up together: the server is told then, and the silo goes on."""
@@ -177,7 +187,7 @@ class Silo:
         task, model = handed.invitation.task, handed.invitation.model
         section: FederationSection = self._trainer.job.federation
         return Order(
-            number=self._number,
+            number=self._number + 1,
             key=task.key,
             layout=model.layout,
             blob=model.blob,

@@ -42,7 +42,7 @@ def lr_at(step: int, steps: int, peak: float, section: ScheduleSection) -> float
     if step < section.warmup_steps:
         return peak * (step + 1) / section.warmup_steps
     falling = section.decay_steps or max(1, steps - section.warmup_steps)
-    done = max(0, step - (steps - falling)) / falling
+    done = min(1.0, max(0, step - (steps - falling)) / falling)  # a silo in a federation goes on after its last step
     match section.decay:
         case "none":
             share = 1.0

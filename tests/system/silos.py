@@ -1,0 +1,181 @@
+"""Silos of the system tests: real ``atoll silo join`` processes, whose ranks a test may hold at a place and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from atoll.datacenter.federation.initial import write_initial
+from atoll.datacenter.job import SiloJob
+from atoll.wire.safetensors import read_header
+from atoll.wire.views import tensor_views
+from tests.system.operators import job_toml
+from tests.system.processes import ATOLL, Nursery, Process
+from tests.system.servers import Server
+
+_HELD = """
+import atoll.datacenter.cli.join as command
+command._MODULE = "held_rank"
+command.join()
+"""
+Sections = Mapping[str, Mapping[str, Any]]
+START_S = 90.0
+"""The longest wait for silos' processes to start, several side by side on a small machine."""
+STEPS, GLOBAL_BATCH, SEQUENCE = 4, 4, 16
+JOB: Sections = {
+    "job": {"name": "silo", "steps": 1000, "seed": 7},
+    "model": {"layers": 2, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
+    "batch": {"sequence": SEQUENCE, "global_batch": GLOBAL_BATCH, "micro_batch": 2},
+    "optimiser": {"lr": 1e-3},
+    "schedule": {"decay": "none"},
+    "federation": {"inner_steps": STEPS},
+}
+"""A model of some 30,000 elements, which two ranks can share in any way."""
+OUTER: Sections = {
+    "aggregation": {"max_weight": 1_000_000},
+    "optimiser": {"name": "fedavgm", "nesterov": True, "momentum": 0.9, "lr": 0.7},
+}
+"""DiLoCo's, for the server's job."""
+
+
+def job_of(**sections: Mapping[str, Any]) -> Sections:
+    """``JOB`` with these sections' keys besides, or instead of, its own."""
+    return {name: {**JOB.get(name, {}), **sections.get(name, {})} for name in {**JOB, **sections}}
+
+
+def outer_job(name: str, rounds: int, silos: int, **sections: Mapping[str, Any]) -> str:
+    """The server's job: every silo in every round."""
+    cohort = {"size": silos, "quorum": silos, "min_available": silos}
+    return job_toml(job={"name": name, "rounds": rounds}, cohort=cohort, **{**OUTER, **sections})
+
+
+def initial_of(job: Sections, folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """The model that a federation of such silos starts from, by tensor name."""
+    path = folder / "initial.safetensors"
+    write_initial(SiloJob.model_validate(job), path)
+    layout, start = read_header(path)
+    return dict(tensor_views(layout, memoryview(path.read_bytes())[start:]))
+
+
+class Silo:
+    """One silo: its folder with a job file and a state, and the launcher that works in it, if there is one now.
+
+    Args:
+        nursery: holds the processes.
+        name: of folder and logs.
+        server: that it joins.
+        ranks: processes.
+        job: its job file's sections.
+        options: further ones of ``atoll silo join``.
+    """
+
+    def __init__(self, nursery: Nursery, name: str, server: Server, ranks: int, job: Sections, *options: str) -> None:
+        self.name, self._nursery, self._ranks, self._options = name, nursery, ranks, options
+        self.folder = nursery.folder / name
+        self.folder.mkdir()
+        self.job_file = self.folder / "job.toml"
+        self.job_file.write_text(_toml(job), encoding="utf-8")
+        self.state = self.folder / "state"
+        self._token = server.operator.tokens(1)[0]
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, f"silo {self.name} was not started"
+        return self._process
+
+    @property
+    def participant(self) -> str:
+        """Its id, once it has enrolled."""
+        return str(json.loads((self.state / "identity.json").read_text())["participant"])
+
+    def start(self, *holds: Hold) -> Silo:
+        """Start it, or start it again in the same folder; ranks are held where ``holds`` say."""
+        join = (sys.executable, "-c", _HELD) if holds else (*ATOLL, "silo", "join")
+        command = (*join, str(self.job_file), "--nproc", str(self._ranks))
+        options = ("--json", "--state", str(self.state), "--join", self._token, *self._options)
+        env = {"OMP_NUM_THREADS": "1", "HOLD": json.dumps([hold.place for hold in holds])}
+        self._process = self._nursery.start((*command, *options), self.name, env=env)
+        return self
+
+    def outcome(self) -> dict[str, Any]:
+        """How it ended, as it says."""
+        return self._said("outcome")[-1]
+
+    def reported(self, round_: int) -> dict[str, Any]:
+        """What it says of a round's report, once it has made it."""
+
+        def choose(lines: list[str]) -> dict[str, Any] | None:
+            del lines
+            return next((one for one in self._said("event") if _is_report(one, round_)), None)
+
+        return self.process.wait_for(choose, f"report of round {round_}", START_S)
+
+    def _said(self, key: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.process.lines if line.startswith("{")]
+        return [one for one in found if key in one]
+
+
+class Hold:
+    """Where a rank shall be held: give it to ``Silo.start``, then ``wait`` for the rank.
+
+    Args:
+        fifo: made here; gone once a rank was held, so that the next attempt is not.
+        rank: which.
+        step: before or in which step.
+        phase: as ranks' pulses name it.
+    """
+
+    def __init__(self, fifo: Path, rank: int, step: int, phase: str) -> None:
+        os.mkfifo(fifo)
+        self._fifo = fifo
+        self.place = (rank, step, phase, str(fifo))
+
+    def wait(self) -> int:
+        """The process that is held, once it is; SIGCONT lets it go on."""
+        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            ready, _, _ = select.select([descriptor], [], [], START_S)
+            assert ready, f"no rank was held at {self.place}"
+            self._fifo.unlink()
+            return int(os.read(descriptor, 32))
+        finally:
+            os.close(descriptor)
+
+
+def _is_report(event: Mapping[str, Any], round_: int) -> bool:
+    return (event["event"], event.get("round")) == ("reported", round_)
+
+
+def _toml(job: Sections) -> str:
+    parts = (
+        "\n".join((f"[{name}]", *(f"{key} = {_value(value)}" for key, value in keys.items())))
+        for name, keys in job.items()
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _value(value: Any) -> str:
+    """TOML and JSON write numbers, texts, booleans and lists alike."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)
+
+
+@contextlib.contextmanager
+def silos_in(folder: Path) -> Iterator[Nursery]:
+    """Where silos that do not outlive the block are started."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hands = Nursery(folder)
+    try:
+        yield hands
+    finally:
+        hands.close()

@@ -1,0 +1,73 @@
+"""Ranks, launchers and servers that are killed in a silo's rounds: each update counts once, and is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.datacenter.checkpoint.folder import step_folder
+from atoll.datacenter.checkpoint.manifest import read_manifest
+from atoll.datacenter.job import SiloJob
+from tests.system.conftest import Serve
+from tests.system.diloco import diloco
+from tests.system.operators import seconds_since
+from tests.system.processes import Nursery
+from tests.system.silos import JOB, START_S, STEPS, Hold, Silo, initial_of, job_of, outer_job
+
+pytestmark = pytest.mark.system
+ROUNDS = 3
+REPORTS_AGAIN_S = 30.0
+"""From the death of a rank until its silo has reported the round."""
+
+
+@pytest.mark.timeout(300)
+def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
+    processes: Nursery, serve: Serve, tmp_path: Path
+) -> None:
+    """A rank, then the launcher, then the server; a checkpoint is in each round's midst. At last a stop."""
+    server, initial = serve("faults"), initial_of(JOB, tmp_path)
+    job = job_of(checkpoint={"folder": "kept", "every_steps": 2})
+    silo = Silo(processes, "silo", server, 2, job)
+    run = server.operator.submit(outer_job("faults", ROUNDS + 1, 1), initial)
+
+    in_first, in_second = Hold(tmp_path / "rank", 1, 3, "data"), Hold(tmp_path / "launcher", 0, 7, "data")
+    silo.start(in_first, in_second)
+    os.kill(in_first.wait(), signal.SIGKILL)
+    killed = time.monotonic()
+    silo.reported(0)
+    took_s = seconds_since(killed)
+    assert took_s < REPORTS_AGAIN_S
+
+    in_second.wait()
+    silo.process.kill()
+    in_third, in_fourth = Hold(tmp_path / "server", 1, 11, "data"), Hold(tmp_path / "stop", 1, 14, "data")
+    silo.start(in_third, in_fourth)
+    silo.reported(1)
+
+    held = in_third.wait()
+    server.kill()
+    server.start()
+    os.kill(held, signal.SIGCONT)
+    silo.reported(2)
+
+    held = in_fourth.wait()
+    silo.process.send(signal.SIGTERM)
+    os.kill(held, signal.SIGCONT)
+    assert silo.process.wait(START_S) == 128 + signal.SIGTERM
+    assert silo.outcome()["outcome"] == "stopped"
+
+    released = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
+    assert [(seen.round, seen.attempt) for seen in released] == [(at, 0) for at in range(ROUNDS)]
+    expected = diloco([SiloJob.model_validate(job)], tmp_path, initial, ROUNDS, lr=0.7, momentum=0.9)
+    assert [[member.weight for member in seen.members] for seen in released] == expected.tokens
+    for name, value in server.operator.arrays(run).items():
+        np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
+
+    made = silo.outcome()["step"]
+    kept = read_manifest(step_folder(silo.folder / "kept", made)).values["federation"]
+    assert (kept["run"], kept["round"], kept["first_step"]) == (run, ROUNDS, ROUNDS * STEPS)

@@ -1,0 +1,115 @@
+"""Silos of different layouts, and edge clients, in one round: what they compute together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from atoll.datacenter.job import SiloJob
+from tests.system.conftest import Hire, Serve
+from tests.system.diloco import diloco
+from tests.system.operators import Operator
+from tests.system.participants import examples_of, trained
+from tests.system.processes import Nursery
+from tests.system.servers import Server
+from tests.system.silos import (
+    GLOBAL_BATCH,
+    JOB,
+    SEQUENCE,
+    START_S,
+    STEPS,
+    Sections,
+    Silo,
+    initial_of,
+    job_of,
+    outer_job,
+)
+
+pytestmark = pytest.mark.system
+LAYOUTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "fsdp": {},
+    "tp": {"mesh": {"tp": 2}},
+    "pp": {"mesh": {"pp": 2}},
+}
+ROUNDS = 3
+TOKENS = STEPS * GLOBAL_BATCH * SEQUENCE
+
+
+def reported_weights(operator: Operator, run: str) -> list[list[int]]:
+    """By released round, what its members counted for; every attempt must have been released."""
+    rounds = operator.rounds(run)
+    assert all(seen.phase == "released" for seen in rounds), rounds
+    return [sorted(member.weight for member in seen.members if member.status == "reported") for seen in rounds]
+
+
+def train_together(
+    processes: Nursery, server: Server, initial: Mapping[str, npt.NDArray[Any]], name: str
+) -> tuple[bytes, list[list[int]]]:
+    """One silo of each layout, each with data of its own; the last model, and what updates counted for."""
+    silos = [
+        Silo(processes, f"{name}-{layout}", server, 2, of_layout(number, layout), "--max-rounds", str(ROUNDS)).start()
+        for number, layout in enumerate(LAYOUTS)
+    ]
+    run = server.operator.submit(outer_job(name, ROUNDS, len(silos)), initial)
+    server.operator.finished(run, START_S)
+    assert [silo.process.wait() for silo in silos] == [0] * len(silos)
+    assert [silo.outcome()["step"] for silo in silos] == [ROUNDS * STEPS] * len(silos)
+    return server.operator.model(run), reported_weights(server.operator, run)
+
+
+def of_layout(number: int, layout: str) -> Sections:
+    """The job of the silo with this number."""
+    return job_of(job={"seed": number}, **LAYOUTS[layout])
+
+
+@pytest.mark.timeout(240)
+def test_silos_of_different_layouts_are_diloco_to_the_bit_of_one_another(
+    processes: Nursery, serve: Serve, tmp_path: Path
+) -> None:
+    """FSDP, tensor parallel and pipeline in one round, twice, against one process: Douillard et al. 2023."""
+    server, initial = serve("layouts"), initial_of(JOB, tmp_path)
+    found, weights = train_together(processes, server, initial, "once")
+    assert train_together(processes, server, initial, "again") == (found, weights)
+
+    jobs = [SiloJob.model_validate(of_layout(number, layout)) for number, layout in enumerate(LAYOUTS)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    expected = diloco(jobs, tmp_path, initial, ROUNDS, lr=0.7, momentum=0.9)
+    torch.set_num_threads(threads)
+    assert weights == [sorted(counted) for counted in expected.tokens]
+    flat = np.concatenate([expected.weights[name].reshape(-1) for name in initial])
+    start = np.concatenate([value.reshape(-1) for value in initial.values()])
+    assert np.abs(flat - start).max() > 1e-2
+    np.testing.assert_allclose(np.frombuffer(found, np.float32), flat, rtol=0, atol=1e-5)
+
+
+@pytest.mark.timeout(120)
+def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
+    processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
+) -> None:
+    """The layout is the contract: the adapters alone travel, and who trains them is all the same to the server."""
+    server = serve("mixed")
+    job = job_of(model={"lora": {"rank": 4}}, mesh={"tp": 2})
+    initial = initial_of(job, tmp_path)
+    assert all("lora" in name for name in initial)
+    silo = Silo(processes, "adapters", server, 2, job, "--max-rounds", "1").start()
+    hire(server).start("Steady", index=0)
+    run = server.operator.submit(outer_job("mixed", 1, 2, optimiser={"name": "fedavg"}), initial)
+    server.operator.finished(run, START_S)
+    assert reported_weights(server.operator, run) == [sorted([TOKENS, examples_of(0)])]
+    assert silo.process.wait() == 0
+
+    theirs = trained(initial, 0, 0)
+    whole, mine = TOKENS + examples_of(0), {}
+    for name, value in server.operator.arrays(run).items():
+        change = (value.astype(np.float64) - initial[name]) * whole
+        change -= examples_of(0) * (theirs[name].astype(np.float64) - initial[name])
+        mine[name] = change / TOKENS
+    steps = np.concatenate([change.reshape(-1) for name, change in mine.items() if name.endswith("_b")])
+    assert 0 < np.abs(steps).max() < 2 * STEPS * JOB["optimiser"]["lr"]  # AdamW's: about the learning rate each
