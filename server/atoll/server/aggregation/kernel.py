@@ -4,7 +4,7 @@ A payload is read once, in any encoding and at any alignment, without a copy and
 a float32 fold runs at 0.65 to 0.75 of a plain float32 ``acc += w*x`` (it moves 20 bytes per element against 12), and
 inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures both.
 
-Compiling takes about three seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
+Compiling takes about five seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
 does it before the first round. The cache lies in ``__pycache__`` beside this file or, where that is read-only, in the
 user's cache directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. With none
 writable every start compiles, and a warning says so. There are twenty signatures: three loops for six
