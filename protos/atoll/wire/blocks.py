@@ -87,7 +87,7 @@ def split(payload: Buffer, form: BlockForm, count: int) -> Parts:
         )
     border = SCALE_BYTES * blocks_of(count)
     scales, packed = stored[:border].view("<f4"), stored[border:]
-    wrong = scales.view(np.uint32) >= _INFINITY_BITS  # what is below is finite, and has no sign
+    wrong = np.greater_equal(scales.view(np.uint32), _INFINITY_BITS)  # what is below is finite, and has no sign
     if wrong.any():
         at = int(wrong.argmax())
         raise ChunkError(f"the scale of {form.name} block {at} is {scales[at]}: a scale is finite and not negative")
