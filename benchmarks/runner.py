@@ -30,7 +30,7 @@ def run_all(cases: Mapping[str, Callable[[], list[Figure]]], *, kept_as: str | N
         progress(f"{name} ...")
         found = case()
         progress(f"{name}: {time.monotonic() - started:.0f} s")
-        if kept_as is not None:
+        if kept_as is not None and found:
             write(f"{kept_as}{name}", found)
         if not as_json:
             print(table(found), flush=True)

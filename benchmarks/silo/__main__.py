@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure
 from benchmarks.runner import exit_with, run_all
-from benchmarks.silo import collectives, exchange, faults, overhead, planner
+from benchmarks.silo import collectives, exchange, faults, gpu, overhead, planner
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
@@ -21,6 +21,7 @@ CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
     "exchange": exchange.run,
     "faults": faults.run,
+    "gpu": gpu.run,
     "overhead": overhead.run,
     "planner": planner.run,
 }
