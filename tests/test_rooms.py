@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = {
     "wire": ROOT / "protos" / "atoll" / "wire",
     "settings": ROOT / "protos" / "atoll" / "settings",
+    "processes": ROOT / "protos" / "atoll" / "processes",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
@@ -25,6 +26,7 @@ ROOMS = {
 NEVER = {
     "wire": {"torch", "atoll.client", "atoll.server", "atoll.datacenter"},
     "settings": {"torch", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "processes": {"numpy", "torch", "atoll.wire", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
     "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
     "server": {"atoll.client", "atoll.datacenter"},
     "datacenter": {"atoll.server"},

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from atoll.processes import ChildFailedError, Processes
 from atoll.server.demo import federation
-from atoll.server.demo.federation import Federation, Plan, _read_line
-from atoll.server.demo.processes import ChildFailedError, Processes
+from atoll.server.demo.federation import Federation, Plan
 from atoll.server.jobs import parse_job
 
 if TYPE_CHECKING:
@@ -75,15 +74,3 @@ def test_a_client_gets_its_token_in_a_private_file(
     assert "atoll-join-1.x" not in " ".join(
         map(str, child.process.args if isinstance(child.process.args, list) else [])
     )
-
-
-def test_a_line_comes_in_pieces_or_not_at_all() -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"ab")
-    assert _read_line(reading, 0.05) == b""
-    os.write(writing, b"cd\n")
-    assert _read_line(reading, 5.0) == b"cd\n"
-    os.write(writing, b"cut")
-    os.close(writing)
-    assert _read_line(reading, 5.0) == b""
-    os.close(reading)

@@ -8,6 +8,7 @@ import click
 
 _COMMANDS: dict[str, str] = {
     "bench": "atoll.datacenter.cli.bench:bench",
+    "demo": "atoll.datacenter.cli.demo:demo",
     "export": "atoll.datacenter.cli.export:export",
     "initial": "atoll.datacenter.cli.initial:initial",
     "join": "atoll.datacenter.cli.join:join",

@@ -20,7 +20,12 @@ _LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_
 
 
 def stdlib_documents(split: Split, folder: Path | None = None) -> Iterator[bytes]:
-    """UTF-8 text of each file, in the order of their paths.
+    """UTF-8 text of each file. Arguments, order and errors as of ``stdlib_files``."""
+    return (path.read_bytes() for _, path in stdlib_files(split, folder))
+
+
+def stdlib_files(split: Split, folder: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """Name and path of each file, in the order of their names; a name is the path within the library.
 
     Args:
         split: the files to train on, or those held out.
@@ -39,7 +44,7 @@ def stdlib_documents(split: Split, folder: Path | None = None) -> Iterator[bytes
         )
     for name in names:
         if split_of(name) == split:
-            yield (folder / name).read_bytes()
+            yield name, folder / name
 
 
 def split_of(name: str) -> Split:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
 from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import find_target
@@ -21,7 +22,6 @@ from atoll.server.control import Json, Progress, RunDetail
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
 from atoll.server.demo.federation import Federation, Plan
-from atoll.server.demo.processes import EndedBySignalError, Processes, raising_on_signals
 from atoll.server.errors import ServerError
 
 MAX_CLIENTS = 64
@@ -77,6 +77,8 @@ def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> 
     except EndedBySignalError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
+    except ChildFailedError as error:
+        raise CommandError(str(error)) from error
     except ServerError as error:
         raise CommandError(str(error), error.detail.remedy) from error
     _show(summary, json_output=json_output)

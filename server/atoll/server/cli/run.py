@@ -177,7 +177,9 @@ def report(client: ControlClient, *, run_id: str, output: Path) -> None:
     from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
 
     with busy("drawing the report"):
-        page = render(client.run(find_run(client, run_id), members=True), now=time.time())
+        found = find_run(client, run_id)
+        elements = client.model(found, None).layout.size
+        page = render(client.run(found, members=True), now=time.time(), elements=elements)
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:

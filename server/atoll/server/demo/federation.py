@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.processes import Processes, start_ready
 from atoll.server.demo.data import load_digits, split
 from atoll.server.demo.evaluator import HELD_OUT_VARIABLE
 from atoll.server.demo.model import write_initial_model
-from atoll.server.demo.processes import ChildFailedError, Processes
 
 ALPHA = 0.5
 READY_S = 120.0
@@ -104,16 +101,7 @@ class Federation:
         command += ["--port", str(self.plan.port), "--workers", str(self.plan.workers), "--drain-s", "0.5"]
         command += ["--evaluator", "digits=atoll.server.demo.evaluator:evaluate"]
         environment = {**_ONE_THREAD, HELD_OUT_VARIABLE: str(self.directory / "held-out.npz")}
-        reading, writing = os.pipe()
-        try:
-            self.processes.start("server", [*command, "--ready-fd", str(writing)], environment, (writing,))
-        finally:
-            os.close(writing)
-        with os.fdopen(reading, "rb", buffering=0) as pipe:
-            line = _read_line(pipe.fileno(), READY_S)
-        if not line:
-            self.processes.check(wait_s=1.0)
-            raise ChildFailedError("demo.ready", f"the server does not serve after {READY_S:.0f} s")
+        line = start_ready(self.processes, "server", command, environment, READY_S)
         facts = json.loads(line)
         return Ready(facts["address"], facts["enrolment"], Path(facts["operator"]))
 
@@ -127,15 +115,3 @@ class Federation:
         command = [*_ATOLL, "client", "start", "atoll.client.demo:Digits", "--join", f"@{token}"]
         command += ["--state", str(state), "--arg", f"data={self.directory / f'shard-{number}.npz'}"]
         self.processes.start(f"client-{number}", command, _ONE_THREAD)
-
-
-def _read_line(descriptor: int, timeout_s: float) -> bytes:
-    """One line from a pipe; what there is if it ends or the time is over."""
-    line, end = b"", time.monotonic() + timeout_s
-    while not line.endswith(b"\n"):
-        readable, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
-        piece = os.read(descriptor, 65_536) if readable else b""
-        if not piece:
-            break
-        line += piece
-    return line if line.endswith(b"\n") else b""

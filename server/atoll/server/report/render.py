@@ -16,6 +16,7 @@ from atoll.server.control.words import duration, kind_words, round_label
 from atoll.server.report.figures import FULL_IN, HALF_IN, STATUSES, metric_figure, presence_figure, time_figure
 from atoll.server.report.summary import absences, attendance, presence, tiles
 from atoll.server.report.timeline import slowest_round, timeline_figure
+from atoll.server.report.traffic import in_bytes, traffic_figure, traffic_of
 
 if TYPE_CHECKING:
     from atoll.server.control import RunDetail
@@ -23,14 +24,17 @@ if TYPE_CHECKING:
 MAX_METRIC_PLOTS = 8
 
 
-def render(detail: RunDetail, *, now: float) -> str:
+def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
     """The report of a run as one HTML page.
 
     Args:
         detail: the run with its rounds and their members.
         now: seconds since the epoch, UTC; stands at the foot of the page.
+        elements: of the model; for what plain data parallel would have sent.
     """
     found = panels(detail.rounds)
+    loss = next((panel for panel in found if panel.metric == "loss"), None)
+    traffic = traffic_of(detail, elements)
     grid, slowest = presence(detail.rounds), slowest_round(detail.rounds)
     plots = [metric_figure(panel, f"metric{index}") for index, panel in enumerate(found[:MAX_METRIC_PLOTS])]
     if any(item.duration_s is not None for item in detail.rounds):
@@ -45,6 +49,10 @@ def render(detail: RunDetail, *, now: float) -> str:
         legend=_legend(detail),
         slowest=slowest,
         timeline=timeline_figure(slowest) if slowest is not None else "",
+        traffic=traffic_figure(loss, traffic) if loss is not None else "",
+        sent=traffic.sent[-1] if traffic.sent else 0,
+        plain=traffic.plain[-1] if traffic.plain else 0,
+        elements=elements,
         story=tuple(story(slowest)) if slowest is not None else (),
         absences=absences(detail.rounds),
         attendance=attendance(detail.rounds),
@@ -70,6 +78,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters["duration"] = duration
+    environment.filters["in_bytes"] = in_bytes
     environment.filters["words"] = lambda status: status.replace("_", " ")
     environment.filters["when"] = _when
     environment.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from atoll.server.demo.processes import (
+from atoll.processes import (
     ChildFailedError,
     EndedBySignalError,
     Processes,
@@ -146,7 +146,7 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
 SUPERVISOR = textwrap.dedent("""
     import sys, threading
     from pathlib import Path
-    from atoll.server.demo.processes import EndedBySignalError, Processes, raising_on_signals
+    from atoll.processes import EndedBySignalError, Processes, raising_on_signals
     try:
         with raising_on_signals(), Processes(Path(sys.argv[1]), grace_s=1.0) as processes:
             for name in ("a", "b"):

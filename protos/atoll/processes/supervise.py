@@ -15,14 +15,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from atoll.server.errors import ServerError
-
 TAIL_LINES = 25
 GRACE_S = 5.0
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class ChildFailedError(ServerError):
+class ChildFailedError(Exception):
     """A process ended that should have gone on; the message holds the end of its log."""
 
 
@@ -77,10 +75,9 @@ class Processes:
     ) -> None:
         """Start ``command`` (an absolute program first); its output goes to ``<logs>/<name>.log``."""
         log = self._logs / f"{name}.log"
-        guarded = [sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")), str(os.getpid()), *command]
         with log.open("wb") as output, _held_back():
             process = subprocess.Popen(
-                guarded,
+                guarded(command),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -123,9 +120,14 @@ class Processes:
             if self._ending or self.failure is not None:
                 return
             message = f"{name} ended with {how}; the end of its log:\n{tail(log)}"
-            self.failure = ChildFailedError("demo.process", message)
+            self.failure = ChildFailedError(message)
         self._failed.set()
         self.on_failure()
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """The same command, which gets SIGTERM when this process dies, however it does (on Linux)."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")), str(os.getpid()), *command]
 
 
 @contextmanager

@@ -1,0 +1,148 @@
+"""The federation of the demonstration: one server, two silos of two ranks, two edge clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from atoll.datacenter.demo.evaluator import HELD_OUT_VARIABLE, JOB_VARIABLE, held_out_loss
+from atoll.datacenter.demo.jobs import RANKS, SEQUENCE, SERVER_JOB, SHARES, Plan, job_name, write_jobs
+from atoll.datacenter.demo.operator import ATOLL, Operator
+from atoll.datacenter.demo.sample import write_on
+from atoll.datacenter.demo.shards import held_out_rows, write_shards
+from atoll.datacenter.federation.initial import write_initial
+from atoll.datacenter.job import load_job
+from atoll.datacenter.models import spec_of
+from atoll.processes import Processes, start_ready
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from atoll.datacenter.models.spec import ModelSpec
+
+READY_S = 120.0
+"""A first start of the server may compile its kernels."""
+HELD_OUT_ROWS = 96
+SAMPLE_BYTES = 240
+SAMPLE_START = b"def "
+TEMPERATURE = 0.7
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""PyTorch makes a folder there as soon as a process trains, and leaves it."""
+_KINDS = ("silo", "silo", "edge", "edge")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything lies below ``folder``: text, job files, logs, the server's data, each participant's state."""
+
+    folder: Path
+    plan: Plan
+    processes: Processes
+
+    @property
+    def server(self) -> Path:
+        """The server's data directory."""
+        return self.folder / "server"
+
+    def prepare(self) -> None:
+        """Write text, job files, first weights and held-out rows."""
+        write_shards(self.folder, SHARES)
+        write_jobs(self.folder, self.plan)
+        np.save(self.folder / "held-out.npy", held_out_rows(HELD_OUT_ROWS, SEQUENCE + 1))
+        write_initial(load_job(self.folder / job_name(0)), self.folder / "init.safetensors")
+
+    def start_server(self) -> Operator:
+        """Start the server and wait until it serves.
+
+        Raises:
+            ChildFailedError: if it ends, or does not serve in time.
+        """
+        command = [*ATOLL, "server", "start", "--data", str(self.server), "--host", "127.0.0.1", "--workers", "1"]
+        command += ["--port", str(self.plan.port), "--drain-s", "0.5"]
+        command += ["--evaluator", "text=atoll.datacenter.demo.evaluator:evaluate"]
+        given = {
+            HELD_OUT_VARIABLE: str(self.folder / "held-out.npy"),
+            JOB_VARIABLE: str(self.folder / job_name(0)),
+        }
+        json.loads(start_ready(self.processes, "server", command, _ONE_THREAD | given, READY_S))
+        return Operator(self.server)
+
+    def start_participants(self, operator: Operator) -> None:
+        """Let silos and clients join, each with a token of its own."""
+        for kind in dict.fromkeys(_KINDS):
+            numbers = [number for number, found in enumerate(_KINDS) if found == kind]
+            words = ("token", "new", "--organisation", "demo", "--kind", kind, "--count", str(len(numbers)))
+            tokens = operator.do(*words, "--json")["tokens"]
+            for number, token in zip(numbers, tokens, strict=True):
+                self._start(number, kind, token)
+
+    def _start(self, number: int, kind: str, token: str) -> None:
+        state = self.folder / f"state-{number}"
+        state.mkdir(mode=0o700)
+        secret = state / "join-token"
+        secret.touch(mode=0o600)
+        secret.write_text(token, encoding="utf-8")
+        joining = ["--join", f"@{secret}", "--state", str(state)]
+        job = self.folder / job_name(number)
+        if kind == "silo":
+            command = [*ATOLL, "silo", "join", str(job), "--nproc", str(RANKS), *joining]
+            command += ["--logs", str(self.folder / f"ranks-{number}")]
+        else:
+            command = [*ATOLL, "client", "start", "atoll.datacenter.demo.participant:Text", *joining]
+            command += ["--arg", f"job={job}"]
+        environment = _ONE_THREAD | {_CACHE_VARIABLE: str(self.folder / "cache")}
+        self.processes.start(f"{kind}-{number}", command, environment)
+
+    def submit(self, operator: Operator) -> str:
+        """Begin the run; its id."""
+        return str(operator.do("run", "submit", str(self.folder / SERVER_JOB), "--json")["run"])
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Weighs models on held-out text, and lets them write; in this process.
+
+    Attributes:
+        spec: of the model.
+        module: built by it.
+        rows: held-out text, int64 ``[rows, length]``.
+    """
+
+    spec: ModelSpec
+    module: nn.Module
+    rows: Tensor
+
+    @classmethod
+    def of(cls, folder: Path) -> Judge:
+        """What ``Federation.prepare`` has written there."""
+        torch.set_num_threads(1)
+        spec = spec_of(load_job(folder / job_name(0)).model)
+        rows = torch.from_numpy(np.load(folder / "held-out.npy", allow_pickle=False)).long()
+        return cls(spec, spec.build(), rows)
+
+    @property
+    def parameters(self) -> int:
+        """Of the model."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def loss(self, model: Path) -> float:
+        """Held-out loss of a model in a safetensors file, in nats a byte."""
+        return held_out_loss(self.spec, self.module, _weights(model), self.rows)
+
+    def sample(self, model: Path, seed: int) -> str:
+        """Some text by it."""
+        self.module.load_state_dict(_weights(model))
+        return write_on(self.module, SAMPLE_START, SAMPLE_BYTES, SEQUENCE, TEMPERATURE, seed)
+
+
+def _weights(model: Path) -> Mapping[str, Tensor]:
+    weights: Mapping[str, Tensor] = load_file(model)
+    return weights

@@ -1,0 +1,64 @@
+"""The standard library's text, other modules of it for each participant, and what nobody trains on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.datacenter.data.stdlib import stdlib_files
+from atoll.datacenter.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def write_shards(folder: Path, shares: Sequence[int]) -> list[Path]:
+    """Write one folder of text for each participant. A package, or a module beside the packages, is in one alone.
+
+    The largest first, each to whoever has least for its share: the same split whenever it is made.
+
+    Args:
+        folder: where the folders go.
+        shares: how much each is to get, in proportion.
+
+    Returns:
+        The folders.
+    """
+    modules: dict[str, list[tuple[str, Path]]] = defaultdict(list)
+    for name, path in stdlib_files("train"):
+        modules[name.partition("/")[0]].append((name, path))
+    sizes = {module: sum(path.stat().st_size for _, path in files) for module, files in modules.items()}
+    held = [0] * len(shares)
+    shards = [folder / f"text-{number}" for number in range(len(shares))]
+    for shard in shards:
+        shard.mkdir()
+    for module in sorted(sizes, key=lambda one: (-sizes[one], one)):
+        owner = min(range(len(shares)), key=lambda number: held[number] / shares[number])
+        held[owner] += sizes[module]
+        for name, path in modules[module]:
+            (shards[owner] / name.replace("/", ".")).write_bytes(path.read_bytes())
+    return shards
+
+
+def held_out_rows(rows: int, length: int) -> NDArray[np.uint8]:
+    """Rows of text, cut at even distances out of what is held out.
+
+    Args:
+        rows: how many.
+        length: bytes of each.
+
+    Returns:
+        uint8 ``[rows, length]``.
+
+    Raises:
+        DataError: if there is less text than that.
+    """
+    text = np.frombuffer(b"".join(path.read_bytes() for _, path in stdlib_files("held_out")), np.uint8)
+    if text.size < rows * length:
+        raise DataError(f"{text.size} bytes are held out of the standard library; {rows} rows of {length} need more")
+    starts = np.linspace(0, text.size - length, rows, dtype=np.int64)
+    return np.take(text, starts[:, None] + np.arange(length))
