@@ -11,10 +11,13 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo test test-fast lint types format proto proto-check bench bench-silo bench-smoke clean
+.PHONY: demo demo-silo test test-fast lint types format proto proto-check bench bench-silo bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
+
+demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
+	$(BIN)/atoll silo demo
 
 test: $(VENV)/.dev ## the whole test suite
 	$(BIN)/pytest
@@ -67,10 +70,15 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e ".[demo]"
 	@touch $@
 
+$(VENV)/.demo-silo: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) with torch (a few minutes)"
+	$(PIP) install -c constraints.txt -e ".[server,silo]"
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) with torch and the development tools (a few minutes)"
 	$(PIP) install -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.demo-silo
 
 $(TOOLS)/protogen/.installed: Makefile
 	$(PYTHON) -m venv $(TOOLS)/protogen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import nn
@@ -34,6 +36,13 @@ def test_stable_until_the_last_steps() -> None:
 
 def test_without_decay_it_stays() -> None:
     assert set(rates(ScheduleSection(decay="none"))) == {1.0}
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_beyond_the_last_step_it_stays_at_the_floor(decay: Literal["linear", "cosine"]) -> None:
+    """A silo in a federation makes as many steps as the server asks for."""
+    section = ScheduleSection(decay=decay, floor=0.1)
+    assert [lr_at(step, 10, 1.0, section) for step in (10, 15, 1000)] == pytest.approx([0.1] * 3)
 
 
 def test_matrices_decay_and_vectors_do_not() -> None:

@@ -9,6 +9,7 @@ import click
 _COMMANDS: dict[str, str] = {
     "bench": "atoll.datacenter.cli.bench:bench",
     "demo": "atoll.datacenter.cli.demo:demo",
+    "enrol": "atoll.datacenter.cli.enrol:enrol",
     "export": "atoll.datacenter.cli.export:export",
     "initial": "atoll.datacenter.cli.initial:initial",
     "join": "atoll.datacenter.cli.join:join",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from atoll.processes import ChildFailedError, EndedBySignalError, Processes, rai
 
 GRACE_S = 20.0
 """How long participants may take to end: a silo ends after the step that it is in."""
+_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""PyTorch makes a folder there as soon as a process has a model, and leaves it."""
 _MB = 1e6
 
 
@@ -112,6 +115,7 @@ class _Demo:
 
     def run(self, kept: Path | None) -> Summary:
         """From nothing to a report."""
+        os.environ[_CACHE_VARIABLE] = str(self._folder / "cache")
         with Processes(self._folder, GRACE_S) as processes:
             federation = Federation(self._folder, self._plan, processes)
             self._say("preparing text, first weights, a server")

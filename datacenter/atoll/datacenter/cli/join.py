@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atoll.client import Access
+from atoll.client import Access, identity
 from atoll.client.cli.client import Pair
+from atoll.client.errors import UsageError
 from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state, read_token
 from atoll.datacenter.cli.launching import Start, start_options
@@ -59,6 +60,7 @@ def join(
 
     The first start spends a join token on an identity that stays in --state. From then on the silo waits for rounds:
     each rank fetches its part of the global model, all make the inner steps, each sends what its part has changed.
+    Several machines enrol once with `atoll silo enrol`, and join without a token.
     Ranks that are lost start again from the last checkpoint and go on with the round. SIGINT and SIGTERM end it.
     """
     access = Access(read_token(token), state, server, insecure, participant)
@@ -75,6 +77,11 @@ def join(
             raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
         if policy is not None:
             read_policy(policy)
+        if start["meet"] is not None and access.join and identity.load(state) is None:
+            raise UsageError(
+                "several machines would spend the same join token: let one of them enrol first with "
+                f"`atoll silo enrol --join TOKEN --state {state}`, then join without --join"
+            )
         access.endpoint()
 
     Start(**start).run(_MODULE, options, check)

@@ -34,8 +34,6 @@ SAMPLE_BYTES = 240
 SAMPLE_START = b"def "
 TEMPERATURE = 0.7
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""PyTorch makes a folder there as soon as a process trains, and leaves it."""
 _KINDS = ("silo", "silo", "edge", "edge")
 
 
@@ -98,8 +96,7 @@ class Federation:
         else:
             command = [*ATOLL, "client", "start", "atoll.datacenter.demo.participant:Text", *joining]
             command += ["--arg", f"job={job}"]
-        environment = _ONE_THREAD | {_CACHE_VARIABLE: str(self.folder / "cache")}
-        self.processes.start(f"{kind}-{number}", command, environment)
+        self.processes.start(f"{kind}-{number}", command, _ONE_THREAD)
 
     def submit(self, operator: Operator) -> str:
         """Begin the run; its id."""

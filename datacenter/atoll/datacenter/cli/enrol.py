@@ -1,0 +1,51 @@
+"""``atoll silo enrol``: an identity for a silo, before its machines join."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from atoll.client import Access
+from atoll.client.files import locked
+from atoll.client.run import default_state, read_token
+from atoll.datacenter.cli.output import json_option, print_json
+
+
+@click.command()
+@click.option(
+    "--join",
+    "token",
+    envvar="ATOLL_JOIN_TOKEN",
+    required=True,
+    metavar="TOKEN|@FILE",
+    help="Join token; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_state,
+    show_default="~/.local/state/atoll/client",
+    help="The silo's own directory, on a disk that all of its machines see.",
+)
+@json_option
+def enrol(*, token: str, state: Path, json_output: bool) -> None:
+    """Spend a join token on an identity that stays in --state; ``atoll silo join`` then needs no token.
+
+    For silos of several machines, which would all spend the same token. An identity that is there already is kept.
+    """
+    with locked(state):
+        endpoint = Access(read_token(token), state).endpoint()
+    identity = endpoint.identity
+    if identity is None:
+        raise click.ClickException("the server has given no identity")
+    known = {name: value for name, value in asdict(identity).items() if not name.endswith("_pem")}
+    until = identity.validity[1]
+    if json_output:
+        print_json({**known, "valid_until": until.timestamp(), "state": str(state)})
+        return
+    click.echo(
+        f"{identity.participant} of {identity.organisation}, a {identity.kind}, at {identity.server_address}; "
+        f"certificate until {until:%Y-%m-%d %H:%M} UTC, renewed by itself; kept in {state}"
+    )
