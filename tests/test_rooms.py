@@ -32,7 +32,7 @@ NEVER = {
     "datacenter": {"atoll.server"},
 }
 """DESIGN.md, "Rooms": what no module of a room may load."""
-ADAPTERS = {"atoll.client.torch", "atoll.client.opacus", "atoll.client.otel"}
+ADAPTERS = {"atoll.client.torch", "atoll.client.opacus", "atoll.client.otel", "atoll.datacenter.demo.participant"}
 """Optional parts of a room, for users who have the library; nothing else of the room may load them."""
 NOT_IMPORTABLE = {"atoll.server.stores.migrations.env"}
 """Run by Alembic inside a migration."""

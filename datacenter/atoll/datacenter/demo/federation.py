@@ -67,10 +67,11 @@ class Federation:
         command += ["--port", str(self.plan.port), "--drain-s", "0.5"]
         command += ["--evaluator", "text=atoll.datacenter.demo.evaluator:evaluate"]
         given = {
+            **_ONE_THREAD,
             HELD_OUT_VARIABLE: str(self.folder / "held-out.npy"),
             JOB_VARIABLE: str(self.folder / job_name(0)),
         }
-        json.loads(start_ready(self.processes, "server", command, _ONE_THREAD | given, READY_S))
+        json.loads(start_ready(self.processes, "server", command, given, READY_S))
         return Operator(self.server)
 
     def start_participants(self, operator: Operator) -> None:
