@@ -11,7 +11,8 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo demo-silo test test-fast lint types format proto proto-check bench bench-silo bench-smoke clean
+.PHONY: demo demo-silo test test-silo test-federation test-fast lint types format proto proto-check bench bench-silo \
+  bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
@@ -19,8 +20,14 @@ demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite
-	$(BIN)/pytest
+test: $(VENV)/.dev ## the whole test suite, in two halves side by side: much of it is waiting
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-silo test-federation
+
+test-silo: $(VENV)/.dev ## training in a silo
+	$(BIN)/pytest tests/datacenter
+
+test-federation: $(VENV)/.dev ## everything else
+	$(BIN)/pytest --ignore tests/datacenter
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes
 	$(BIN)/pytest -m "not system"
