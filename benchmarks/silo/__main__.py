@@ -13,12 +13,13 @@ from typing import TypeAlias
 
 from benchmarks.figures import Figure
 from benchmarks.runner import exit_with, run_all
-from benchmarks.silo import collectives, exchange, faults, gpu, overhead, planner
+from benchmarks.silo import collectives, diloco, exchange, faults, gpu, overhead, planner
 
 Case: TypeAlias = Callable[[bool], list[Figure]]
 
 CASES: Mapping[str, Case] = {
     "collectives": collectives.run,
+    "diloco": diloco.run,
     "exchange": exchange.run,
     "faults": faults.run,
     "gpu": gpu.run,
