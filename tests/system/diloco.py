@@ -1,4 +1,7 @@
-"""DiLoCo (Douillard et al. 2023, algorithm 1) in one process: plain PyTorch inside, numpy outside."""
+"""DiLoCo (Douillard et al. 2023, algorithm 1) in one process: plain PyTorch inside, numpy outside.
+
+Streaming DiLoCo (Douillard et al. 2025, algorithm 2) too: one fragment a round, steps that go on while it travels.
+"""
 
 from __future__ import annotations
 
@@ -47,14 +50,28 @@ class Worker:
         optimiser = torch.optim.AdamW(groups, lr=section.lr, betas=section.betas, eps=section.epsilon)
         return cls(job, model, optimiser, Loader(open_job_batches(job, folder), 0, 1))
 
-    def trained(self, weights: Arrays) -> tuple[dict[str, npt.NDArray[Any]], int]:
-        """Local - global after the round's steps, by name, and the tokens that counted in them."""
+    def take(self, weights: Arrays, share: float = 0.0) -> None:
+        """Take weights by name, mixed with this share of its own."""
         named = dict(self.model.named_parameters())
         with torch.no_grad():
             for name, value in weights.items():
-                named[name].copy_(torch.from_numpy(np.array(value)))
-        tokens = sum(self._step() for _ in range(self.job.federation.inner_steps))
-        return {name: named[name].detach().numpy() - value for name, value in weights.items()}, tokens
+                fresh = torch.from_numpy(np.array(value))
+                named[name].copy_(fresh.lerp(named[name], share) if share else fresh)
+
+    def steps(self, count: int) -> int:
+        """Make so many steps; the tokens that counted in them."""
+        return sum(self._step() for _ in range(count))
+
+    def change(self, start: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """Local - start, by name."""
+        named = dict(self.model.named_parameters())
+        return {name: named[name].detach().numpy() - value for name, value in start.items()}
+
+    def trained(self, weights: Arrays) -> tuple[dict[str, npt.NDArray[Any]], int]:
+        """Local - global after the round's steps, by name, and the tokens that counted in them."""
+        self.take(weights)
+        tokens = self.steps(self.job.federation.inner_steps)
+        return self.change(weights), tokens
 
     def _step(self) -> int:
         batch = self.loader.next()
@@ -98,3 +115,38 @@ def diloco(jobs: Sequence[SiloJob], folder: Path, initial: Arrays, rounds: int, 
     for worker in workers:
         worker.loader.close()
     return Outer({name: value.astype(np.float32) for name, value in weights.items()}, counted)
+
+
+def streaming(
+    jobs: Sequence[SiloJob],
+    folder: Path,
+    initial: Arrays,
+    fragments: Sequence[Sequence[str]],
+    rounds: int,
+    lr: float,
+    momentum: float,
+) -> Outer:
+    """So many rounds, of one fragment each, whose tensors' names are given; every job overlaps by as many steps."""
+    workers = [Worker.of(job, folder) for job in jobs]
+    section = jobs[0].federation
+    weights = {name: np.array(value, np.float32) for name, value in initial.items()}
+    moments = {name: np.zeros(value.shape) for name, value in weights.items()}
+    ahead, counted = [0] * len(workers), []
+    for worker in workers:
+        worker.take(weights)
+    for number in range(rounds):
+        fragment = {name: weights[name] for name in fragments[number % len(fragments)]}
+        more = section.inner_steps - (section.overlap_steps if number else 0)
+        tokens = [before + worker.steps(more) for before, worker in zip(ahead, workers, strict=True)]
+        deltas = [worker.change(fragment) for worker in workers]
+        counted.append(tokens)
+        ahead = [worker.steps(section.overlap_steps) for worker in workers]
+        for name, value in fragment.items():
+            mean = np.average([delta[name].astype(np.float64) for delta in deltas], axis=0, weights=tokens)
+            moments[name] = momentum * moments[name] + mean
+            weights[name] = (value + lr * (mean + momentum * moments[name])).astype(np.float32)
+        for worker in workers:
+            worker.take({name: weights[name] for name in fragment}, section.mixing if section.overlap_steps else 0.0)
+    for worker in workers:
+        worker.loader.close()
+    return Outer(weights, counted)

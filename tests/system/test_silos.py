@@ -12,15 +12,17 @@ import pytest
 import torch
 
 from atoll.datacenter.job import SiloJob
+from atoll.server.jobs.fragments import deal
 from tests.system.conftest import Hire, Serve
-from tests.system.diloco import diloco
-from tests.system.operators import Operator
+from tests.system.diloco import diloco, streaming
+from tests.system.operators import Operator, layout_of
 from tests.system.participants import examples_of, trained
 from tests.system.processes import Nursery
 from tests.system.servers import Server
 from tests.system.silos import (
     GLOBAL_BATCH,
     JOB,
+    OUTER,
     SEQUENCE,
     START_S,
     STEPS,
@@ -37,6 +39,7 @@ LAYOUTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "tp": {"mesh": {"tp": 2}},
     "pp": {"mesh": {"pp": 2}},
 }
+STREAMING: tuple[Mapping[str, Mapping[str, Any]], ...] = ({}, {"mesh": {"tp": 2}})
 ROUNDS = 3
 TOKENS = STEPS * GLOBAL_BATCH * SEQUENCE
 
@@ -83,7 +86,44 @@ def test_silos_of_different_layouts_are_diloco_to_the_bit_of_one_another(
     expected = diloco(jobs, tmp_path, initial, ROUNDS, lr=0.7, momentum=0.9)
     torch.set_num_threads(threads)
     assert weights == [sorted(counted) for counted in expected.tokens]
-    flat = np.concatenate([expected.weights[name].reshape(-1) for name in initial])
+    assert_near(found, expected.weights, initial)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.every_layout), 2])
+def test_fragments_stream_while_steps_go_on(processes: Nursery, serve: Serve, tmp_path: Path, overlap: int) -> None:
+    """Streaming DiLoCo over two layouts, against one process: Douillard et al. 2025, algorithm 2."""
+    server, initial = serve("streaming"), initial_of(JOB, tmp_path)
+    federation = {"overlap_steps": overlap, **({"mixing": 0.25} if overlap else {})}
+    sections = [
+        job_of(job={"seed": number}, federation=federation, **layout) for number, layout in enumerate(STREAMING)
+    ]
+    silos = [
+        Silo(processes, f"stream-{number}", server, 2, section, "--max-rounds", "4").start()
+        for number, section in enumerate(sections)
+    ]
+    aggregation = {**OUTER["aggregation"], "fragments": 2}
+    run = server.operator.submit(outer_job("streaming", 4, 2, aggregation=aggregation), initial)
+    server.operator.finished(run, START_S)
+    assert [silo.process.wait() for silo in silos] == [0, 0]
+
+    parts = deal(layout_of(initial), 2).parts
+    spans = layout_of(initial).spans
+    fragments = [[one.spec.name for one in spans if part.offset <= one.start < part.stop] for part in parts]
+    jobs = [SiloJob.model_validate(section) for section in sections]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    expected = streaming(jobs, tmp_path, initial, fragments, 4, lr=0.7, momentum=0.9)
+    torch.set_num_threads(threads)
+    assert reported_weights(server.operator, run) == [sorted(counted) for counted in expected.tokens]
+    assert_near(server.operator.model(run), expected.weights, initial)
+
+
+def assert_near(
+    found: bytes, expected: Mapping[str, npt.NDArray[Any]], initial: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    """Weights within 1e-5, that have moved much farther."""
+    flat = np.concatenate([expected[name].reshape(-1) for name in initial])
     start = np.concatenate([value.reshape(-1) for value in initial.values()])
     assert np.abs(flat - start).max() > 1e-2
     np.testing.assert_allclose(np.frombuffer(found, np.float32), flat, rtol=0, atol=1e-5)
