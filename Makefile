@@ -1,4 +1,5 @@
 # Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint` and `make proto` also need npm (for buf).
+SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,13 +22,13 @@ demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ra
 	$(BIN)/atoll silo demo
 
 test: $(VENV)/.dev ## the whole test suite, in two halves side by side: much of it is waiting
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-silo test-federation
+	$(MAKE) --no-print-directory --jobs=2 test-silo test-federation
 
 test-silo: $(VENV)/.dev ## training in a silo
-	$(BIN)/pytest tests/datacenter
+	set -o pipefail; $(BIN)/pytest tests/datacenter 2>&1 | sed -u 's/^/silo        /'
 
 test-federation: $(VENV)/.dev ## everything else
-	$(BIN)/pytest --ignore tests/datacenter
+	set -o pipefail; $(BIN)/pytest --ignore tests/datacenter 2>&1 | sed -u 's/^/federation  /'
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes
 	$(BIN)/pytest -m "not system"
