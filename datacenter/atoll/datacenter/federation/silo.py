@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.client import ClientError
+from atoll.client import ClientError, TrainerError
 from atoll.client.control import TaskControl
 from atoll.client.transfer import TransferCalls, TransferLink
 from atoll.datacenter.errors import LayoutError
@@ -173,7 +173,7 @@ class Silo:
         except (RoundError, LayoutError) as error:
             log.warning("%s is given up: %s", now.order.key, error)
             if now.handed is not None:
-                now.handed.delivered.put(error)
+                now.handed.delivered.put(TrainerError(str(error)))
             self._end(now)
             return False
         return True
