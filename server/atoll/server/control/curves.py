@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from atoll.server.control.values import Round
 
-_NOT_CURVES = frozenset({"examples"})
+_NOT_CURVES = frozenset({"examples", "steps", "tokens"})
+"""How much was done, not how well."""
 _FIRST = ("accuracy", "loss")
 
 
