@@ -1,0 +1,192 @@
+"""A silo of two ranks against a scripted server: what it fetches, trains and sends, and what it will not do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from atoll.client import Limits
+from atoll.client.channel import Endpoint
+from atoll.client.session import Session
+from atoll.client.session.work import MakeWork
+from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
+from atoll.datacenter.federation.initial import write_initial
+from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.silo import Silo
+from atoll.datacenter.job import SiloJob
+from atoll.datacenter.mesh import join_world
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.train.pulse import Unwatched
+from atoll.datacenter.train.trainer import open_trainer
+from atoll.wire.encoding import Encoding, as_received
+from atoll.wire.safetensors import read_header
+from atoll.wire.v1 import participation_pb2 as part
+from atoll.wire.views import tensor_views
+from tests.client.harness import FAST, Federation
+from tests.datacenter.ranks import run_ranks
+from tests.datacenter.training import small
+from tests.system.diloco import Worker
+
+RANKS, STEPS = 2, 3
+WAIT_S = 60.0
+ENDLESS = 1 << 19
+JOB = small(
+    model={"layers": 1, "vocab": 256},
+    data_parallel={"method": "zero3"},
+    schedule={"decay": "none"},
+    federation={"inner_steps": STEPS},
+)
+Weights = dict[str, npt.NDArray[Any]]
+Message = TypeVar("Message")
+
+
+def take_part(address: str, folder: str, rounds: int) -> tuple[int, int]:
+    """A rank; how many steps it made, and how many rounds were reported."""
+    job = SiloJob.model_validate(JOB)
+    with join_world(60.0) as world, ExitStack() as stack:
+        trainer = stack.enter_context(open_trainer(job, Path(folder), world, Unwatched(), console=False))
+        endpoint, desk = Endpoint(address, None, "p1"), None
+        if world.is_first:
+
+            def session(make_work: MakeWork) -> Session:
+                return Session(
+                    SiloParticipant(9), endpoint, Path(folder), limits=FAST, max_rounds=rounds, make_work=make_work
+                )
+
+            desk = stack.enter_context(SiloDesk(session))
+        orders = Orders(world, open_store("federation"), lambda: False)
+        Silo(trainer, spec_of(job.model), orders, desk, lambda: endpoint, Limits(), Path(folder)).run()
+        return trainer.state.step, 0 if desk is None else desk.summary().reported
+
+
+@pytest.fixture
+def initial(tmp_path: Path) -> Weights:
+    """The job's initial weights."""
+    path = tmp_path / "initial.safetensors"
+    write_initial(SiloJob.model_validate(JOB), path)
+    layout, start = read_header(path)
+    return dict(tensor_views(layout, memoryview(path.read_bytes())[start:]))
+
+
+@pytest.fixture
+async def server(initial: Weights) -> AsyncIterator[Federation]:
+    """Has the job's initial weights, in small chunks."""
+    async with Federation(initial) as made:
+        yield made
+
+
+def start(server: Federation, folder: Path, rounds: int) -> asyncio.Task[list[Any]]:
+    """The silo, until so many rounds are over; how its ranks ended."""
+    return asyncio.create_task(asyncio.to_thread(run_ranks, take_part, RANKS, server.address, str(folder), rounds))
+
+
+async def soon(queue: asyncio.Queue[Message]) -> Message:
+    """What comes next; ranks may have to be started first."""
+    async with asyncio.timeout(WAIT_S):
+        return await queue.get()
+
+
+async def accepted(server: Federation) -> None:
+    assert (await soon(server.replies)).verdict == part.TaskReply.VERDICT_ACCEPTED
+
+
+async def failed(server: Federation) -> str:
+    """Why the round that was just accepted has failed."""
+    await accepted(server)
+    reply = await soon(server.replies)
+    assert reply.verdict == part.TaskReply.VERDICT_FAILED
+    return reply.reason
+
+
+async def test_rounds_go_through_what_a_network_does(server: Federation, initial: Weights, tmp_path: Path) -> None:
+    """Breaks, flipped bits, chunks that are lost after all, an answer that is lost: each update is local - global."""
+    worker = Worker.of(SiloJob.model_validate(JOB), tmp_path)
+    silo = start(server, tmp_path, 3)
+    await soon(server.hellos)
+    server.faults.flip_download, server.faults.break_download_after = [3, 7], [2]
+    server.faults.break_upload_after = [4]
+    server.invite(0, max_weight=10_000)
+    report = await soon(server.reports)
+    expected, tokens = worker.trained(initial)
+    np.testing.assert_allclose(server.update_of(report), flat(expected), atol=1e-6)
+    assert (report.weight, report.partial, report.metrics["steps"]) == (tokens, False, STEPS)
+    assert len(server.upload_streams) == 3
+
+    weights = {name: value + np.float32(0.01) for name, value in initial.items()}
+    server.set_model(weights)
+    server.faults.lose_chunks, server.faults.lose_report_ack = 3, 1
+    server.invite(1, encoding=Encoding.BFLOAT16)
+    report = await soon(server.reports)
+    expected, _ = worker.trained(weights)
+    np.testing.assert_allclose(server.update_of(report), flat(expected), atol=1e-4)
+    assert report.weight == 100, "the server's bound"
+    lost = flat(expected) - as_received(flat(expected), Encoding.BFLOAT16)
+
+    downloads = len(server.download_starts)
+    server.invite(2, encoding=Encoding.BFLOAT16)
+    report = await soon(server.reports)
+    again, _ = worker.trained(weights)
+    rounded = as_received(flat(again) + lost, Encoding.BFLOAT16)
+    assert np.mean(server.update_of(report) == rounded) > 0.95, "with what was rounded off before"
+    assert len(server.download_starts) == downloads, "the model is the same: nothing is fetched"
+    assert await silo == [(3 * STEPS, 3), (3 * STEPS, 0)]
+
+
+def flat(update: Weights) -> npt.NDArray[np.float32]:
+    return np.concatenate([value.reshape(-1) for value in update.values()])
+
+
+async def test_what_it_cannot_do_is_refused_and_it_goes_on(server: Federation, tmp_path: Path) -> None:
+    silo = start(server, tmp_path, 5)
+    await soon(server.hellos)
+    server.invite(0, settings={"inner_steps": "many"})
+    assert "inner_steps" in await failed(server)
+    server.invite(1, settings={"inner_steps": 0})
+    assert "asks for 0 inner steps" in await failed(server)
+    layout = server.layout
+    server.layout = type(layout)(layout.tensors[1:])
+    server.invite(2)
+    assert f"{layout.tensors[0].name!r} is not in the federation's model" in await failed(server)
+    server.layout = layout
+    server.invite(3, max_abs=2.0**-24)
+    assert "beyond 5.96046e-08" in await failed(server)
+    server.invite(4)
+    await accepted(server)
+    assert (await soon(server.reports)).metrics["steps"] == STEPS
+    assert [steps for steps, _ in await silo] == [2 * STEPS] * RANKS
+
+
+async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federation, tmp_path: Path) -> None:
+    """Dropped at once where nobody wants the result; else reported as partial, with the weight of what was done."""
+    silo = start(server, tmp_path, 2)
+    await soon(server.hellos)
+    server.invite(0, settings={"inner_steps": ENDLESS})
+    await accepted(server)
+    server.stop(0)
+    server.invite(1, settings={"inner_steps": ENDLESS}, max_weight=1 << 30)
+    await accepted(server)
+    server.stop(1, late=True)
+    report = await soon(server.reports)
+    assert_partial(report.partial, report.metrics, report.weight)
+    server.invite(2, settings={"inner_steps": ENDLESS}, max_weight=1 << 30, remaining_s=3.0)
+    await accepted(server)
+    report = await soon(server.reports)
+    assert_partial(report.partial, report.metrics, report.weight)
+    assert report.metrics["steps"] > 1
+    assert [reported for _, reported in await silo] == [2, 0]
+    assert server.reports.empty()
+
+
+def assert_partial(partial: bool, metrics: Any, weight: int) -> None:
+    assert partial
+    assert 0 < metrics["steps"] < ENDLESS
+    assert weight == metrics["tokens"]
+    batch = JOB["batch"]["global_batch"] * JOB["batch"]["sequence"]
+    assert 0.9 * batch < weight / metrics["steps"] <= batch
