@@ -9,6 +9,7 @@ import click
 
 from atoll.client import Access, identity
 from atoll.client.cli.client import Pair
+from atoll.client.files import locked
 from atoll.client.errors import UsageError
 from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state, read_token
@@ -63,7 +64,6 @@ def join(
     Several machines enrol once with `atoll silo enrol`, and join without a token.
     Ranks that are lost start again from the last checkpoint and go on with the round. SIGINT and SIGTERM end it.
     """
-    access = Access(read_token(token), state, server, insecure, participant)
     options = ["--state", str(state), "--max-rounds", str(max_rounds)]
     options += ["--server", server] if server else []
     options += ["--insecure", "--participant", participant] if insecure else []
@@ -77,11 +77,13 @@ def join(
             raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
         if policy is not None:
             read_policy(policy)
+        access = Access(read_token(token), state, server, insecure, participant)
         if start["meet"] is not None and access.join and identity.load(state) is None:
             raise UsageError(
                 "several machines would spend the same join token: let one of them enrol first with "
                 f"`atoll silo enrol --join TOKEN --state {state}`, then join without --join"
             )
-        access.endpoint()
+        with locked(state):  # as rank 0 will: another process there is found now
+            access.endpoint()
 
     Start(**start).run(_MODULE, options, check)

@@ -18,6 +18,7 @@ from atoll.datacenter.elastic.launch import Nodes, Report, launch, parse_nodes
 from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.settings import SettingsFileError
+from atoll.wire.errors import WireError
 
 if TYPE_CHECKING:
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -104,7 +105,7 @@ class Start:
             command = ["-m", module, str(self.job), *options]
             _silence_torchrun()
             report = launch(job, command, self.nproc, nodes, restarts, self.logs or self.job.parent / "logs", say.event)
-        except (DatacenterError, SettingsFileError, ClientError, OSError) as error:
+        except (DatacenterError, SettingsFileError, ClientError, WireError, OSError) as error:
             say.failed(error)
             raise click.exceptions.Exit(getattr(error, "exit_code", 2)) from None
         say.ended(report)

@@ -1,0 +1,89 @@
+"""``atoll silo join`` refuses, in one line and before a process starts, what cannot take part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from atoll.client.files import locked
+from atoll.datacenter.cli.join import join
+
+JOB = """
+[job]
+name = "small"
+steps = 8
+[model]
+layers = 1
+dim = 32
+heads = 4
+"""
+INSECURE = ("--insecure", "--server", "127.0.0.1:1", "--participant", "pabcdefghijkl")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+def refusal(job: Path, *options: str) -> str:
+    """What it says; nothing may have been started."""
+    state = () if "--state" in options else ("--state", str(job.parent / "state"))
+    result = CliRunner().invoke(join, [str(job), *state, *options])
+    assert result.exit_code == 2, result.output
+    assert not (job.parent / "logs").exists()
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def test_without_an_identity_it_says_how_to_get_one(job: Path) -> None:
+    said = refusal(job)
+    assert said.startswith("error: ")
+    assert "--join" in said
+
+
+def test_with_json_it_says_so_in_json(job: Path) -> None:
+    found = json.loads(refusal(job, "--json"))
+    assert found["outcome"] == "failed"
+    assert "--join" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--join", "not-a-token"), "token"),
+        (("--insecure", "--server", "127.0.0.1:1"), "participant"),
+        (("--insecure", "--participant", "pabcdefghijkl"), "server"),
+        (("--insecure", "--server", "example.com:1", "--participant", "pabcdefghijkl"), "loopback"),
+        (("--join", "@missing"), "missing"),
+        ((*INSECURE, "--policy", "missing.toml"), "missing.toml"),
+        ((*INSECURE, "--nproc", "3", "--max-rounds", "-1"), "max-rounds"),
+        ((*INSECURE, "--nnodes", "2"), "--meet"),
+    ],
+)
+def test_bad_options(job: Path, options: tuple[str, ...], words: str) -> None:
+    assert words in refusal(job, *options)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("[federation]\ninner_step = 5\n", "federation.inner_step"),
+        ("[federation]\ninner_steps = 0\n", "inner_steps"),
+        ("[federation]\ninner_steps = 4\noverlap_steps = 4\n", "overlap_steps"),
+        ("[mesh]\ntp = 4\n", "start a multiple of 4"),
+        ('[asynchrony]\nmethod = "hogwild"\n', "[asynchrony]"),
+    ],
+)
+def test_bad_jobs(job: Path, more: str, words: str) -> None:
+    job.write_text(JOB + more, encoding="utf-8")
+    assert words in refusal(job, *INSECURE, "--nproc", "2")
+
+
+def test_a_state_that_another_process_works_in(job: Path, tmp_path: Path) -> None:
+    with locked(tmp_path / "state"):
+        assert "already works in" in refusal(job, *INSECURE)
