@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ import click
 
 from atoll.client import Access, identity
 from atoll.client.cli.client import Pair
-from atoll.client.files import locked
 from atoll.client.errors import UsageError
+from atoll.client.files import locked
 from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state, read_token
 from atoll.datacenter.cli.launching import Start, start_options
@@ -83,7 +84,8 @@ def join(
                 "several machines would spend the same join token: let one of them enrol first with "
                 f"`atoll silo enrol --join TOKEN --state {state}`, then join without --join"
             )
-        with locked(state):  # as rank 0 will: another process there is found now
+        alone = start["meet"] is None  # of several machines, that of rank 0 may hold the state already
+        with locked(state) if alone else nullcontext():  # as rank 0 will: another process there is found now
             access.endpoint()
 
     Start(**start).run(_MODULE, options, check)
