@@ -110,14 +110,19 @@ class Silo:
         """How it ended, as it says."""
         return self._said("outcome")[-1]
 
-    def reported(self, round_: int) -> dict[str, Any]:
-        """What it says of a round's report, once it has made it."""
+    def reported(self, round_: int) -> None:
+        """Wait until it has reported a round."""
+        self.event("reported", round=round_)
+
+    def event(self, name: str, **fields: object) -> dict[str, Any]:
+        """The first event of this process that has the name and these fields, once it has happened."""
 
         def choose(lines: list[str]) -> dict[str, Any] | None:
             del lines
-            return next((one for one in self._said("event") if _is_report(one, round_)), None)
+            wanted = {"event": name, **fields}.items()
+            return next((one for one in self._said("event") if wanted <= one.items()), None)
 
-        return self.process.wait_for(choose, f"report of round {round_}", START_S)
+        return self.process.wait_for(choose, f"event {name} {fields or ''}", START_S)
 
     def _said(self, key: str) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.process.lines if line.startswith("{")]
@@ -149,10 +154,6 @@ class Hold:
             return int(os.read(descriptor, 32))
         finally:
             os.close(descriptor)
-
-
-def _is_report(event: Mapping[str, Any], round_: int) -> bool:
-    return (event["event"], event.get("round")) == ("reported", round_)
 
 
 def _toml(job: Sections) -> str:

@@ -17,6 +17,7 @@ from tests.system.conftest import Serve
 from tests.system.diloco import diloco
 from tests.system.operators import seconds_since
 from tests.system.processes import Nursery
+from tests.system.proxy import Proxy, Weather
 from tests.system.silos import JOB, START_S, STEPS, Hold, Silo, initial_of, job_of, outer_job
 
 pytestmark = pytest.mark.system
@@ -71,3 +72,30 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     made = silo.outcome()["step"]
     kept = read_manifest(step_folder(silo.folder / "kept", made)).values["federation"]
     assert (kept["run"], kept["round"], kept["first_step"]) == (run, ROUNDS, ROUNDS * STEPS)
+
+
+@pytest.mark.timeout(240)
+def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
+    processes: Nursery, serve: Serve, tmp_path: Path
+) -> None:
+    """Connections break in the midst of chunks, both ways; then nobody is reached while a rank sends."""
+    server, job = serve("parted"), job_of(model={"vocab": 50_000})
+    initial = initial_of(job, tmp_path)
+    with Proxy(server.address, Weather(reset_after_bytes=6 << 20)) as network:
+        silo = Silo(processes, "silo", server, 2, job, "--server", network.address, "--max-rounds", "1")
+        sending = Hold(tmp_path / "sending", 1, STEPS, "sending, and waiting for a round")
+        silo.start(sending)
+        run = server.operator.submit(outer_job("parted", 1, 1), initial)
+        held = sending.wait()
+        network.cut()
+        silo.event("disconnected")
+        os.kill(held, signal.SIGCONT)
+        network.mend()
+        server.operator.finished(run, START_S)
+        assert silo.process.wait(START_S) == 0
+        assert network.resets > 0
+    expected = diloco([SiloJob.model_validate(job)], tmp_path, initial, 1, lr=0.7, momentum=0.9)
+    (released,) = server.operator.rounds(run)
+    assert (released.attempt, [member.weight for member in released.members]) == (0, expected.tokens[0])
+    for name, value in server.operator.arrays(run).items():
+        np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
