@@ -39,6 +39,7 @@ class Summary:
         participants: two silos and the edge clients.
         parameters: of the model.
         losses: held-out loss, nats a byte: of the initial model, then after each round.
+        encoding: of updates.
         sent_bytes: by all participants, in updates.
         plain_bytes: what plain data parallel of as many steps would have sent.
         sample: text by the final model.
@@ -55,6 +56,7 @@ class Summary:
     participants: int
     parameters: int
     losses: list[float]
+    encoding: str
     sent_bytes: int
     plain_bytes: int
     sample: str
@@ -68,6 +70,13 @@ class Summary:
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Outer steps.")
 @click.option("--inner-steps", type=click.IntRange(1, 100_000), default=30, show_default=True, help="Steps of a round.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Fixes weights and draws.")
+@click.option(
+    "--encoding",
+    type=click.Choice(["float32", "bfloat16", "int8", "int4"]),
+    default="int8",
+    show_default=True,
+    help="How updates travel.",
+)
 @click.option("--port", type=click.IntRange(0, 65533), default=0, help="The server's main port.  [default: free ones]")
 @click.option(
     "--report",
@@ -82,7 +91,7 @@ class Summary:
     help="Keep everything (text, job files, logs, the server's data) in this new directory.",
 )
 @json_option
-def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> None:
+def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: Any) -> None:
     """Train a small language model over two silos of two ranks and two edge clients, on this machine's CPU.
 
     One silo shards parameters over its ranks (FSDP2), the other cuts matrices (tensor parallel); each participant has
@@ -154,6 +163,7 @@ class _Demo:
             participants=len(SHARES),
             parameters=judge.parameters,
             losses=[before, *losses],
+            encoding=self._plan.encoding,
             sent_bytes=sum(member["payload_bytes"] for member in members),
             # a ring all-reduce: each of P sends 2 (P - 1) / P of the gradient, 4 bytes an element, in each step
             plain_bytes=2 * others * 4 * judge.parameters * steps,
@@ -169,7 +179,7 @@ def _show(summary: Summary) -> None:
     rows = {
         "rounds": f"{summary.rounds} of {summary.inner_steps} steps, by {summary.participants} participants",
         "held-out loss": " → ".join(f"{value:.4f}" for value in (summary.losses[0], summary.losses[-1])),
-        "sent in updates": f"{summary.sent_bytes / _MB:,.1f} MB",
+        "sent in updates": f"{summary.sent_bytes / _MB:,.1f} MB, as {summary.encoding}",
         "plain data parallel": f"{summary.plain_bytes / _MB:,.1f} MB for as many steps, "
         f"{summary.plain_bytes / max(1, summary.sent_bytes):,.0f} times as much",
         "training": f"{summary.training_s:.1f} s",

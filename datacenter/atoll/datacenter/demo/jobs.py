@@ -69,6 +69,7 @@ report_window_s = 120
 
 [aggregation]
 max_weight = {max_weight} # what a silo's round comes to, in tokens
+encoding = "{encoding}" # of updates
 
 [optimiser] # DiLoCo's outer optimiser
 name = "fedavgm"
@@ -94,12 +95,14 @@ class Plan:
         rounds: outer steps.
         inner_steps: that each participant makes in a round.
         seed: of weights, data order and draws.
+        encoding: of updates.
         port: of the server; 0: free ones.
     """
 
     rounds: int
     inner_steps: int
     seed: int
+    encoding: str
     port: int = 0
 
 
@@ -128,6 +131,7 @@ def write_jobs(folder: Path, plan: Plan) -> None:
         rounds=plan.rounds,
         inner_steps=plan.inner_steps,
         seed=plan.seed,
+        encoding=plan.encoding,
         participants=len(SHARES),
         max_weight=plan.inner_steps * SILO_BATCH * SEQUENCE,
     )
