@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,4 +89,6 @@ def join(
         with locked(state) if alone else nullcontext():  # as rank 0 will: another process there is found now
             access.endpoint()
 
+    # Ranks wait for orders with a time limit, over and over; PyTorch's store warns of each.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     Start(**start).run(_MODULE, options, check)
