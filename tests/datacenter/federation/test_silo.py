@@ -30,7 +30,7 @@ from atoll.wire.safetensors import read_header
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.views import tensor_views
 from tests.client.harness import FAST, Federation
-from tests.datacenter.ranks import run_ranks
+from tests.datacenter.ranks import RankError, run_ranks
 from tests.datacenter.training import small
 from tests.system.diloco import Worker
 
@@ -47,11 +47,22 @@ Weights = dict[str, npt.NDArray[Any]]
 Message = TypeVar("Message")
 
 
-def take_part(address: str, folder: str, rounds: int) -> tuple[int, int]:
+class Failing(Unwatched):
+    """A step of this number fails."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def enter(self, step: int, phase: str) -> None:
+        if (step, phase) == (self._step, "data"):
+            raise ZeroDivisionError("as the test wants it")
+
+
+def take_part(address: str, folder: str, rounds: int, overlap: int = 0, fails: int = -1) -> tuple[int, int]:
     """A rank; how many steps it made, and how many rounds were reported."""
-    job = SiloJob.model_validate(JOB)
+    job = SiloJob.model_validate(JOB | {"federation": {"inner_steps": STEPS, "overlap_steps": overlap}})
     with join_world(60.0) as world, ExitStack() as stack:
-        trainer = stack.enter_context(open_trainer(job, Path(folder), world, Unwatched(), console=False))
+        trainer = stack.enter_context(open_trainer(job, Path(folder), world, Failing(fails), console=False))
         endpoint, desk = Endpoint(address, None, "p1"), None
         if world.is_first:
 
@@ -82,9 +93,10 @@ async def server(initial: Weights) -> AsyncIterator[Federation]:
         yield made
 
 
-def start(server: Federation, folder: Path, rounds: int) -> asyncio.Task[list[Any]]:
-    """The silo, until so many rounds are over; how its ranks ended."""
-    return asyncio.create_task(asyncio.to_thread(run_ranks, take_part, RANKS, server.address, str(folder), rounds))
+def start(server: Federation, folder: Path, rounds: int, *more: int) -> asyncio.Task[list[Any]]:
+    """The silo, until so many rounds are over; how its ranks ended. ``more``: further arguments of ``take_part``."""
+    arguments = (server.address, str(folder), rounds, *more)
+    return asyncio.create_task(asyncio.to_thread(run_ranks, take_part, RANKS, *arguments))
 
 
 async def soon(queue: asyncio.Queue[Message]) -> Message:
@@ -182,6 +194,16 @@ async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federatio
     assert report.metrics["steps"] > 1
     assert [reported for _, reported in await silo] == [2, 0]
     assert server.reports.empty()
+
+
+async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federation, tmp_path: Path) -> None:
+    """Though the exchange waits for the next round, which does not come."""
+    silo = start(server, tmp_path, 2, 1, STEPS + 1)
+    await soon(server.hellos)
+    server.invite(0)
+    await accepted(server)
+    with pytest.raises(RankError, match="as the test wants it"):
+        await asyncio.wait_for(silo, WAIT_S)
 
 
 def assert_partial(partial: bool, metrics: Any, weight: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from atoll.wire.heap import give_back
 from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
+    from atoll.client import Task
     from atoll.client.control import TaskControl
     from atoll.client.transfer import TransferLink
     from atoll.datacenter.federation.desk import Handed
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from atoll.datacenter.train.trainer import Trainer
     from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
+
+log = logging.getLogger(__name__)
 
 COUNTED = "counted"
 _FAILURES = (ClientError, WireError, Abandoned, LayoutError, OSError)
@@ -215,12 +219,25 @@ class Exchange:
         weight = trained.tokens if job.federation.weight == "tokens" else trained.steps * job.batch.global_batch
         return Delivery(
             headers=[header for data in sent for header in _headers(data)],
-            weight=max(1, min(weight, handed.invitation.task.max_weight)),
+            weight=_bounded(weight, handed.invitation.task),
             metrics=trained.metrics | {"steps": float(trained.steps), "tokens": float(trained.tokens)},
             fetched_bytes=now.fetched_bytes,
             seconds=(now.fetched_s or 0.0, trained.seconds, upload_s),
             partial=trained.steps < now.order.inner_steps,
         )
+
+
+def _bounded(weight: int, task: Task) -> int:
+    """What the server takes, which is no more than this silo has declared."""
+    if weight > task.max_weight:
+        log.warning(
+            "%s counts for %d instead of %d: the server's aggregation.max_weight, or this job's federation.inner_steps "
+            "times its batch, is less",
+            task.key,
+            task.max_weight,
+            weight,
+        )
+    return max(1, min(weight, task.max_weight))
 
 
 def _is_last(control: TaskControl, step_s: float) -> bool:
