@@ -9,6 +9,7 @@ import click
 
 from atoll.client import Access
 from atoll.client.files import locked
+from atoll.client.identity import FILE_NAME, load
 from atoll.client.run import default_state, read_token
 from atoll.datacenter.cli.output import json_option, print_json
 
@@ -36,6 +37,7 @@ def enrol(*, token: str, state: Path, json_output: bool) -> None:
     For silos of several machines, which would all spend the same token. An identity that is there already is kept.
     """
     with locked(state):
+        kept = load(state) is not None
         endpoint = Access(read_token(token), state).endpoint()
     identity = endpoint.identity
     if identity is None:
@@ -49,3 +51,5 @@ def enrol(*, token: str, state: Path, json_output: bool) -> None:
         f"{identity.participant} of {identity.organisation}, a {identity.kind}, at {identity.server_address}; "
         f"certificate until {until:%Y-%m-%d %H:%M} UTC, renewed by itself; kept in {state}"
     )
+    if kept:
+        click.echo(f"it was there already, the token is unspent: for a new identity remove {state / FILE_NAME} first")
