@@ -25,10 +25,10 @@ test: $(VENV)/.dev ## the whole test suite, in two halves side by side: much of 
 	$(MAKE) --no-print-directory --jobs=2 test-silo test-federation
 
 test-silo: $(VENV)/.dev ## training in a silo
-	set -o pipefail; $(BIN)/pytest tests/datacenter 2>&1 | sed -u 's/^/silo        /'
+	set -o pipefail; $(BIN)/pytest tests/datacenter tests/system/test_silo*.py 2>&1 | sed -u 's/^/silo        /'
 
 test-federation: $(VENV)/.dev ## everything else
-	set -o pipefail; $(BIN)/pytest --ignore tests/datacenter 2>&1 | sed -u 's/^/federation  /'
+	set -o pipefail; $(BIN)/pytest --ignore tests/datacenter --ignore-glob 'tests/system/test_silo*' 2>&1 | sed -u 's/^/federation  /'
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes
 	$(BIN)/pytest -m "not system"
