@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import socket
 import ssl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import grpc
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 
+from atoll.client.identity import load
+from atoll.datacenter.cli.enrol import enrol
 from atoll.wire.join_token import JoinToken
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc, participation_pb2_grpc
 from tests.system.clients import Client, insecure_id
@@ -231,3 +236,21 @@ def test_a_storm_of_handshakes_leaves_it_standing(shared_server: Server) -> None
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(shake, range(1500))) == {"h2"}
     assert shared_server.process.running
+
+
+def test_a_silo_enrols_before_its_machines_join_and_spends_one_token(shared_server: Server, tmp_path: Path) -> None:
+    first, second = shared_server.operator.tokens(2)
+    words = ["--state", str(tmp_path), "--json"]
+    made = CliRunner().invoke(enrol, ["--join", first, *words])
+    assert made.exit_code == 0, made.output
+    again = CliRunner().invoke(enrol, ["--join", second, *words])
+    assert json.loads(again.output) == json.loads(made.output)
+    assert (
+        "was there already, the token is unspent" in CliRunner().invoke(enrol, ["--join", second, *words[:-1]]).output
+    )
+    identity = load(tmp_path)
+    assert identity is not None
+    assert json.loads(made.output)["participant"] == identity.participant
+    assert "PRIVATE KEY" not in made.output
+    elsewhere = CliRunner().invoke(enrol, ["--join", second, "--state", str(tmp_path / "other"), "--json"])
+    assert json.loads(elsewhere.output)["participant"] != identity.participant
