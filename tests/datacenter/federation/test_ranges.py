@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.client.transfer import cut_ranges
-from atoll.datacenter.federation.ranges import Positions, chunks_of, ranges_of_box, scatter, slice_ranges
+from atoll.datacenter.federation.ranges import Positions, chunks_of, ranges_of_box, slice_ranges, within
 from atoll.wire.chunks import ElementRange
 
 
@@ -83,8 +83,11 @@ def test_bytes_arrive_chunk_by_chunk(box: tuple[list[int], list[int], list[int]]
     shape, _, _ = box
     space = np.random.default_rng(0).integers(0, 256, start + prod(shape) + 7, np.uint8)
     for span in ranges_of_box(start, *box):
-        out = np.zeros(span.size, np.uint8)
+        out, taken = np.zeros(span.size, np.uint8), 0
         for number in chunks_of(span, chunk_bytes):
             first = int(number) * chunk_bytes
-            scatter(space[first : first + chunk_bytes], first, span, out)
+            position, found = within(space[first : first + chunk_bytes], first, span)
+            out[position : position + found.size] = found
+            taken += found.size
+        assert taken == span.size
         assert out.tolist() == space[elements([span])].tolist()

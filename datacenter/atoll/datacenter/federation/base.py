@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.datacenter.federation.ranges import Bytes, chunks_of, scatter
+from atoll.datacenter.federation.ranges import Bytes, chunks_of, within
 from atoll.wire.chunks import ElementRange
 from atoll.wire.layout import Dtype
 
@@ -54,11 +54,13 @@ class Base:
             end += -(-size // 8) * 8  # so that each piece is aligned to its type
         self._here: dict[int, bytes] = {}
         self._chunk_bytes = 0
-        self._bytes = _mapped(path, end)
+        self._descriptor = _opened(path, max(end, 1))
+        self._bytes: Bytes = np.frombuffer(mmap.mmap(self._descriptor, max(end, 1)), np.uint8)
         self._spans = list(self._in_bytes())
 
     def close(self) -> None:
-        """Remove the file."""
+        """Remove the file; once."""
+        os.close(self._descriptor)
         self._path.unlink(missing_ok=True)
 
     def of(self, index: int) -> Tensor:
@@ -86,27 +88,43 @@ class Base:
         first, stop = manifest.chunk_range(number)
         chunk = np.frombuffer(payload, np.uint8)
         self._here.pop(number, None)
-        for index, span, out in self._spans:
-            if span.offset < stop and first < span.stop and scatter(chunk, first, span, out):
-                self.changed.add(index)
+        for index, span, place in self._spans:
+            if span.offset < stop and first < span.stop:
+                position, found = within(chunk, first, span)
+                self._write(index, place + position, found, whole=found.size == chunk.size)
         self._here[number] = manifest.chunk_digests[number]
 
-    def _in_bytes(self) -> Iterator[tuple[int, ElementRange, Bytes]]:
+    def _write(self, index: int, place: int, found: Bytes, *, whole: bool) -> None:
+        """A chunk that is nothing but a part of one range is another than before; of others it is looked at.
+
+        By system calls: the first store to a mapped page after the kernel has written it out costs a fault.
+        """
+        if not whole and np.array_equal(self._bytes[place : place + found.size], found):
+            return
+        self.changed.add(index)
+        left = found.data
+        while left.nbytes:
+            written = os.pwrite(self._descriptor, left, place)
+            place, left = place + written, left[written:]
+
+    def _in_bytes(self) -> Iterator[tuple[int, ElementRange, int]]:
         """Each range of each piece by number, counted in bytes of the blob, and where its bytes are kept."""
         for index, (piece, (place, _)) in enumerate(zip(self.pieces, self._places, strict=True)):
             width, at = piece.span.spec.dtype.itemsize, place
             for span in piece.ranges:
                 offset = piece.span.byte_start + (span.offset - piece.span.start) * width
                 scaled = ElementRange(offset, span.block * width, span.stride * width, span.count)
-                yield index, scaled, self._bytes[at : at + scaled.size]
+                yield index, scaled, at
                 at += scaled.size
 
 
-def _mapped(path: Path, size: int) -> Bytes:
+def _opened(path: Path, size: int) -> int:
+    """A new file; a full disk is found now, not by a signal later."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, max(size, 1))  # a full disk is found now, not by a signal later
-        return np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)
-    finally:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
         os.close(descriptor)
+        raise
+    return descriptor

@@ -73,6 +73,7 @@ class Exchange:
         """Remove the file."""
         if self._base is not None:
             self._base.close()
+        self._base = None
 
     def knows(self, layout: Layout) -> bool:
         """Whether ``arrange`` has been called for this layout last."""

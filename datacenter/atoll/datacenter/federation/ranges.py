@@ -109,49 +109,42 @@ class Positions:
         raise ValueError(f"{chunk} is of none of the ranges")
 
 
-def scatter(chunk: Bytes, first: int, span: ElementRange, out: Bytes) -> bool:
-    """Take those bytes of a chunk of the flat space that a range names.
+def within(chunk: Bytes, first: int, span: ElementRange) -> tuple[int, Bytes]:
+    """Those bytes of a chunk of the flat space that a range names.
 
     Args:
         chunk: bytes [first, first + len(chunk)) of the space.
         first: where it begins.
         span: a range, in bytes.
-        out: the range's bytes one after another, ``[span.size]``; those that lie in the chunk are written.
 
     Returns:
-        Whether any of them is another than before; not looked at, but taken for granted, where the chunk is nothing but
-        a part of the range.
+        Their position in what the range names, and the bytes, which follow one another there too: a view of the chunk
+        if the range is contiguous, else a copy.
     """
     stop = first + chunk.size
     if span.contiguous:
-        if span.offset <= first and stop <= span.stop:
-            out[first - span.offset : stop - span.offset] = chunk
-            return True
-        return _copy(chunk, first, stop, span.offset, out[: span.size])
+        return _of_row(chunk, first, 0, ElementRange.run(span.offset, span.size))
     whole_from = min(max(-((span.offset - first) // span.stride), 0), span.count)
     whole_to = max(min((stop - span.offset - span.block) // span.stride + 1, span.count), whole_from)
-    rows, changed = whole_to - whole_from, False
-    if rows:
+    parts = [_of_row(chunk, first, whole_from - 1, span)]
+    if rows := whole_to - whole_from:
         at = span.offset + whole_from * span.stride - first
-        source = np.lib.stride_tricks.as_strided(chunk[at:], (rows, span.block), (span.stride, 1), writeable=False)
-        changed = _replace(out[whole_from * span.block : whole_to * span.block].reshape(rows, span.block), source)
-    for row in {whole_from - 1, whole_to} & set(range(span.count)):
-        target = out[row * span.block : (row + 1) * span.block]
-        changed |= _copy(chunk, first, stop, span.offset + row * span.stride, target)
-    return changed
+        whole = np.lib.stride_tricks.as_strided(chunk[at:], (rows, span.block), (span.stride, 1), writeable=False)
+        parts.append((whole_from * span.block, whole.reshape(-1)))
+    parts.append(_of_row(chunk, first, whole_to, span))
+    there = [part for part in parts if part[1].size]
+    if len(there) < 2:
+        return there[0] if there else (0, chunk[:0])
+    return there[0][0], np.concatenate([values for _, values in there])
 
 
-def _copy(chunk: Bytes, first: int, stop: int, begin: int, target: Bytes) -> bool:
-    """The part of a run that begins at ``begin`` and that lies in the chunk."""
-    lower, upper = max(first, begin), min(stop, begin + target.size)
-    return lower < upper and _replace(target[lower - begin : upper - begin], chunk[lower - first : upper - first])
-
-
-def _replace(target: Bytes, source: Bytes) -> bool:
-    if np.array_equal(target, source):
-        return False
-    target[:] = source
-    return True
+def _of_row(chunk: Bytes, first: int, row: int, span: ElementRange) -> tuple[int, Bytes]:
+    """The part of one row of a range that lies in a chunk; nothing of a row that the range does not have."""
+    begin = span.offset + row * span.stride
+    lower, upper = max(first, begin), min(first + chunk.size, begin + span.block)
+    if not 0 <= row < span.count or lower >= upper:
+        return 0, chunk[:0]
+    return row * span.block + lower - begin, chunk[lower - first : upper - first]
 
 
 def chunks_of(span: ElementRange, chunk_bytes: int) -> npt.NDArray[np.int64]:
