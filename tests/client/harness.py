@@ -352,7 +352,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self.download_starts.append(request.first_chunk)
         faults = self.faults
         until = faults.break_download_after.pop(0) if faults.break_download_after else None
-        for sent, index in enumerate(range(request.first_chunk, self.manifest.chunk_count)):
+        wanted = request.chunks or range(request.first_chunk, self.manifest.chunk_count)
+        for sent, index in enumerate(wanted):
             if sent == until:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the download broke")
             start, stop = self.manifest.chunk_range(index)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from atoll.server.ingest.spool import UploadRef
+from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
 from atoll.wire.chunks import frame_upload, header_from_proto, parse_download, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
@@ -59,7 +60,7 @@ def uploads_in_memory(run: str) -> list[UploadRef]:
 
 
 class TestDownload:
-    async def download(self, who: Caller, blob: str, **asked: int) -> list[tuple[int, bytes]]:
+    async def download(self, who: Caller, blob: str, **asked: Any) -> list[tuple[int, bytes]]:
         stream: Any = who.channel.unary_stream(
             f"{TRANSFER}/Download", request_serializer=transfer_pb2.DownloadRequest.SerializeToString
         )
@@ -88,9 +89,10 @@ class TestDownload:
             ({"first_chunk": 6, "chunk_count": 100}, [6, 7]),
             ({"first_chunk": 8}, []),
             ({"first_chunk": 0, "chunk_count": 2**64 - 1}, list(range(8))),
+            ({"chunks": [1, 2, 5, 7]}, [1, 2, 5, 7]),
         ],
     )
-    async def test_ranges(self, world: World, asked: dict[str, int], expected: list[int]) -> None:
+    async def test_ranges(self, world: World, asked: dict[str, Any], expected: list[int]) -> None:
         blob = await world.upload_model(np.zeros(2000, np.float32))
         assert [index for index, _ in await self.download(world.operator, blob, **asked)] == expected
 
@@ -98,6 +100,24 @@ class TestDownload:
         blob = await world.upload_model()
         call = self.download(world.operator, blob, first_chunk=3)
         assert await refused_code(call) == ("INVALID_ARGUMENT", "download.range")
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {"chunks": [2, 8]},
+            {"chunks": [3, 2]},
+            {"chunks": [2, 2]},
+            {"chunks": [2], "first_chunk": 1},
+            {"chunks": [2], "chunk_count": 1},
+            {"chunks": list(range(MAX_NAMED_CHUNKS + 1))},
+        ],
+    )
+    async def test_chunks_that_cannot_be_named_are_refused(self, world: World, asked: dict[str, Any]) -> None:
+        blob = await world.upload_model(np.zeros(2000, np.float32))
+        assert await refused_code(self.download(world.operator, blob, **asked)) == (
+            "INVALID_ARGUMENT",
+            "download.chunks",
+        )
 
     @pytest.mark.parametrize("blob", ["0" * 64, "../../atoll.sqlite3", ""])
     async def test_an_unknown_blob_is_not_found(self, world: World, blob: str) -> None:

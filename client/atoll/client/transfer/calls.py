@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from atoll.wire.v1 import transfer_pb2, transfer_pb2_grpc
@@ -68,10 +68,10 @@ class TransferCalls:
         return self._stub.GetManifest(request, timeout=timeout_s, metadata=self._metadata(trace))
 
     def download(
-        self, blob: str, first_chunk: int, timeout_s: float, trace: str = "", chunk_count: int = 0
+        self, blob: str, first_chunk: int, timeout_s: float, trace: str = "", chunks: Sequence[int] = ()
     ) -> ByteStream:
-        """``Download``: serialised ``DownloadResponse`` messages; to the blob's end if ``chunk_count`` is 0."""
-        request = transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk, chunk_count=chunk_count)
+        """``Download``: serialised ``DownloadResponse`` messages; from ``first_chunk`` on, or of ``chunks`` alone."""
+        request = transfer_pb2.DownloadRequest(blob=blob, first_chunk=first_chunk, chunks=chunks)
         call = self._download(request, timeout=timeout_s, metadata=self._metadata(trace))
         return cast("ByteStream", call)
 

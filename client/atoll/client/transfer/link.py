@@ -55,6 +55,8 @@ class ChunkTarget(Protocol):
         ...
 
 
+_NAMED_CHUNKS = 1 << 14
+"""That one call asks for: 32 GiB."""
 Progress = Callable[[int, int], None]
 """Told how many bytes of how many have passed."""
 
@@ -65,11 +67,6 @@ def _size_of(manifest: BlobManifest, chunks: Iterable[int]) -> int:
 
 def _further(progress: Progress, done: int, total: int, received: int) -> None:
     progress(done + received, total)
-
-
-def _run_length(numbers: list[int]) -> int:
-    """How many of them follow one another from the first."""
-    return next((at for at, number in enumerate(numbers) if number != numbers[0] + at), len(numbers))
 
 
 def quiet(done_bytes: int, total_bytes: int) -> None:
@@ -124,7 +121,9 @@ class TransferLink:
         def attempt() -> None:
             while lacking := target.lacks(manifest):
                 done = total - _size_of(manifest, lacking)
-                self._receive_run(manifest, lacking, target, retrier, partial(_further, progress, done, total))
+                self._receive_named(
+                    manifest, lacking[:_NAMED_CHUNKS], target, retrier, partial(_further, progress, done, total)
+                )
 
         retrier.call(attempt)
         progress(total, total)
@@ -197,18 +196,17 @@ class TransferLink:
         if not partial.whole:
             raise TransferBroken(f"the stream ended at byte {partial.received_bytes} of {partial.manifest.size_bytes}")
 
-    def _receive_run(
+    def _receive_named(
         self,
         manifest: BlobManifest,
-        lacking: list[int],
+        chunks: list[int],
         target: ChunkTarget,
         retrier: Retrier,
         progress: Callable[[int], None],
     ) -> None:
-        """The chunks that follow one another at the beginning of what is lacking."""
-        first, count, received = lacking[0], _run_length(lacking), 0
-        timeout_s = max(1.0, self.control.remaining_s)
-        call = self.calls.download(manifest.name, first, timeout_s, self.traceparent, count)
+        """These chunks, in one call."""
+        timeout_s, received = max(1.0, self.control.remaining_s), 0
+        call = self.calls.download(manifest.name, 0, timeout_s, self.traceparent, chunks)
         with guarded(call.cancel, self.control, self.limits.stall_s, "download") as tick:
             for message in call:
                 number, payload = parse_download(message)
@@ -221,8 +219,8 @@ class TransferLink:
                 tick()
                 retrier.progress()
                 progress(received)
-        if received < _size_of(manifest, range(first, first + count)):
-            raise TransferBroken(f"the stream ended after {received} bytes from chunk {first}")
+        if received < _size_of(manifest, chunks):
+            raise TransferBroken(f"the stream ended after {received} bytes of {len(chunks)} chunks")
 
     def _send(self, uploading: Uploading, retrier: Retrier, progress: Progress) -> None:
         cancels: list[grpc.Future[transfer_pb2.UploadResponse]] = []

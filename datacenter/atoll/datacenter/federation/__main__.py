@@ -29,6 +29,7 @@ from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.mesh import World, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.trainer import open_trainer
+from atoll.wire.heap import keep_chunks
 
 
 @click.command()
@@ -45,6 +46,7 @@ def main(**given: Any) -> None:
     """Take part in a federation as one rank of the silo that JOB_FILE describes; enrolled already."""
     options = Options(**given)
     configure_logging("warning", as_json=options.as_json)
+    keep_chunks()  # what training leaves in the heap is given back before each exchange
     job = load_job(options.job_file)
     timeout_s = job.faults.collective_timeout_s
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:

@@ -60,18 +60,24 @@ class DownloadRequest(google.protobuf.message.Message):
     BLOB_FIELD_NUMBER: builtins.int
     FIRST_CHUNK_FIELD_NUMBER: builtins.int
     CHUNK_COUNT_FIELD_NUMBER: builtins.int
+    CHUNKS_FIELD_NUMBER: builtins.int
     blob: builtins.str
     first_chunk: builtins.int
     chunk_count: builtins.int
     """0: to the end."""
+    @property
+    def chunks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """In place of both: these chunks, in ascending order; at most 65,536."""
+
     def __init__(
         self,
         *,
         blob: builtins.str = ...,
         first_chunk: builtins.int = ...,
         chunk_count: builtins.int = ...,
+        chunks: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blob", b"blob", "chunk_count", b"chunk_count", "first_chunk", b"first_chunk"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blob", b"blob", "chunk_count", b"chunk_count", "chunks", b"chunks", "first_chunk", b"first_chunk"]) -> None: ...
 
 Global___DownloadRequest: typing_extensions.TypeAlias = DownloadRequest
 

@@ -71,7 +71,8 @@ class TransferServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order.
+        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
+        that are named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

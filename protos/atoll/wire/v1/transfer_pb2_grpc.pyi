@@ -157,7 +157,9 @@ class TransferServiceStub(typing.Generic[_TransferServiceGetManifestType, _Trans
     GetManifest: _TransferServiceGetManifestType
 
     Download: _TransferServiceDownloadType
-    """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order."""
+    """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
+    that are named.
+    """
 
     Upload: _TransferServiceUploadType
     """Any number of streams may feed one upload, in parallel and one after another."""
@@ -205,7 +207,9 @@ class TransferServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.transfer_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[atoll.wire.v1.transfer_pb2.DownloadResponse], collections.abc.AsyncIterator[atoll.wire.v1.transfer_pb2.DownloadResponse]]:
-        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order."""
+        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
+        that are named.
+        """
 
     @abc.abstractmethod
     def Upload(

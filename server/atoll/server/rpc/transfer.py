@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from itertools import pairwise, zip_longest
 from typing import Any, ParamSpec, TypeVar
 
 import grpc
@@ -37,6 +38,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
+MAX_NAMED_CHUNKS = 1 << 16
+"""That one download may name one by one."""
 AHEAD = 4
 """With no more streams than this, each reads or makes its next chunk while one is written or sent. More of them keep
 disk and processors busy by themselves, and a second chunk of each would only take memory."""
@@ -118,10 +121,10 @@ class TransferService:
             async with self._open_blobs.open(request.blob) as blob:
                 chunks = _chunks_asked(request, blob.manifest.chunk_count)
                 coming = None
-                for index in chunks:
+                for index, following in zip_longest(chunks, chunks[1:]):
                     message = await (coming or self._call(blob.frame, index))
-                    ahead = index + 1 in chunks and self._meter.downloads_open <= AHEAD
-                    coming = self._call(blob.frame, index + 1) if ahead else None
+                    ahead = following is not None and self._meter.downloads_open <= AHEAD
+                    coming = self._call(blob.frame, following) if ahead else None
                     await watch.check()
                     self._meter.downloaded_chunks += 1
                     self._meter.downloaded_bytes += len(message)
@@ -275,7 +278,9 @@ async def _read(context: Context) -> AsyncGenerator[bytes, None]:
         del message
 
 
-def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> range:
+def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> Sequence[int]:
+    if request.chunks:
+        return _chunks_named(request, total)
     if request.first_chunk > total:
         raise InvalidRequestError(
             "download.range",
@@ -283,6 +288,24 @@ def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> range:
             "ask for chunks within the manifest",
         )
     return range(request.first_chunk, min(total, request.first_chunk + (request.chunk_count or total)))
+
+
+def _chunks_named(request: transfer_pb2.DownloadRequest, total: int) -> Sequence[int]:
+    named = list(request.chunks)
+    ascending = all(one < other for one, other in pairwise(named))
+    if (
+        len(named) > MAX_NAMED_CHUNKS
+        or not ascending
+        or named[-1] >= total
+        or request.first_chunk
+        or request.chunk_count
+    ):
+        raise InvalidRequestError(
+            "download.chunks",
+            f"{len(named)} chunks from {named[0]} to {named[-1]} of a blob with {total}",
+            f"name up to {MAX_NAMED_CHUNKS} of its chunks, ascending; no first_chunk, no chunk_count",
+        )
+    return named
 
 
 def _check_same(receipt: ReportReceipt, request: transfer_pb2.ReportRequest) -> None:
