@@ -39,6 +39,11 @@ class Streams:
         """Both ways, one after the other, as a round does."""
         return self.down_s + self.up_s
 
+    @classmethod
+    def mean(cls, turns: Sequence[Streams]) -> Streams:
+        """Of what was measured at several times."""
+        return cls(*(statistics.mean(getattr(one, name) for one in turns) for name in ("down_s", "up_s", "cpu_s")))
+
 
 def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> Streams:
     """Plain grpcio: ``size`` bytes to each of ``clients`` processes, then back, all at once; the median turn."""
@@ -85,9 +90,9 @@ class Plain:
     @classmethod
     def mean(cls, turns: Sequence[Plain]) -> Plain:
         """Of what was measured at several times."""
-        streams, writes = [turn.streams for turn in turns], [turn.writes for turn in turns]
+        writes = [turn.writes for turn in turns]
         return cls(
-            Streams(*(statistics.mean(getattr(one, name) for one in streams) for name in ("down_s", "up_s", "cpu_s"))),
+            Streams.mean([turn.streams for turn in turns]),
             Writes(*(statistics.mean(getattr(one, name) for one in writes) for name in ("new_s", "over_s"))),
         )
 

@@ -1,8 +1,9 @@
 """A silo's exchange with the server beside plain gRPC streams of the same bytes, and what its ranks hold meanwhile.
 
-One silo of two ranks under ZeRO-3 takes part in a federation of its own on loopback. From the second round on, so that
-nothing is made for the first time, each round's exchange is from the first rank's beginning to the last one's end, down
-and up. What is compared with are two plain streams of half the bytes each, down and up, in the same run.
+One silo of two ranks under ZeRO-3 takes part in a federation of its own on loopback. Each round's exchange is from the
+first rank's beginning to the last one's end, down and up; as in ``benchmarks.bulk`` some rounds pass before, until the
+server's files are written over. What is compared with are two plain streams of half the bytes each, down and up: the
+mean of what is measured before and after.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.job import load_job
 from benchmarks import baselines
+from benchmarks.bulk import WARM_UP
 from benchmarks.federation import Federation, federation, participant_id
 from benchmarks.figures import Figure
 from benchmarks.options import progress
@@ -68,13 +70,15 @@ command.join()
 
 def run(smoke: bool) -> list[Figure]:
     """1 GB over two ranks; in plaintext, as the streams."""
-    model, rounds = (_SMALL, 2) if smoke else (_LARGE, 5)
-    with tempfile.TemporaryDirectory() as folder, federation(clients=0, tls=False) as place:
+    model, rounds, warm_up = (_SMALL, 2, 1) if smoke else (_LARGE, WARM_UP + 5, WARM_UP)
+    options = ["--keep-models", "1"]
+    with tempfile.TemporaryDirectory() as folder, federation(clients=0, tls=False, options=options) as place:
         size = _write(Path(folder), model, rounds)
-        plain = baselines.streams(size // RANKS, RANKS, repeats=1 if smoke else 3)
-        progress(f"{size / MB:.0f} MB over {RANKS} plain streams: {plain.down_s:.2f} s down, {plain.up_s:.2f} s up")
+        before = _plain(size, smoke=smoke)
         notes = _take_part(place, Path(folder), rounds)
-    seconds = {kind: [one[kind] for one in _rounds(notes)[1:]] for kind in ("fetch", "send")}
+        after = _plain(size, smoke=smoke)
+    plain = baselines.Streams.mean([before, after])
+    seconds = {kind: [one[kind] for one in _rounds(notes)[warm_up:]] for kind in ("fetch", "send")}
     both = statistics.median(map(sum, zip(*seconds.values(), strict=True)))
     what = f"exchange of {size / MB:.0f} MB, {RANKS} ranks"
     beside = Figure.within(what, both, "s", COMMAND, limit=plain.total_s, target=TARGET)
@@ -86,6 +90,12 @@ def run(smoke: bool) -> list[Figure]:
         Figure.stated("  up", statistics.median(seconds["send"]), "s", COMMAND, beside=plain.up_s),
         _memory(notes, size),
     ]
+
+
+def _plain(size: int, *, smoke: bool) -> baselines.Streams:
+    found = baselines.streams(size // RANKS, RANKS, repeats=1 if smoke else 3)
+    progress(f"{size / MB:.0f} MB over {RANKS} plain streams: {found.down_s:.2f} s down, {found.up_s:.2f} s up")
+    return found
 
 
 def _write(folder: Path, model: dict[str, int], rounds: int) -> int:
