@@ -178,7 +178,7 @@ def _train(case: Case, size: Size) -> list[float]:
         if case.in_step:
             for shard in shards:
                 shutil.copytree(shard, folder / "text", dirs_exist_ok=True)
-        np.save(folder / "held-out.npy", held_out_rows(64, 257))
+        np.save(folder / "held-out.npy", held_out_rows(512, 65))
         os.environ[HELD_OUT_VARIABLE], os.environ[JOB_VARIABLE] = str(folder / "held-out.npy"), str(folder / "job.toml")
         curve = _federation(case, size, folder)
     progress(f"{case.name}: {', '.join(f'{one:.4f}' for one in curve)}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 IGNORED_LABEL = -100
 _STD = 0.02
-_CUTS: dict[str, Cut] = TRANSFORMER_CUTS | {"tok_embeddings": "embedding"}
+_CUTS: dict[str, Cut] = {**TRANSFORMER_CUTS, "tok_embeddings": "embedding"}
 _FEED_FORWARD: dict[str, Cut] = {"w1": "column", "w3": "column", "w2": "row"}
 
 

@@ -22,7 +22,8 @@ IGNORED_LABEL = -100
 _PLACE_STD = 0.5
 _SETTINGS = {"image": 8, "patch": 2, "channels": 1}
 """Side of the square image, side of a patch, and channels: those of the handwritten digits."""
-_CUTS: dict[str, Cut] = TRANSFORMER_CUTS | {
+_CUTS: dict[str, Cut] = {
+    **TRANSFORMER_CUTS,
     "patches": "embedding",
     "places": "embedding",
     "feed_forward.w1": "column",

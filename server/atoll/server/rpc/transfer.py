@@ -123,8 +123,8 @@ class TransferService:
                 coming = None
                 for index, following in zip_longest(chunks, chunks[1:]):
                     message = await (coming or self._call(blob.frame, index))
-                    ahead = following is not None and self._meter.downloads_open <= AHEAD
-                    coming = self._call(blob.frame, following) if ahead else None
+                    crowded = self._meter.downloads_open > AHEAD
+                    coming = None if following is None or crowded else self._call(blob.frame, following)
                     await watch.check()
                     self._meter.downloaded_chunks += 1
                     self._meter.downloaded_bytes += len(message)
