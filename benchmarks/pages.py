@@ -15,7 +15,12 @@ from typing import Any
 from benchmarks.figures import RESULTS
 
 _DOCS = Path(__file__).parents[1] / "docs"
-PAGES = (_DOCS / "performance.md", _DOCS / "reliability.md", _DOCS / "datacenter" / "measurements.md")
+PAGES = (
+    _DOCS / "performance.md",
+    _DOCS / "reliability.md",
+    _DOCS / "silo.md",
+    _DOCS / "datacenter" / "measurements.md",
+)
 _TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _THOUSAND = 1000
 _HEAD = "| what | value | beside | ratio | target | |\n|---|---|---|---|---|---|\n"

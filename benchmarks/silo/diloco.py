@@ -188,6 +188,7 @@ def _train(case: Case, size: Size) -> list[float]:
 def _federation(case: Case, size: Size, folder: Path) -> list[float]:
     evaluator = "text=atoll.datacenter.demo.evaluator:evaluate"
     with federation(clients=0, tls=False, options=["--evaluator", evaluator]) as place:
+        place.environment["OMP_NUM_THREADS"] = "1"  # silos share the machine here; each would take all of it
         silos = [("text", SILOS)] if case.in_step else [(f"text-{number}", 1) for number in range(SILOS)]
         for number, (text, ranks) in enumerate(silos):
             _job(folder / f"silo-{number}.toml", size, text=text, batch=8 * ranks, seed=number)
