@@ -13,6 +13,8 @@ from atoll.wire.layout import Layout as WireLayout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import nn
+
     from atoll.datacenter.models.spec import ModelSpec
     from atoll.wire.chunks import ElementRange
     from atoll.wire.layout import Layout
@@ -25,7 +27,9 @@ def layout_of(spec: ModelSpec) -> WireLayout:
 
     Of parameters that are one (``ModelSpec.tied``) the first name counts.
     """
-    return WireLayout(tuple(TensorSpec(name, shape, Dtype.FLOAT32) for name, shape in _trained(spec).items()))
+    with torch.device("meta"):
+        shapes = _trained(spec, spec.build())
+    return WireLayout(tuple(TensorSpec(name, shape, Dtype.FLOAT32) for name, shape in shapes.items()))
 
 
 def check_layout(layout: Layout, spec: ModelSpec) -> None:
@@ -35,7 +39,10 @@ def check_layout(layout: Layout, spec: ModelSpec) -> None:
         LayoutError: naming tensors and shapes that differ.
     """
     theirs = {one.name: one.shape for one in layout.tensors}
-    everything, trained = _everything(spec), _trained(spec)
+    with torch.device("meta"):
+        module = spec.build()
+    everything = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    trained = _trained(spec, module)
     unknown = [name for name in theirs if name not in everything]
     missing = [name for name in trained if name not in theirs]
     other = [
@@ -53,15 +60,7 @@ def check_layout(layout: Layout, spec: ModelSpec) -> None:
         raise LayoutError(*problems)
 
 
-def _everything(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        module = spec.build()
-    return {name: tuple(value.shape) for name, value in module.state_dict().items()}
-
-
-def _trained(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        module = spec.build()
+def _trained(spec: ModelSpec, module: nn.Module) -> dict[str, tuple[int, ...]]:
     again = {second for _, second in spec.tied}
     return {
         name: tuple(parameter.shape)

@@ -96,10 +96,16 @@ class Silo:
 
     def _receive(self, coming: Round) -> None:
         """Fetch; but what is arranged otherwise than before, the training thread must arrange first."""
-        check = partial(check_order, coming.order, self._spec, self._trainer.job.federation)
-        self._orders.agree(coming.order, "accepted", tried(check))
-        if self._exchange.knows(coming.order.layout):
+        known = self._exchange.knows(coming.order.layout)
+        self._orders.agree(coming.order, "accepted", tried(partial(self._check, coming.order, known=known)))
+        if known:
             self._exchange.fetch(coming)
+
+    def _check(self, order: Order, *, known: bool) -> None:
+        """Whether this silo can do a round, the same on every rank; a layout of a round before is this job's model."""
+        check_steps(order, self._trainer.job.federation)
+        if not known:
+            check_layout(order.layout, self._spec)
 
     def _next(self) -> Round | None:
         if self._desk is None:
@@ -212,11 +218,11 @@ class Silo:
         return self._calls
 
 
-def check_order(order: Order, spec: ModelSpec, section: FederationSection) -> None:
-    """Whether this silo can do a round: the same on every rank.
+def check_steps(order: Order, section: FederationSection) -> None:
+    """Whether the job allows as many inner steps.
 
     Raises:
-        LayoutError: if the federation's model is not this job's, or it asks for more steps than the job allows.
+        LayoutError: if it does not.
     """
     most, least = section.max_inner_steps, section.overlap_steps + 1
     if not least <= order.inner_steps <= most:
@@ -224,4 +230,3 @@ def check_order(order: Order, spec: ModelSpec, section: FederationSection) -> No
             f"the server asks for {order.inner_steps} inner steps; this job allows {least} to {most} "
             "(federation.overlap_steps, federation.max_inner_steps)"
         )
-    check_layout(order.layout, spec)
