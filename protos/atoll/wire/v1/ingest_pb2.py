@@ -26,7 +26,7 @@ from atoll.wire.v1 import participation_pb2 as atoll_dot_wire_dot_v1_dot_partici
 from atoll.wire.v1 import transfer_pb2 as atoll_dot_wire_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61toll/wire/v1/ingest.proto\x12\ratoll.wire.v1\x1a!atoll/wire/v1/participation.proto\x1a\x1c\x61toll/wire/v1/transfer.proto\"*\n\x0fIdentifyRequest\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\".\n\x10IdentifyResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"Q\n\x12GrantUploadRequest\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12&\n\x05round\x18\x02 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\"\xb3\x01\n\x13GrantUploadResponse\x12\x10\n\x08\x65lements\x18\x01 \x01(\x04\x12\x0f\n\x07max_abs\x18\x02 \x01(\x01\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x12\n\nmax_weight\x18\x04 \x01(\x04\x12.\n\x07receipt\x18\x05 \x01(\x0b\x32\x1d.atoll.wire.v1.ReportResponse\x12\x13\n\x0bmax_uploads\x18\x06 \x01(\r\x12\r\n\x05\x66irst\x18\x07 \x01(\x04\"@\n\x14GrantDownloadRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\"\x17\n\x15GrantDownloadResponse\"\xb9\x01\n\rCommitRequest\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12,\n\x06report\x18\x02 \x01(\x0b\x32\x1c.atoll.wire.v1.ReportRequest\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04norm\x18\x05 \x01(\x01\x12\x11\n\trejection\x18\x06 \x01(\t\x12\x0c\n\x04late\x18\x07 \x01(\x08\x12\x11\n\tupload_at\x18\x08 \x01(\x01\"A\n\x0e\x43ommitResponse\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1d.atoll.wire.v1.ReportResponse\"c\n\x08GridSpec\x12\x15\n\rfraction_bits\x18\x01 \x01(\r\x12\x0f\n\x07max_abs\x18\x02 \x01(\x01\x12\x14\n\x0cweight_shift\x18\x03 \x01(\r\x12\x19\n\x11weight_total_bits\x18\x04 \x01(\r\"p\n\x08\x46oldItem\x12\'\n\x06origin\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x13\n\x0bparticipant\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0einteger_weight\x18\x04 \x01(\x04\"\xa5\x01\n\x0b\x46oldRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12%\n\x04grid\x18\x03 \x01(\x0b\x32\x17.atoll.wire.v1.GridSpec\x12&\n\x05items\x18\x04 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\"\x0e\n\x0c\x46oldResponse\"\xbb\x01\n\x13WritePartialRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12%\n\x04grid\x18\x03 \x01(\x0b\x32\x17.atoll.wire.v1.GridSpec\x12&\n\x05items\x18\x04 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\r\n\x05\x66irst\x18\x06 \x01(\x04\",\n\x14WritePartialResponse\x12\x14\n\x0ctotal_weight\x18\x01 \x01(\x04\":\n\x10\x44ropRoundRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\"\x13\n\x11\x44ropRoundResponse\"\x1d\n\x0e\x44ropRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x11\n\x0f\x44ropRunResponse\"\x13\n\x11GetMetricsRequest\"(\n\x12GetMetricsResponse\x12\x12\n\nexposition\x18\x01 \x01(\x0c\x32\xd3\x02\n\x0b\x44\x65skService\x12K\n\x08Identify\x12\x1e.atoll.wire.v1.IdentifyRequest\x1a\x1f.atoll.wire.v1.IdentifyResponse\x12T\n\x0bGrantUpload\x12!.atoll.wire.v1.GrantUploadRequest\x1a\".atoll.wire.v1.GrantUploadResponse\x12Z\n\rGrantDownload\x12#.atoll.wire.v1.GrantDownloadRequest\x1a$.atoll.wire.v1.GrantDownloadResponse\x12\x45\n\x06\x43ommit\x12\x1c.atoll.wire.v1.CommitRequest\x1a\x1d.atoll.wire.v1.CommitResponse2\x96\x03\n\rWorkerService\x12?\n\x04\x46old\x12\x1a.atoll.wire.v1.FoldRequest\x1a\x1b.atoll.wire.v1.FoldResponse\x12W\n\x0cWritePartial\x12\".atoll.wire.v1.WritePartialRequest\x1a#.atoll.wire.v1.WritePartialResponse\x12N\n\tDropRound\x12\x1f.atoll.wire.v1.DropRoundRequest\x1a .atoll.wire.v1.DropRoundResponse\x12H\n\x07\x44ropRun\x12\x1d.atoll.wire.v1.DropRunRequest\x1a\x1e.atoll.wire.v1.DropRunResponse\x12Q\n\nGetMetrics\x12 .atoll.wire.v1.GetMetricsRequest\x1a!.atoll.wire.v1.GetMetricsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61toll/wire/v1/ingest.proto\x12\ratoll.wire.v1\x1a!atoll/wire/v1/participation.proto\x1a\x1c\x61toll/wire/v1/transfer.proto\"*\n\x0fIdentifyRequest\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x01 \x01(\x0c\".\n\x10IdentifyResponse\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"Q\n\x12GrantUploadRequest\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12&\n\x05round\x18\x02 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\"\xb3\x01\n\x13GrantUploadResponse\x12\x10\n\x08\x65lements\x18\x01 \x01(\x04\x12\x0f\n\x07max_abs\x18\x02 \x01(\x01\x12\x11\n\tmax_bytes\x18\x03 \x01(\x04\x12\x12\n\nmax_weight\x18\x04 \x01(\x04\x12.\n\x07receipt\x18\x05 \x01(\x0b\x32\x1d.atoll.wire.v1.ReportResponse\x12\x13\n\x0bmax_uploads\x18\x06 \x01(\r\x12\r\n\x05\x66irst\x18\x07 \x01(\x04\"@\n\x14GrantDownloadRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04\x62lob\x18\x03 \x01(\t\"\x17\n\x15GrantDownloadResponse\"\xb9\x01\n\rCommitRequest\x12\x13\n\x0bparticipant\x18\x01 \x01(\t\x12,\n\x06report\x18\x02 \x01(\x0b\x32\x1c.atoll.wire.v1.ReportRequest\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x15\n\rpayload_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04norm\x18\x05 \x01(\x01\x12\x11\n\trejection\x18\x06 \x01(\t\x12\x0c\n\x04late\x18\x07 \x01(\x08\x12\x11\n\tupload_at\x18\x08 \x01(\x01\"A\n\x0e\x43ommitResponse\x12/\n\x08response\x18\x01 \x01(\x0b\x32\x1d.atoll.wire.v1.ReportResponse\"q\n\x08GridSpec\x12\x15\n\rfraction_bits\x18\x01 \x01(\r\x12\x0f\n\x07max_abs\x18\x02 \x01(\x01\x12\x14\n\x0cweight_shift\x18\x03 \x01(\r\x12\x19\n\x11weight_total_bits\x18\x04 \x01(\r\x12\x0c\n\x04\x63lip\x18\x05 \x01(\x01\"p\n\x08\x46oldItem\x12\'\n\x06origin\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x13\n\x0bparticipant\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x16\n\x0einteger_weight\x18\x04 \x01(\x04\"\xa5\x01\n\x0b\x46oldRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12%\n\x04grid\x18\x03 \x01(\x0b\x32\x17.atoll.wire.v1.GridSpec\x12&\n\x05items\x18\x04 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\x12\r\n\x05\x66irst\x18\x05 \x01(\x04\"\x0e\n\x0c\x46oldResponse\"\xbb\x01\n\x13WritePartialRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\x12\x10\n\x08\x65lements\x18\x02 \x01(\x04\x12%\n\x04grid\x18\x03 \x01(\x0b\x32\x17.atoll.wire.v1.GridSpec\x12&\n\x05items\x18\x04 \x03(\x0b\x32\x17.atoll.wire.v1.FoldItem\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\r\n\x05\x66irst\x18\x06 \x01(\x04\",\n\x14WritePartialResponse\x12\x14\n\x0ctotal_weight\x18\x01 \x01(\x04\":\n\x10\x44ropRoundRequest\x12&\n\x05round\x18\x01 \x01(\x0b\x32\x17.atoll.wire.v1.RoundKey\"\x13\n\x11\x44ropRoundResponse\"\x1d\n\x0e\x44ropRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x11\n\x0f\x44ropRunResponse\"\x13\n\x11GetMetricsRequest\"(\n\x12GetMetricsResponse\x12\x12\n\nexposition\x18\x01 \x01(\x0c\x32\xd3\x02\n\x0b\x44\x65skService\x12K\n\x08Identify\x12\x1e.atoll.wire.v1.IdentifyRequest\x1a\x1f.atoll.wire.v1.IdentifyResponse\x12T\n\x0bGrantUpload\x12!.atoll.wire.v1.GrantUploadRequest\x1a\".atoll.wire.v1.GrantUploadResponse\x12Z\n\rGrantDownload\x12#.atoll.wire.v1.GrantDownloadRequest\x1a$.atoll.wire.v1.GrantDownloadResponse\x12\x45\n\x06\x43ommit\x12\x1c.atoll.wire.v1.CommitRequest\x1a\x1d.atoll.wire.v1.CommitResponse2\x96\x03\n\rWorkerService\x12?\n\x04\x46old\x12\x1a.atoll.wire.v1.FoldRequest\x1a\x1b.atoll.wire.v1.FoldResponse\x12W\n\x0cWritePartial\x12\".atoll.wire.v1.WritePartialRequest\x1a#.atoll.wire.v1.WritePartialResponse\x12N\n\tDropRound\x12\x1f.atoll.wire.v1.DropRoundRequest\x1a .atoll.wire.v1.DropRoundResponse\x12H\n\x07\x44ropRun\x12\x1d.atoll.wire.v1.DropRunRequest\x1a\x1e.atoll.wire.v1.DropRunResponse\x12Q\n\nGetMetrics\x12 .atoll.wire.v1.GetMetricsRequest\x1a!.atoll.wire.v1.GetMetricsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,31 +50,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMITRESPONSE']._serialized_start=746
   _globals['_COMMITRESPONSE']._serialized_end=811
   _globals['_GRIDSPEC']._serialized_start=813
-  _globals['_GRIDSPEC']._serialized_end=912
-  _globals['_FOLDITEM']._serialized_start=914
-  _globals['_FOLDITEM']._serialized_end=1026
-  _globals['_FOLDREQUEST']._serialized_start=1029
-  _globals['_FOLDREQUEST']._serialized_end=1194
-  _globals['_FOLDRESPONSE']._serialized_start=1196
-  _globals['_FOLDRESPONSE']._serialized_end=1210
-  _globals['_WRITEPARTIALREQUEST']._serialized_start=1213
-  _globals['_WRITEPARTIALREQUEST']._serialized_end=1400
-  _globals['_WRITEPARTIALRESPONSE']._serialized_start=1402
-  _globals['_WRITEPARTIALRESPONSE']._serialized_end=1446
-  _globals['_DROPROUNDREQUEST']._serialized_start=1448
-  _globals['_DROPROUNDREQUEST']._serialized_end=1506
-  _globals['_DROPROUNDRESPONSE']._serialized_start=1508
-  _globals['_DROPROUNDRESPONSE']._serialized_end=1527
-  _globals['_DROPRUNREQUEST']._serialized_start=1529
-  _globals['_DROPRUNREQUEST']._serialized_end=1558
-  _globals['_DROPRUNRESPONSE']._serialized_start=1560
-  _globals['_DROPRUNRESPONSE']._serialized_end=1577
-  _globals['_GETMETRICSREQUEST']._serialized_start=1579
-  _globals['_GETMETRICSREQUEST']._serialized_end=1598
-  _globals['_GETMETRICSRESPONSE']._serialized_start=1600
-  _globals['_GETMETRICSRESPONSE']._serialized_end=1640
-  _globals['_DESKSERVICE']._serialized_start=1643
-  _globals['_DESKSERVICE']._serialized_end=1982
-  _globals['_WORKERSERVICE']._serialized_start=1985
-  _globals['_WORKERSERVICE']._serialized_end=2391
+  _globals['_GRIDSPEC']._serialized_end=926
+  _globals['_FOLDITEM']._serialized_start=928
+  _globals['_FOLDITEM']._serialized_end=1040
+  _globals['_FOLDREQUEST']._serialized_start=1043
+  _globals['_FOLDREQUEST']._serialized_end=1208
+  _globals['_FOLDRESPONSE']._serialized_start=1210
+  _globals['_FOLDRESPONSE']._serialized_end=1224
+  _globals['_WRITEPARTIALREQUEST']._serialized_start=1227
+  _globals['_WRITEPARTIALREQUEST']._serialized_end=1414
+  _globals['_WRITEPARTIALRESPONSE']._serialized_start=1416
+  _globals['_WRITEPARTIALRESPONSE']._serialized_end=1460
+  _globals['_DROPROUNDREQUEST']._serialized_start=1462
+  _globals['_DROPROUNDREQUEST']._serialized_end=1520
+  _globals['_DROPROUNDRESPONSE']._serialized_start=1522
+  _globals['_DROPROUNDRESPONSE']._serialized_end=1541
+  _globals['_DROPRUNREQUEST']._serialized_start=1543
+  _globals['_DROPRUNREQUEST']._serialized_end=1572
+  _globals['_DROPRUNRESPONSE']._serialized_start=1574
+  _globals['_DROPRUNRESPONSE']._serialized_end=1591
+  _globals['_GETMETRICSREQUEST']._serialized_start=1593
+  _globals['_GETMETRICSREQUEST']._serialized_end=1612
+  _globals['_GETMETRICSRESPONSE']._serialized_start=1614
+  _globals['_GETMETRICSRESPONSE']._serialized_end=1654
+  _globals['_DESKSERVICE']._serialized_start=1657
+  _globals['_DESKSERVICE']._serialized_end=1996
+  _globals['_WORKERSERVICE']._serialized_start=1999
+  _globals['_WORKERSERVICE']._serialized_end=2405
 # @@protoc_insertion_point(module_scope)

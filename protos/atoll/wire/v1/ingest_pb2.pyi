@@ -212,10 +212,13 @@ class GridSpec(google.protobuf.message.Message):
     MAX_ABS_FIELD_NUMBER: builtins.int
     WEIGHT_SHIFT_FIELD_NUMBER: builtins.int
     WEIGHT_TOTAL_BITS_FIELD_NUMBER: builtins.int
+    CLIP_FIELD_NUMBER: builtins.int
     fraction_bits: builtins.int
     max_abs: builtins.float
     weight_shift: builtins.int
     weight_total_bits: builtins.int
+    clip: builtins.float
+    """L2 norm that updates are clipped to; 0: none."""
     def __init__(
         self,
         *,
@@ -223,8 +226,9 @@ class GridSpec(google.protobuf.message.Message):
         max_abs: builtins.float = ...,
         weight_shift: builtins.int = ...,
         weight_total_bits: builtins.int = ...,
+        clip: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fraction_bits", b"fraction_bits", "max_abs", b"max_abs", "weight_shift", b"weight_shift", "weight_total_bits", b"weight_total_bits"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clip", b"clip", "fraction_bits", b"fraction_bits", "max_abs", b"max_abs", "weight_shift", b"weight_shift", "weight_total_bits", b"weight_total_bits"]) -> None: ...
 
 Global___GridSpec: typing_extensions.TypeAlias = GridSpec
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from atoll.wire.chunks import ChunkHeader, ElementRange
+
+
+class _Term(NamedTuple):
+    """What an update is multiplied with: its integer weight, negative to take it back, and the factor of its clip."""
+
+    weight: int
+    factor: float
 
 
 class Accumulator:
@@ -81,8 +88,10 @@ class Accumulator:
             self.grid = grid
             self.first = first
 
-    def fold(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
-        """Add one update, whole or not at all.
+    def fold(
+        self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]], norm: float = 0.0
+    ) -> None:
+        """Add one update, whole or not at all, clipped as the grid says.
 
         If a value is refused, a chunk does not fit or ``chunks`` raises, what was added of this update is taken back:
         integer sums allow that exactly. Chunks are therefore kept until the end: give views into a map, not copies.
@@ -93,6 +102,7 @@ class Accumulator:
             chunks: headers and payloads that name every summed element exactly once
                 (``atoll.wire.chunks.check_coverage``, when the update is committed). Checked again is their number of
                 elements, and the coverage too of a sum's first update, which is put where an earlier sum may lie.
+            norm: L2 norm of the whole update, as found when it came; a grid that clips needs it.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
@@ -108,10 +118,8 @@ class Accumulator:
                     f"update {update_id!r} has weight {weight}, the round's grid admits 1 to {room} more",
                     "hold reports to their declared weight",
                 )
-            if self._updates:
-                self._fold_next(update_id, weight, chunks)
-            else:
-                self._fold_first(update_id, weight, chunks)
+            put = self._fold_next if self._updates else self._fold_first
+            put(update_id, _Term(weight, self.grid.factor(norm)), chunks)
             self._updates.add(update_id)
             self.total_weight += weight
 
@@ -159,13 +167,12 @@ class Accumulator:
         made.merge(partial)
         return made
 
-    def _fold_first(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+    def _fold_first(self, update_id: str, term: _Term, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
         """Put an update into an empty sum. Until its chunks are known to name every element the memory is stale."""
         self._stale = True
         ranges: list[ElementRange] = []
         for header, payload in chunks:
-            place = self._place(update_id, header)
-            refused = kernel.fold(self._sums, place, payload, header.encoding, weight, self.grid, first=True)
+            refused = self._fold_chunk(update_id, header, payload, term, first=True)
             _check_accepted(update_id, header, payload, refused, self.grid)
             ranges.append(header.range)
         _check_whole(update_id, sum(one.size for one in ranges), self.size)
@@ -175,20 +182,26 @@ class Accumulator:
             raise AggregationError(f"update {update_id!r}: {error}", "send it again") from error
         self._stale = False
 
-    def _fold_next(self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
+    def _fold_next(self, update_id: str, term: _Term, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
         folded: list[tuple[ChunkHeader, Buffer]] = []
         try:
             for header, payload in chunks:
-                place = self._place(update_id, header)
-                refused = kernel.fold(self._sums, place, payload, header.encoding, weight, self.grid)
+                refused = self._fold_chunk(update_id, header, payload, term)
                 folded.append((header, payload))
                 _check_accepted(update_id, header, payload, refused, self.grid)
             _check_whole(update_id, sum(header.range.size for header, _ in folded), self.size)
         except BaseException:
             for header, payload in folded:
-                place = self._place(update_id, header)
-                kernel.fold(self._sums, place, payload, header.encoding, -weight, self.grid)
+                self._fold_chunk(update_id, header, payload, _Term(-term.weight, term.factor))
             raise
+
+    def _fold_chunk(
+        self, update_id: str, header: ChunkHeader, payload: Buffer, term: _Term, *, first: bool = False
+    ) -> int:
+        place, grid = self._place(update_id, header), self.grid
+        return kernel.fold(
+            self._sums, place, payload, header.encoding, term.weight, grid, factor=term.factor, first=first
+        )
 
     def _place(self, update_id: str, header: ChunkHeader) -> ElementRange:
         """A chunk's elements, counted from the sum's first; the kernel checks that they end within it."""

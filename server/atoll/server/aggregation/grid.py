@@ -38,6 +38,7 @@ class Grid:
         max_abs: the largest admissible magnitude, a power of two.
         weight_shift: an integer weight is the example count shifted left by this many bits.
         weight_total_bits: b: the total integer weight stays below ``2**b``.
+        clip: L2 norm C of a whole update; a larger update x enters the sum as ``x * C / norm``. 0: as it is.
 
     Raises:
         GridError: if the parts break the bound of the module docstring or lie outside their ranges.
@@ -47,6 +48,7 @@ class Grid:
     max_abs: float
     weight_shift: int
     weight_total_bits: int
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         exponent = _exponent_of(self.max_abs)
@@ -64,6 +66,18 @@ class Grid:
                 f"of {SUM_BITS}",
                 "let grid_for choose them",
             )
+        if not 0.0 <= self.clip < math.inf:
+            raise GridError(f"clip {self.clip}: allowed are norms above 0, or 0 for none")
+
+    def factor(self, norm: float) -> float:
+        """What the values of an update of this L2 norm are multiplied with: 1, or C / norm of one that is clipped.
+
+        Raises:
+            GridError: if the norm is no finite number, which clips to nothing sensible.
+        """
+        if not 0.0 <= norm < math.inf:
+            raise GridError(f"norm {norm}: an update's is finite", "reject the update")
+        return 1.0 if norm <= self.clip or not self.clip else self.clip / norm
 
     @property
     def scale(self) -> float:

@@ -117,9 +117,10 @@ def fold(
     weight: int,
     grid: Grid,
     *,
+    factor: float = 1.0,
     first: bool = False,
 ) -> int:
-    """Add ``rint(x * 2**fraction_bits) * weight`` of each value x to its element of ``sums``.
+    """Add ``rint(x * factor * 2**fraction_bits) * weight`` of each value x to its element of ``sums``.
 
     A negative weight takes an earlier fold of the same payload back, exactly. Quantised blocks are folded from the
     payload as it lies, with the same result as their decoded values; that the integers are allowed ones ``inspect`` has
@@ -132,6 +133,7 @@ def fold(
         encoding: how they are written.
         weight: integer weight on the grid.
         grid: the round's grid.
+        factor: in (0, 1], of an update that is clipped (``Grid.factor``).
         first: write over what is there instead of adding to it, which saves reading it.
 
     Returns:
@@ -144,20 +146,20 @@ def fold(
     if target.stop > sums.size:
         raise AggregationError(f"{target} reaches element {target.stop - 1}, the model ends at {sums.size - 1}")
     place = (target.offset, target.block, target.stride, target.count)
-    form = encoding.form
+    scale, form = grid.scale * factor, encoding.form
     if form is not None:
         try:
             scales, packed = blocks.split(payload, form, target.size)
         except ChunkError as error:
             raise AggregationError(f"{target}: {error}") from error
         return _fold_blocks_loop(encoding, first)(
-            sums, scales, packed.view(np.int8), place, weight, grid.scale, float(grid.max_abs)
+            sums, scales, packed.view(np.int8), place, weight, scale, float(grid.max_abs)
         )
     values = as_stored(payload, encoding)
     if values.size != target.size:
         raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
     return _fold_loop(encoding, first)(
-        sums, values.view(_FORMS[encoding].values), place, weight, grid.scale, float(grid.max_abs)
+        sums, values.view(_FORMS[encoding].values), place, weight, scale, float(grid.max_abs)
     )
 
 

@@ -16,6 +16,7 @@ from atoll.server.aggregation import Accumulator, Grid
 from atoll.server.disk import storage_error
 from atoll.server.ingest.committed import Committed
 from atoll.server.ingest.meter import ignore
+from atoll.server.ingest.records import norm_of
 from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import ChunkHeader
 from atoll.wire.heap import give_back
@@ -191,7 +192,7 @@ class IngestNode:
             if item.update_id not in known:
                 began = time.monotonic()
                 with self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
-                    accumulator.fold(item.update_id, item.weight, _chunks(upload))
+                    accumulator.fold(item.update_id, item.weight, _chunks(upload), norm_of(upload.records))
                 self._folded(time.monotonic() - began)
 
 

@@ -60,12 +60,14 @@ class RoundGrid:
         max_abs: largest admissible magnitude of a value, a power of two.
         weight_shift: an update of n units has the integer weight `n << weight_shift`.
         weight_total_bits: bits that the sum of the cohort's integer weights may take.
+        clip: L2 norm that updates are clipped to; 0 for none.
     """
 
     fraction_bits: int
     max_abs: float
     weight_shift: int
     weight_total_bits: int
+    clip: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

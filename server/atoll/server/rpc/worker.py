@@ -141,7 +141,7 @@ def _items(items: Sequence[FoldItem]) -> list[ingest_pb2.FoldItem]:
 
 def _key_of(request: ingest_pb2.FoldRequest | ingest_pb2.WritePartialRequest) -> SumKey:
     at, grid = request.round, request.grid
-    spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits)
+    spec = Grid(grid.fraction_bits, grid.max_abs, grid.weight_shift, grid.weight_total_bits, grid.clip)
     return SumKey(at.run, at.round, at.attempt, request.elements, spec, request.first)
 
 

@@ -1,0 +1,113 @@
+"""A sum with noise on it: what a private round releases instead of its sum.
+
+Noise is integer and is added to the integer sum, before anything is divided or rounded: what follows is
+post-processing. The denominator is a number that was fixed before the cohort was drawn, so that neither who came nor
+how many tells of anybody (``atoll.server.privacy``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation.errors import AggregationError
+from atoll.server.aggregation.grid import Grid
+from atoll.server.aggregation.partial import PartialSum
+
+PIECE = 1 << 16
+"""Elements drawn in one go: 512 KiB."""
+DRAWERS = 2
+DRAWN_AHEAD = 8
+"""Pieces that are drawn, or being drawn, before they are asked for."""
+
+Integers = npt.NDArray[np.int64]
+
+
+class Noise(Protocol):
+    """The noise of one round."""
+
+    def block(self, start: int, stop: int, /) -> Integers:
+        """What is added to elements [start, stop) of the sum; the same for every cut into blocks. Thread-safe."""
+        ...
+
+
+class EmptySum:
+    """The sum of no updates: 0 everywhere."""
+
+    def __init__(self, size: int, grid: Grid) -> None:
+        self.size = size
+        self.grid = grid
+        self.total_weight = 0
+        self.updates: frozenset[str] = frozenset()
+
+    def sum_block(self, start: int, stop: int) -> Integers:
+        """Zeros."""
+        return np.zeros(stop - start, np.int64)
+
+
+class NoisedSum:
+    """A sum with its noise, read from the first element to the last; a ``PartialSum``.
+
+    Noise is drawn on threads of its own, some pieces ahead of the reader. Use it in a ``with`` statement.
+
+    Args:
+        total: the sum of the round's contributions, an ``EmptySum`` if there are none.
+        noise: of the round.
+        weight: what stands for the total weight, whatever the contributions weigh.
+        kept: is given each piece of noise, in order.
+
+    Raises:
+        AggregationError: from ``sum_block``, if it is not asked for one block after another.
+    """
+
+    def __init__(
+        self, total: PartialSum, noise: Noise, weight: int, kept: Callable[[Integers], None] | None = None
+    ) -> None:
+        self.size = total.size
+        self.grid = total.grid
+        self.total_weight = weight
+        self.updates = total.updates
+        self._total = total
+        self._noise = noise
+        self._kept = kept
+        self._pool = ThreadPoolExecutor(DRAWERS, "noise")
+        self._coming: deque[Future[Integers]] = deque()
+        self._asked = 0
+        self._piece, self._from, self._read = np.empty(0, np.int64), 0, 0
+
+    def __enter__(self) -> NoisedSum:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def sum_block(self, start: int, stop: int) -> Integers:
+        """The integer sums of elements [start, stop), with their noise."""
+        if start != self._read:
+            raise AggregationError(f"element {start} is asked for after element {self._read - 1}", "read in order")
+        noised = np.array(self._total.sum_block(start, stop))
+        while self._read < stop:
+            if self._read == self._from + self._piece.size:
+                self._next_piece()
+            end = min(stop, self._from + self._piece.size)
+            noised[self._read - start : end - start] += self._piece[self._read - self._from : end - self._from]
+            self._read = end
+        return noised
+
+    def _next_piece(self) -> None:
+        while self._asked < self.size and len(self._coming) < DRAWN_AHEAD:
+            end = min(self._asked + PIECE, self.size)
+            self._coming.append(self._pool.submit(self._noise.block, self._asked, end))
+            self._asked = end
+        self._from += self._piece.size
+        self._piece = self._coming.popleft().result()
+        if self._kept is not None:
+            self._kept(self._piece)

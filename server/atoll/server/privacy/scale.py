@@ -1,0 +1,54 @@
+"""How wide the noise is in the grid's units, and a grid on which sum and noise fit.
+
+One participant's clipped update, in grid units, is ``q = rint(x * 2**f)`` with ``|x| <= C``. Rounding moves each of d
+elements by less than 1 (half a unit, and the float64 product before it), so ``|q| < C * 2**f + sqrt(d)``: that is the
+sensitivity that the noise is made for. With f as below the second term is below a millionth of the first for any model
+that fits a disk, but it is counted.
+"""
+
+from __future__ import annotations
+
+import math
+
+from atoll.server.aggregation.errors import GridError
+from atoll.server.aggregation.grid import MAX_FRACTION_BITS, MIN_FRACTION_BITS, SUM_BITS, VALUE_BITS, Grid
+
+NOISE_BITS = 48
+"""The noise's standard deviation takes at most so many bits: 13 of them and a full sum are below 2**63."""
+_CLIP_ERROR = 2.0**-40
+"""Relative: norms are sums of float64 squares, and factors are rounded."""
+
+
+def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: float) -> Grid:
+    """The grid of a private round: integer weights are plain, and the noise has at most ``NOISE_BITS`` bits.
+
+    Args:
+        total_weight: bound on the sum of the cohort's weights. Give one that does not depend on who was drawn: the
+            grid's fineness is visible in what is released.
+        max_abs: largest admissible magnitude of an update's value, a power of two.
+        clip: L2 norm C that updates are clipped to.
+        noise_weight: standard deviation of the noise on the weighted sum of clipped updates, in units of C.
+
+    Raises:
+        GridError: if weights, values and noise leave fewer than 16 fraction bits.
+    """
+    exponent = math.frexp(max_abs)[1] - 1
+    bits = total_weight.bit_length()
+    fraction_bits = min(
+        MAX_FRACTION_BITS,
+        VALUE_BITS - exponent,
+        SUM_BITS - 1 - bits - exponent,
+        NOISE_BITS - 1 - math.ceil(math.log2(noise_weight * clip)),
+    )
+    if fraction_bits < MIN_FRACTION_BITS:
+        raise GridError(
+            f"a total weight of {total_weight}, max_abs {max_abs:g} and noise of {noise_weight * clip:g} leave "
+            f"{fraction_bits} fraction bits, at least {MIN_FRACTION_BITS} are needed",
+            "lower clip, max_abs or max_weight, or weigh the participants equally",
+        )
+    return Grid(fraction_bits, max_abs, 0, bits, clip)
+
+
+def sensitivity(grid: Grid, elements: int) -> float:
+    """Bound on the L2 norm of one update of weight 1 in grid units, clipped and rounded; see the module docstring."""
+    return grid.clip * grid.scale * (1 + _CLIP_ERROR) + math.sqrt(elements)
