@@ -45,6 +45,7 @@ from atoll.wire.errors import WireError
 from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_from_proto, manifest_to_proto
+from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms, terms_to_proto
 from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, detail_from_trailers
 from atoll.wire.v1 import participation_pb2, tensors_pb2, transfer_pb2
 from tests.server.rpc.world import Key
@@ -58,6 +59,17 @@ BLOCKS = 131
 """Elements of the quantised payloads."""
 BLOCKS_8, BLOCKS_4 = (
     encode(np.linspace(-1, 1, BLOCKS), encoding).tobytes() for encoding in (Encoding.INT8_BLOCK, Encoding.INT4_BLOCK)
+)
+TERMS = PrivacyTerms(
+    mechanism=PrivacyMechanism.GAUSSIAN,
+    noise_multiplier=1.0,
+    clip_norm=0.5,
+    epsilon=8.0,
+    delta=1e-5,
+    adjacency=PrivacyAdjacency.ADD_REMOVE,
+    sampling=PrivacySampling.POISSON,
+    sample_rate=0.1,
+    population="digits",
 )
 POLICY = b'min_cohort = 3\nmax_rounds_per_day = 10\nruns = ["digits-*"]\n[settings.epochs]\nmax = 5\n'
 SERVER = b'port = 9000\nhost = "127.0.0.1"\nworkers = 2\n[limits]\nreplies_per_task = 3\nhandshake_s = 5.5\n'
@@ -99,6 +111,7 @@ def _framed() -> dict[str, Format]:
     )
     invitation.inputs.add(name="model", layout=layout_to_proto(LAYOUT), blob="a" * 64)
     invitation.ranges.add(offset=0, block=1, stride=1, count=1)
+    invitation.privacy.CopyFrom(terms_to_proto(TERMS))
     return {
         "upload chunk": Format(CHUNK, parse_upload, (WireError,)),
         "download chunk": Format(frame_download(3, PAYLOAD), parse_download, (WireError,)),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from atoll.client.control import TaskControl
     from atoll.client.model import Model
     from atoll.wire.chunks import ElementRange
+    from atoll.wire.privacy import PrivacyTerms
 
 
 class TaskKind(StrEnum):
@@ -56,6 +57,7 @@ class Task:
         inputs: further named tensor sets besides the model; mostly empty.
         ranges: the elements of the model that this round updates (atoll.wire.chunks.ElementRange, over the layout's
             tensors one after another); empty: all. Train as ever: only these elements of the update are sent.
+        privacy: what the operator promises before anything is released (atoll.wire.privacy.PrivacyTerms), or None.
     """
 
     key: RoundKey
@@ -73,6 +75,7 @@ class Task:
     traceparent: str = ""
     inputs: Mapping[str, Model] = field(default_factory=dict, repr=False)
     ranges: tuple[ElementRange, ...] = ()
+    privacy: PrivacyTerms | None = None
 
     @property
     def run(self) -> str:

@@ -15,6 +15,7 @@ from atoll.wire.digest import DIGEST_BYTES, BlobManifest
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import WireError
 from atoll.wire.messages import layout_from_proto, settings_from_proto
+from atoll.wire.privacy import terms_from_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
     Raises:
         WireError: for one that this version cannot read: unknown kind, encoding or setting type, no model, a name
-            that no blob has, elements that the model does not have.
+            that no blob has, elements that the model does not have, terms of privacy that cannot be.
     """
     inputs = tuple(
         Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
@@ -92,6 +93,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         model_bytes=sum(item.layout.size_bytes for item in inputs),
         traceparent=message.traceparent,
         ranges=_ranges_of(message, model.layout),
+        privacy=terms_from_proto(message.privacy) if message.HasField("privacy") else None,
     )
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
 

@@ -232,6 +232,140 @@ class Welcome(google.protobuf.message.Message):
 Global___Welcome: typing_extensions.TypeAlias = Welcome
 
 @typing.final
+class PrivacyTerms(google.protobuf.message.Message):
+    """What the operator promises to do with the cohort's updates before anything is
+    released. The participant cannot see that it is done: it can refuse to take
+    part on other terms, and noise its update itself.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Mechanism:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _MechanismEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrivacyTerms._Mechanism.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        MECHANISM_UNSPECIFIED: PrivacyTerms._Mechanism.ValueType  # 0
+        MECHANISM_GAUSSIAN: PrivacyTerms._Mechanism.ValueType  # 1
+        """Independent Gaussian noise on each round's sum."""
+        MECHANISM_TREE: PrivacyTerms._Mechanism.ValueType  # 2
+        """DP-FTRL: noise on the nodes of a binary tree over the rounds."""
+        MECHANISM_BANDED: PrivacyTerms._Mechanism.ValueType  # 3
+        """DP-FTRL: noise correlated over the rounds by a banded matrix."""
+
+    class Mechanism(_Mechanism, metaclass=_MechanismEnumTypeWrapper): ...
+    MECHANISM_UNSPECIFIED: PrivacyTerms.Mechanism.ValueType  # 0
+    MECHANISM_GAUSSIAN: PrivacyTerms.Mechanism.ValueType  # 1
+    """Independent Gaussian noise on each round's sum."""
+    MECHANISM_TREE: PrivacyTerms.Mechanism.ValueType  # 2
+    """DP-FTRL: noise on the nodes of a binary tree over the rounds."""
+    MECHANISM_BANDED: PrivacyTerms.Mechanism.ValueType  # 3
+    """DP-FTRL: noise correlated over the rounds by a banded matrix."""
+
+    class _Adjacency:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _AdjacencyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrivacyTerms._Adjacency.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        ADJACENCY_UNSPECIFIED: PrivacyTerms._Adjacency.ValueType  # 0
+        ADJACENCY_ADD_REMOVE: PrivacyTerms._Adjacency.ValueType  # 1
+        ADJACENCY_REPLACE_ONE: PrivacyTerms._Adjacency.ValueType  # 2
+
+    class Adjacency(_Adjacency, metaclass=_AdjacencyEnumTypeWrapper):
+        """What neighbouring data sets differ by."""
+
+    ADJACENCY_UNSPECIFIED: PrivacyTerms.Adjacency.ValueType  # 0
+    ADJACENCY_ADD_REMOVE: PrivacyTerms.Adjacency.ValueType  # 1
+    ADJACENCY_REPLACE_ONE: PrivacyTerms.Adjacency.ValueType  # 2
+
+    class _Sampling:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _SamplingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrivacyTerms._Sampling.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        SAMPLING_UNSPECIFIED: PrivacyTerms._Sampling.ValueType  # 0
+        SAMPLING_NONE: PrivacyTerms._Sampling.ValueType  # 1
+        """It does not count: nothing is claimed to be random."""
+        SAMPLING_POISSON: PrivacyTerms._Sampling.ValueType  # 2
+        SAMPLING_FIXED_SIZE: PrivacyTerms._Sampling.ValueType  # 3
+
+    class Sampling(_Sampling, metaclass=_SamplingEnumTypeWrapper):
+        """How the cohort was drawn, as far as it counts towards epsilon."""
+
+    SAMPLING_UNSPECIFIED: PrivacyTerms.Sampling.ValueType  # 0
+    SAMPLING_NONE: PrivacyTerms.Sampling.ValueType  # 1
+    """It does not count: nothing is claimed to be random."""
+    SAMPLING_POISSON: PrivacyTerms.Sampling.ValueType  # 2
+    SAMPLING_FIXED_SIZE: PrivacyTerms.Sampling.ValueType  # 3
+
+    class _Unit:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _UnitEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[PrivacyTerms._Unit.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        UNIT_UNSPECIFIED: PrivacyTerms._Unit.ValueType  # 0
+        UNIT_PARTICIPANT: PrivacyTerms._Unit.ValueType  # 1
+        """All that one participant ever sends."""
+
+    class Unit(_Unit, metaclass=_UnitEnumTypeWrapper):
+        """Whose data is protected as one."""
+
+    UNIT_UNSPECIFIED: PrivacyTerms.Unit.ValueType  # 0
+    UNIT_PARTICIPANT: PrivacyTerms.Unit.ValueType  # 1
+    """All that one participant ever sends."""
+
+    MECHANISM_FIELD_NUMBER: builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: builtins.int
+    CLIP_NORM_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    DELTA_FIELD_NUMBER: builtins.int
+    ADJACENCY_FIELD_NUMBER: builtins.int
+    SAMPLING_FIELD_NUMBER: builtins.int
+    SAMPLE_RATE_FIELD_NUMBER: builtins.int
+    POPULATION_FIELD_NUMBER: builtins.int
+    UNIT_FIELD_NUMBER: builtins.int
+    mechanism: Global___PrivacyTerms.Mechanism.ValueType
+    noise_multiplier: builtins.float
+    """Standard deviation of the noise over the largest part that one participant
+    can have in a sum.
+    """
+    clip_norm: builtins.float
+    """Largest Euclidean norm of an update in this round, before its weight: what
+    is longer is scaled down to it.
+    """
+    epsilon: builtins.float
+    """Of the run, all its planned rounds together."""
+    delta: builtins.float
+    adjacency: Global___PrivacyTerms.Adjacency.ValueType
+    sampling: Global___PrivacyTerms.Sampling.ValueType
+    sample_rate: builtins.float
+    """Chance of a participant to be in a cohort; 1 if sampling does not count."""
+    population: builtins.str
+    """Under whose name the operator's ledger adds up runs."""
+    unit: Global___PrivacyTerms.Unit.ValueType
+    def __init__(
+        self,
+        *,
+        mechanism: Global___PrivacyTerms.Mechanism.ValueType = ...,
+        noise_multiplier: builtins.float = ...,
+        clip_norm: builtins.float = ...,
+        epsilon: builtins.float = ...,
+        delta: builtins.float = ...,
+        adjacency: Global___PrivacyTerms.Adjacency.ValueType = ...,
+        sampling: Global___PrivacyTerms.Sampling.ValueType = ...,
+        sample_rate: builtins.float = ...,
+        population: builtins.str = ...,
+        unit: Global___PrivacyTerms.Unit.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adjacency", b"adjacency", "clip_norm", b"clip_norm", "delta", b"delta", "epsilon", b"epsilon", "mechanism", b"mechanism", "noise_multiplier", b"noise_multiplier", "population", b"population", "sample_rate", b"sample_rate", "sampling", b"sampling", "unit", b"unit"]) -> None: ...
+
+Global___PrivacyTerms: typing_extensions.TypeAlias = PrivacyTerms
+
+@typing.final
 class Participate(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -283,6 +417,7 @@ class Participate(google.protobuf.message.Message):
     TRACEPARENT_FIELD_NUMBER: builtins.int
     RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
     RANGES_FIELD_NUMBER: builtins.int
+    PRIVACY_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -318,6 +453,10 @@ class Participate(google.protobuf.message.Message):
         others. Empty: every element. The round leaves the others as they are.
         """
 
+    @property
+    def privacy(self) -> Global___PrivacyTerms:
+        """Absent: the operator promises nothing."""
+
     def __init__(
         self,
         *,
@@ -336,9 +475,10 @@ class Participate(google.protobuf.message.Message):
         traceparent: builtins.str = ...,
         return_spread_s: builtins.float = ...,
         ranges: collections.abc.Iterable[atoll.wire.v1.tensors_pb2.ElementRange] | None = ...,
+        privacy: Global___PrivacyTerms | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["key", b"key", "privacy", b"privacy"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate
 
