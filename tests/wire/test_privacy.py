@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -65,8 +66,9 @@ def test_noise_that_is_off_is_an_epsilon_without_end() -> None:
     ],
 )
 def test_values_that_cannot_be_are_named(name: str, value: object) -> None:
+    fields: dict[str, Any] = asdict(TERMS) | {name: value}
     with pytest.raises(WireError, match=f"privacy.{name} "):
-        PrivacyTerms(**(asdict(TERMS) | {name: value}))
+        PrivacyTerms(**fields)
 
 
 @pytest.mark.parametrize("name", ["mechanism", "adjacency", "sampling", "unit"])
