@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ class Counting:
 
 
 def read(noised: NoisedSum, cuts: Sequence[int]) -> npt.NDArray[np.int64]:
-    return np.concatenate([noised.sum_block(a, b) for a, b in zip(cuts, cuts[1:], strict=False)])
+    return np.concatenate([noised.sum_block(a, b) for a, b in pairwise(cuts)])
 
 
 @pytest.mark.parametrize("cuts", [(0, SIZE), (0, 1, 77, PIECE, PIECE, PIECE + 5, SIZE - 1, SIZE)])
