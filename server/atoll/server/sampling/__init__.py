@@ -6,6 +6,7 @@ across machines and numpy versions; `weighted` and `availability` take one logar
 bit may differ between platforms.
 """
 
+from atoll.server.sampling.participation import Participation, ParticipationLimit
 from atoll.server.sampling.registry import SAMPLERS, Amplification, Sampler, sampler_named
 from atoll.server.sampling.values import Cohort, Eligible, History, Request
 
@@ -15,6 +16,8 @@ __all__ = [
     "Cohort",
     "Eligible",
     "History",
+    "Participation",
+    "ParticipationLimit",
     "Request",
     "Sampler",
     "sampler_named",
