@@ -82,7 +82,7 @@ def test_every_problem_is_listed_with_line_key_value_and_what_is_allowed() -> No
         [optimizer]
         name = "fedadam"
 
-        [privacy]
+        [secrecy]
         epsilon = 3
         """)
     )
@@ -98,8 +98,8 @@ def test_every_problem_is_listed_with_line_key_value_and_what_is_allowed() -> No
         "straggler.learned.quantile": "bad.toml:15: straggler.learned.quantile = 2.0: allowed is a number above 0 up "
         "to 1",
         "optimizer": 'bad.toml:17: optimizer: no such section; did you mean "optimiser"?',
-        "privacy": "bad.toml:20: privacy: no such section; allowed are job, model, cohort, straggler, aggregation, "
-        "optimiser, training, evaluation, retention",
+        "secrecy": "bad.toml:20: secrecy: no such section; allowed are job, model, cohort, straggler, aggregation, "
+        "optimiser, training, evaluation, retention, privacy",
     }
 
 

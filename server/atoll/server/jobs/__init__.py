@@ -18,9 +18,11 @@ from atoll.server.jobs.models import (
     OptimiserSection,
     StragglerSection,
 )
+from atoll.server.jobs.privacy import AdaptiveClipSection, PrivacySection
 
 __all__ = [
     "MAX_JOB_BYTES",
+    "AdaptiveClipSection",
     "AggregationSection",
     "CohortSection",
     "EvaluationSection",
@@ -31,6 +33,7 @@ __all__ = [
     "LearnedWindow",
     "ModelSection",
     "OptimiserSection",
+    "PrivacySection",
     "StragglerSection",
     "averaged_tensors",
     "deal",

@@ -22,7 +22,7 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         straggler=StragglerPolicy(
             cohort_size=cohort.size,
             over_selection=cohort.over_selection,
-            wait_for_all=cohort.sampler == "poisson",
+            wait_for_all=cohort.sampler == "poisson" or cohort.quorum == 0,
             quorum=cohort.quorum,
             late=LatePolicy(LateMode(straggler.late), straggler.carried_rounds, straggler.exponent),
             max_attempts=straggler.max_attempts,

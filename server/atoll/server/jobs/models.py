@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from atoll.server.jobs.privacy import PrivacySection
 from atoll.server.jobs.training import TrainingSettings
+from atoll.server.privacy.refusals import refusals
 from atoll.settings.section import Hint, Section
 from atoll.wire.encoding import Encoding
 
@@ -103,9 +105,12 @@ class CohortSection(Section):
             ge=0,
             le=MAX_COHORT,
             description="Fewest reports that make a round; below it the round is tried again. 0 only with "
-            '`sampler = "poisson"`.',
+            '`sampler = "poisson"` or a `[privacy]` section: then everyone drawn is waited for.',
         ),
-        Hint(default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`'),
+        Hint(
+            default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`; 0 with `[privacy]` and '
+            "`poisson` or `uniform`"
+        ),
     ] = Field(default_factory=_default_quorum)
     min_available: Annotated[
         int,
@@ -132,8 +137,6 @@ class CohortSection(Section):
         """Quorum and availability against the size; what Poisson sampling excludes."""
         if self.quorum > self.size:
             yield "quorum", f"is above cohort.size {self.size}; allowed are 1 to {self.size}"
-        if self.quorum == 0 and self.sampler != "poisson":
-            yield "quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.size}'
         if self.min_available < self.quorum:
             yield (
                 "min_available",
@@ -339,6 +342,7 @@ class EvaluationSection(Section):
             description="Participants also evaluate the model that they receive, before they train from it, and send "
             "both in one report: costs no extra transfer."
         ),
+        Hint(default="true; false with `[privacy]`"),
     ] = True
     every: Annotated[
         int,
@@ -349,7 +353,11 @@ class EvaluationSection(Section):
             "model; 0: never.",
         ),
     ] = 0
-    final: Annotated[bool, Field(description="Participants evaluate the final model in a round of its own.")] = True
+    final: Annotated[
+        bool,
+        Field(description="Participants evaluate the final model in a round of its own."),
+        Hint(default="true; false with `[privacy]`"),
+    ] = True
     server: Annotated[
         str | None,
         Field(
@@ -395,9 +403,30 @@ class JobSpec(Section):
     training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
+    privacy: PrivacySection | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _private_defaults(cls, tables: object) -> object:
+        """The only values that privacy allows stand in for keys that the file leaves out."""
+        if not isinstance(tables, dict) or "privacy" not in tables:
+            return tables
+        found = {name: tables.get(name, {}) for name in ("cohort", "evaluation")}
+        if not all(isinstance(table, dict) for table in found.values()):
+            return tables
+        evaluation = {"before_training": False, "final": False} | found["evaluation"]
+        amplified = found["cohort"].get("sampler", "uniform") in ("uniform", "poisson")
+        cohort = ({"quorum": 0} if amplified else {}) | found["cohort"]
+        return tables | {"evaluation": evaluation} | ({"cohort": cohort} if "cohort" in tables else {})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Fragments with late reports; the largest possible total weight must leave the sum its fraction bits."""
+        """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""
+        yield from refusals(self)
+        if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
+            yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
+        yield from self._sum_conflicts()
+
+    def _sum_conflicts(self) -> Iterator[tuple[str, str]]:
         section = self.aggregation
         if section.fragments > 1 and self.straggler.late == "carry":
             yield (

@@ -1,0 +1,172 @@
+"""``[privacy]``: what a job promises to its participants, as the job file says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atoll.settings.section import Hint, Section
+
+MAX_BANDS = 64
+MAX_ROUNDS = 1_000_000
+"""As of a job (``jobs.models``)."""
+DEFAULT_BANDS = 16
+
+Mechanism = Literal["gaussian", "tree", "banded"]
+
+
+class AdaptiveClipSection(Section):
+    """A clip norm that follows a quantile of the updates' norms (Andrew et al. 2021, arXiv:1905.03871).
+
+    Each round releases how many updates were within the norm, with noise, and the norm moves towards the quantile. The
+    count is paid for: the noise on the updates is larger for it.
+    """
+
+    initial: Annotated[float, Field(gt=0, le=1e9, description="Norm of the first round.")]
+    quantile: Annotated[
+        float, Field(gt=0, lt=1, description="Share of the updates that should be within the norm.")
+    ] = 0.5
+    learning_rate: Annotated[
+        float,
+        Field(gt=0, le=2, description="How fast the norm moves: it is multiplied by exp(-rate * (share - quantile))."),
+    ] = 0.2
+    count_noise: Annotated[
+        float | None,
+        Field(gt=0, le=1e9, description="Standard deviation of the noise on the count, in participants."),
+        Hint(default="`cohort.size` / 20"),
+    ] = None
+
+
+class PrivacySection(Section):
+    """Central differential privacy of participants: the server adds noise, and charges each release to a ledger.
+
+    The unit is one participant, with everything that it sends in all rounds. Sensitivity follows from sampler,
+    weighting and clipping; it is never typed in. Combinations without a valid account are refused.
+    """
+
+    population: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$",
+            description="Whose budget it is: runs that may draw the same people name the same population, and their "
+            "costs add up.",
+        ),
+        Hint(allowed="1 to 63 lower-case letters, digits, dots, dashes or underscores, the first a letter or digit"),
+    ]
+    epsilon: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1000,
+            description="Target over all planned rounds; the least noise that meets it is worked out. Or "
+            "`noise_multiplier`.",
+        ),
+        Hint(default="none"),
+    ] = None
+    noise_multiplier: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1e6,
+            description="Noise instead of a target: its standard deviation on the sum, over the largest norm that one "
+            "participant can have there.",
+        ),
+        Hint(default="follows from `epsilon`"),
+    ] = None
+    delta: Annotated[
+        float,
+        Field(
+            gt=0, le=1e-2, description="Probability with which the promise may fail: well below 1 / (the population)."
+        ),
+    ]
+    mechanism: Annotated[
+        Mechanism,
+        Field(
+            description="`gaussian`: fresh noise every round. `tree` (DP-FTRL) and `banded` (matrix factorisation): "
+            "noise that cancels in part from round to round, for cohorts that nobody can draw at random; they need "
+            "`min_separation` and `max_participations`."
+        ),
+    ] = "gaussian"
+    clip: Annotated[
+        float | None,
+        Field(gt=0, le=1e9, description="L2 norm to which the server clips every update. Or `adaptive`."),
+        Hint(default="none"),
+    ] = None
+    adaptive: Annotated[
+        AdaptiveClipSection | None,
+        Field(description="A norm that follows the updates' norms, e.g. `adaptive = { initial = 1.0 }`."),
+        Hint(allowed="a table, see below", default="none"),
+    ] = None
+    accountant: Annotated[
+        Literal["prv", "rdp"] | None,
+        Field(
+            description="`prv` adds up privacy loss distributions numerically, and is the tighter one; `rdp` adds up "
+            "Rényi divergences."
+        ),
+        Hint(default='`prv`; `rdp` with `sampler = "uniform"`, the only valid one'),
+    ] = None
+    max_participations: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_ROUNDS,
+            description="Most rounds for which one participant is drawn; enforced by the draw. Needed wherever no "
+            "random draw is counted on.",
+        ),
+        Hint(default="none"),
+    ] = None
+    min_separation: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_ROUNDS,
+            description="Fewest rounds from one participation to the next of the same participant, e.g. 3: in round 1, "
+            "then 4 at the earliest; enforced by the draw.",
+        ),
+        Hint(default="1; needed by `tree` and `banded`"),
+    ] = None
+    bands: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_BANDS,
+            description="With `banded`: rounds over which noise cancels, at most `min_separation`. The server keeps "
+            "one vector of noise less than that.",
+        ),
+        Hint(default=f"`min_separation`, at most {DEFAULT_BANDS}"),
+    ] = None
+
+    @property
+    def bands_used(self) -> int:
+        """Bands of the banded mechanism."""
+        return self.bands or min(self.min_separation or 1, DEFAULT_BANDS)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """One target, one clip, and the keys of the mechanism."""
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            yield "epsilon", "needed is either epsilon or noise_multiplier: give one of them, and only one"
+        if (self.clip is None) == (self.adaptive is None):
+            yield "clip", "needed is either clip or adaptive: give one of them, and only one"
+        if self.mechanism != "banded":
+            yield from self.unused(("bands",), f'privacy.mechanism is "{self.mechanism}"')
+        if self.mechanism != "gaussian":
+            yield from self._of_correlated_noise()
+
+    def _of_correlated_noise(self) -> Iterator[tuple[str, str]]:
+        for key in ("max_participations", "min_separation"):
+            if getattr(self, key) is None:
+                yield key, f'is needed by mechanism "{self.mechanism}", whose cost depends on it; give it'
+        if self.adaptive is not None:
+            yield (
+                "adaptive",
+                f'does not go with mechanism "{self.mechanism}": noise of different rounds cancels only at one norm; '
+                'give clip, or choose mechanism "gaussian"',
+            )
+        if self.mechanism == "banded" and self.bands_used > (self.min_separation or MAX_ROUNDS):
+            yield (
+                "bands",
+                f"{self.bands_used} bands are more than min_separation {self.min_separation}: one participant's rounds "
+                f"would share noise, and no bound holds; allowed are 1 to {self.min_separation}",
+            )

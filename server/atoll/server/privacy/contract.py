@@ -1,0 +1,137 @@
+"""What a run promises to its participants: derived from the job, frozen, and stored with the run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+
+Mechanism = Literal["gaussian", "tree", "banded"]
+Accountant = Literal["prv", "rdp"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveClipping:
+    """A clip norm that follows a quantile of the updates' norms (Andrew et al. 2021, algorithm 1).
+
+    Attributes:
+        initial: norm of the first round.
+        quantile: share of the updates that should be within the norm.
+        learning_rate: of the geometric update.
+        count_noise: sigma_b: standard deviation of the noise on the count, in participants.
+    """
+
+    initial: float
+    quantile: float
+    learning_rate: float
+    count_noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a run promises, and all that its noise and its charges follow from.
+
+    Attributes:
+        population: whose budget it is.
+        mechanism: how the noise of different rounds goes together.
+        adjacency: which two worlds look alike.
+        accountant: what adds up the run's own cost.
+        sampling: the amplification that is counted.
+        sample_rate: probability of one participant to be in a round's sum; 1 where none is counted.
+        epsilon: target over all rounds; None if the noise was given instead.
+        delta: of the promise.
+        noise_multiplier: standard deviation of the noise put on the sum of the updates (of each independent part of
+            it, for correlated noise) over ``weight_bound`` clip norms. With adaptive clipping it is the z_delta of
+            Andrew et al. 2021, section 3.1, larger than what the release as a whole is accounted with.
+        clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round.
+        adaptive: how the norm moves; None for a fixed one.
+        weight_bound: largest weight of one participant, in weight units (examples, or 1).
+        divisor_weight: what every sum is divided by, in weight units, however many reported.
+        rounds: train rounds planned.
+        max_participations: rounds that one participant is in at most; None where random draws are counted on.
+        min_separation: rounds from one participation to the next, at least; 1 is no constraint.
+        bands: of the banded mechanism; 1 for the others.
+    """
+
+    population: str
+    mechanism: Mechanism
+    adjacency: Adjacency
+    accountant: Accountant
+    sampling: Sampling
+    sample_rate: float
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float
+    clip: float
+    adaptive: AdaptiveClipping | None
+    weight_bound: int
+    divisor_weight: int
+    rounds: int
+    max_participations: int | None = None
+    min_separation: int = 1
+    bands: int = 1
+
+    @property
+    def count_noise(self) -> float | None:
+        """Standard deviation of the noise on adaptive clipping's count, in participants."""
+        return None if self.adaptive is None else self.adaptive.count_noise
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one participant moves the sum of a round at most, in L2: in clip norms times weight units.
+
+        Neighbours that replace one participant take its old contribution away and put a new one in.
+        """
+        return self.weight_bound * (2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0)
+
+    @property
+    def accounted_noise(self) -> float:
+        """The noise multiplier of a whole release, updates and count: z of Andrew et al. 2021, section 3.1.
+
+        The count is of terms +-1/2, so one participant moves it by 1/2 where it moves the sum by one clip norm, and
+        both together are one Gaussian release with z**-2 = z_delta**-2 + (2 sigma_b)**-2.
+        """
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return 1.0 / math.hypot(1.0 / self.noise_multiplier, 0.5 / self.adaptive.count_noise)
+
+    def cost(self, version: int) -> Event | None:
+        """What releasing the train round adds to the ledger before which ``version`` others were released.
+
+        None if it adds nothing: without a random draw, one participant is in ``max_participations`` rounds at most, so
+        that many releases pay for all of them.
+
+        Raises:
+            ValueError: for a round beyond the plan, which nothing was promised for.
+        """
+        if not 0 <= version < self.rounds:
+            raise ValueError(f"version = {version}: the contract is for {self.rounds} rounds, from 0")
+        if self.sampling is not Sampling.NONE:
+            return Event(self.accounted_noise, self.sample_rate, 1, self.sampling)
+        return Event(self.accounted_noise) if version < self.participations else None
+
+    @property
+    def participations(self) -> int:
+        """Rounds that one participant can be in: the cap, or fewer where separation leaves room for no more."""
+        room = -(-self.rounds // self.min_separation)
+        return room if self.max_participations is None else min(self.max_participations, room)
+
+    def as_json(self) -> dict[str, Any]:
+        """The contract as a JSON object; ``from_json`` takes it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: object) -> Contract:
+        """The contract from its JSON object.
+
+        Raises:
+            pydantic.ValidationError: if it is none.
+        """
+        return _ADAPTER.validate_python(found)
+
+
+_ADAPTER = TypeAdapter(Contract)

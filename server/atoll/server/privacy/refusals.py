@@ -1,0 +1,176 @@
+"""Which jobs have no valid privacy account, and why: found before anything is calibrated or sent.
+
+Each rule is a fact about what the server would really do: a combination that no theorem covers is refused with the
+reason and what to change, never approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atoll.server.privacy.values import Sampling
+from atoll.server.sampling.registry import Amplification, sampler_named
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.models import JobSpec
+    from atoll.server.jobs.privacy import PrivacySection
+
+Refusal = tuple[str, str]
+"""The job's key, and what is wrong with it and what to do."""
+
+COUNT_NOISE_SHARE = 1 / 20
+"""Noise on adaptive clipping's count, of the cohort's size (Andrew et al. 2021, section 3.1)."""
+
+_COUNTED = {
+    Amplification.POISSON: Sampling.POISSON,
+    Amplification.FIXED_SIZE: Sampling.FIXED_SIZE,
+    Amplification.NONE: Sampling.NONE,
+}
+
+
+def sampling_counted(spec: JobSpec) -> Sampling:
+    """The amplification that a private job counts on: the sampler's with fresh noise, none with correlated noise."""
+    if spec.privacy is not None and spec.privacy.mechanism != "gaussian":
+        return Sampling.NONE
+    return _COUNTED[sampler_named(spec.cohort.sampler).amplification]
+
+
+def count_noise(spec: JobSpec, section: PrivacySection) -> float | None:
+    """Standard deviation of the noise on adaptive clipping's count, in participants; None with a fixed clip."""
+    if section.adaptive is None:
+        return None
+    return section.adaptive.count_noise or spec.cohort.size * COUNT_NOISE_SHARE
+
+
+def refusals(spec: JobSpec) -> Iterator[Refusal]:
+    """Everything about the job that leaves its privacy section without a valid account; nothing without a section."""
+    section = spec.privacy
+    if section is None:
+        return
+    yield from _what_is_released(spec)
+    yield from _what_is_summed(spec)
+    yield from _budget(spec, section)
+    match sampling_counted(spec):
+        case Sampling.POISSON:
+            yield from _poisson(spec)
+            yield from _random_draw(spec, section)
+        case Sampling.FIXED_SIZE:
+            yield from _fixed_size(spec, section)
+            yield from _random_draw(spec, section)
+        case Sampling.NONE:
+            yield from _no_amplification(spec, section)
+
+
+def _what_is_released(spec: JobSpec) -> Iterator[Refusal]:
+    evaluation = spec.evaluation
+    why = "releases participants' metrics, which nothing is charged for"
+    instead = "the server's own evaluator (evaluation.server) judges every model at no cost"
+    if evaluation.before_training:
+        yield "evaluation.before_training", f"{why}; set it to false: {instead}"
+    if evaluation.every:
+        yield "evaluation.every", f"{why}; set it to 0: {instead}"
+    if evaluation.final:
+        yield "evaluation.final", f"{why}; set it to false: {instead}"
+
+
+def _what_is_summed(spec: JobSpec) -> Iterator[Refusal]:
+    aggregation = spec.aggregation
+    if spec.straggler.late != "drop":
+        yield (
+            "straggler.late",
+            "with privacy a late report cannot count in another round: one participant would be in a sum twice, or in "
+            'one that it was not drawn for; allowed is "drop"',
+        )
+    if aggregation.weighting == "examples" and "max_weight" not in aggregation.model_fields_set:
+        yield (
+            "aggregation.max_weight",
+            "is missing: one participant moves a sum weighted by examples by max_weight times the clip norm, so it "
+            'decides the noise; give the smallest that fits your data, or set weighting = "uniform"',
+        )
+    if aggregation.fragments > 1 and spec.privacy is not None and spec.privacy.mechanism != "gaussian":
+        yield (
+            "aggregation.fragments",
+            f'does not go with privacy.mechanism "{spec.privacy.mechanism}": noise of one part of the model cannot '
+            'cancel in another; set it to 1, or choose mechanism "gaussian"',
+        )
+
+
+def _budget(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    if section.delta * spec.cohort.size >= 1:
+        yield (
+            "privacy.delta",
+            f"publishing a random member of each cohort of {spec.cohort.size} would meet it; allowed is below "
+            f"{1 / spec.cohort.size:g}, sensible is well below 1 / (the population)",
+        )
+    noise, z = count_noise(spec, section), section.noise_multiplier
+    if noise is not None and z is not None and 2 * noise <= z:
+        yield (
+            "privacy.adaptive.count_noise",
+            f"{noise:g} participants: the count alone would cost more than noise_multiplier {z:g} allows for all; "
+            f"allowed is above {z / 2:g}; the default follows from a larger cohort.size",
+        )
+
+
+def _poisson(spec: JobSpec) -> Iterator[Refusal]:
+    if spec.cohort.rate is None:
+        yield (
+            "cohort.rate",
+            "is missing: `size` over those connected is another rate in every round, which a participant's absence "
+            "changes; give the probability with which each is drawn",
+        )
+
+
+def _fixed_size(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    cohort = spec.cohort
+    if section.accountant == "prv":
+        yield (
+            "privacy.accountant",
+            'is not valid for sampling without replacement; set it to "rdp", or choose cohort.sampler "poisson"',
+        )
+    if cohort.over_selection > 1:
+        yield (
+            "cohort.over_selection",
+            "who is fast enough to count is no random choice: the subset would not be uniformly drawn; set it to 1, "
+            "and raise cohort.size instead",
+        )
+    if cohort.min_available < cohort.size:
+        yield (
+            "cohort.min_available",
+            f"with fewer than cohort.size {cohort.size} to draw from the rate is unknown; allowed from {cohort.size}",
+        )
+
+
+def _random_draw(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    """What random sampling rests on: a secret draw, and releases that do not depend on its outcome."""
+    cohort = spec.cohort
+    if cohort.quorum > 0:
+        yield (
+            "cohort.quorum",
+            "a round that is tried again when few report depends on who was drawn, and the draw is no longer the one "
+            "that is accounted for; set it to 0",
+        )
+    if cohort.seed is not None:
+        yield (
+            "cohort.seed",
+            "a draw that others can repeat hides nobody, and the account counts on its being secret; leave it out",
+        )
+    yield from (
+        (
+            f"privacy.{key}",
+            f'has no effect: with cohort.sampler "{cohort.sampler}" and mechanism "gaussian" the random draw is '
+            "counted on, whoever is in however many rounds; leave it out",
+        )
+        for key in ("max_participations", "min_separation")
+        if getattr(section, key) is not None
+    )
+
+
+def _no_amplification(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    if section.max_participations is None and section.mechanism == "gaussian":
+        yield (
+            "privacy.max_participations",
+            f'is needed with cohort.sampler "{spec.cohort.sampler}": who is drawn follows from behaviour, not chance, '
+            "so every participation costs in full; give the most that one participant may have, or choose "
+            'cohort.sampler "poisson" with a rate',
+        )
