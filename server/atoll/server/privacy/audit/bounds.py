@@ -1,0 +1,99 @@
+"""What right guesses prove: a lower bound on epsilon from one run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
+
+Each of m canaries is in or out of the training data by a fair coin. Whoever sees the releases guesses some of the
+coins and abstains from the others. Were the training (epsilon, delta)-DP, a guess would be right with probability
+q = e^epsilon / (1 + e^epsilon) at most, so many right guesses are evidence against that. How many canaries to guess is
+to be decided before the coins are known; which ones may depend on everything that was released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+_HALVINGS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Outcome of the guessing.
+
+    Attributes:
+        canaries: m, each in or out by its own fair coin.
+        made: r of them were guessed; the others abstained from.
+        right: v of those were right.
+
+    Raises:
+        ValueError: unless 0 <= right <= made <= canaries and there are canaries.
+    """
+
+    canaries: int
+    made: int
+    right: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.right <= self.made <= self.canaries or self.canaries < 1:
+            raise ValueError(f"{self.right} right of {self.made} guesses on {self.canaries} canaries: impossible")
+
+
+def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """How likely so many right guesses are at most, if the training is (epsilon, delta)-DP: Theorem 5.2.
+
+    ``P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i`` with B binomial(r, q), over i from 1 to m. The largest is
+    among the first v: a higher i divides the same probability by more.
+
+    Raises:
+        ValueError: for a negative epsilon or a delta that is no probability.
+    """
+    from scipy.stats import binom  # noqa: PLC0415  # half a second that only audits need
+
+    _check_delta(delta)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon}: must be 0 or more")
+    made, right = guesses.made, guesses.right
+    q = 1.0 / (1.0 + math.exp(-epsilon))
+    chance = float(binom.sf(right - 1, made, q))
+    if delta and right:
+        just_below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), made, q))
+        steepest = float(np.max(just_below / np.arange(1, right + 1)))
+        chance += 2.0 * guesses.canaries * delta * steepest
+    return min(1.0, chance)
+
+
+def epsilon_at_least(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> float:
+    """Lower bound on epsilon: whoever claims less at this delta is wrong, but for a chance of 1 - ``confidence``.
+
+    The p-value grows with epsilon as long as it is below 1/2, so that the crossing is found by bisection.
+
+    Raises:
+        ValueError: for a delta or confidence out of range.
+    """
+    _check_delta(delta)
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence = {confidence}: must be above 0.5 and below 1")
+    limit = 1.0 - confidence
+    if p_value(guesses, 0.0, delta) >= limit:
+        return 0.0
+    low, high = 0.0, 1.0
+    while p_value(guesses, high, delta) < limit:
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if p_value(guesses, middle, delta) < limit else (low, middle)
+    return low
+
+
+def most_that_shows(canaries: int, made: int, delta: float, confidence: float = CONFIDENCE) -> float:
+    """The bound that guesses without a mistake would give: no epsilon above it can be refuted with so many canaries.
+
+    About log(r / 3) at delta 0. Every canary adds 2 delta to the chance, so that more of them do not always show more.
+    """
+    return epsilon_at_least(Guesses(canaries, made, made), delta, confidence)
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta = {delta}: must be a probability below 1")
