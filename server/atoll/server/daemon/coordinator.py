@@ -21,6 +21,7 @@ from atoll.server.daemon.reporting import (
     no_longer_wanted,
     report_recorder,
     reported_event,
+    without_figures,
 )
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session
@@ -272,6 +273,8 @@ class Coordinator:
             if active is not None:
                 await active.driver.post(Rejected(key, commit.participant, commit.rejection, unreported=True))
             return ReportReceipt(Disposition.DROPPED, commit.report.digest)
+        if active.spec.privacy is not None:
+            commit = without_figures(commit)
         event = reported_event(commit, key)
         if commit.late and wants(active.driver.state, key, commit.participant):
             raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)

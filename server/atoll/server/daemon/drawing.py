@@ -14,11 +14,11 @@ from atoll.server.daemon.histories import record_online
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Session
 from atoll.server.errors import StorageError, UnavailableError
-from atoll.server.jobs import JobSpec, expected_window_s, report_window_of
+from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.sampling import Eligible, History, Request, sampler_named
-from atoll.server.stores import ParticipantHistory, history
+from atoll.server.sampling import Eligible, History, Participation, Request, sampler_named
+from atoll.server.stores import ParticipantHistory, history, reports
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class CohortPool:
         self._services = services
         self._busy = busy
         self._drawn: dict[str, frozenset[str]] = {}
+        self._barred: dict[str, frozenset[str]] = {}
 
     async def draw(
         self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None] = log.debug
@@ -53,6 +54,7 @@ class CohortPool:
         Raises:
             ServerError: if what is known of them cannot be read.
         """
+        await self._bar(effect, run, spec)
         while True:
             there = await self._enough(effect, run, spec, tell)
             self._count_overdue(there)
@@ -62,7 +64,8 @@ class CohortPool:
 
     def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
         """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
-        if sampler_named(spec.cohort.sampler).uses_history or not self._is_enough(effect, run, spec):
+        looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
+        if looks_back or not self._is_enough(effect, run, spec):
             return None
         there = self._there(effect, run, spec)
         self._count_overdue(there)
@@ -79,8 +82,17 @@ class CohortPool:
 
     def settled(self, run: str) -> None:
         """The run's last draw is in its state, or given up."""
+        self._barred.pop(run, None)
         if self._drawn.pop(run, None):
             self._services.sessions.touch()
+
+    async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
+        """Look up whom the run's bound on participation keeps from this draw."""
+        limit = participation_limit_of(spec)
+        if limit is not None:
+            known = await self._services.reader.run(reports.participations, run)
+            past = {name: Participation(*seen) for name, seen in known.items()}
+            self._barred[run] = limit.barred(past, effect.key.round)
 
     def _cohort(
         self, effect: DrawCohort, spec: JobSpec, there: list[Session], known: dict[str, History]
@@ -125,7 +137,7 @@ class CohortPool:
                     changed = self._services.sessions.changed()
                     if self._is_enough(effect, run, spec):
                         break
-                    tell(self._unfit(effect.kind, spec))
+                    tell(self._unfit(effect.kind, spec) or self._resting(run, spec))
                     await changed.wait()
         return self._there(effect, run, spec)
 
@@ -145,6 +157,17 @@ class CohortPool:
         return (
             f"{silent} of {len(sessions)} participants connected cannot send {encoding.name.lower()}: "
             "upgrade their clients, or submit the job with another aggregation.encoding"
+        )
+
+    def _resting(self, run: str, spec: JobSpec) -> str:
+        """How many are there that a bound on participation keeps away; "" if none."""
+        barred, limit = self._barred.get(run, frozenset()), participation_limit_of(spec)
+        kept = sum(session.participant in barred for session in self._services.sessions.all())
+        if limit is None or not kept:
+            return ""
+        return (
+            f"{kept} of {len(self._services.sessions)} participants connected may not be drawn now: at most "
+            f"{limit.most} rounds each, {limit.separation} apart (privacy.max_participations, privacy.min_separation)"
         )
 
     def fixed_window_s(self, spec: JobSpec) -> float | None:
@@ -195,7 +218,7 @@ class CohortPool:
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         busy = self._taken(run)
-        excluded = frozenset(effect.excluded)
+        excluded = self._barred.get(run, frozenset()).union(effect.excluded)
         return [
             session
             for session in self._services.sessions.all()

@@ -37,7 +37,7 @@ class Invitations:
 
     def participate(self, state: RunState, live: RoundState, remaining_s: float) -> bytes:
         """The task of an open round as a serialised instruction, but for what is each member's own."""
-        spec = self.spec
+        spec, told = self.spec, self._told_size(live)
         task = participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
@@ -46,14 +46,18 @@ class Invitations:
             inputs=[self._model(state.model)],
             settings=settings_to_proto(spec.training),
             remaining_s=max(0.0, remaining_s),
-            cohort_size=len(live.roster),
+            cohort_size=told,
             encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
             max_abs=state.policy.max_abs,
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
-            return_spread_s=return_spread_s(len(live.roster)),
+            return_spread_s=return_spread_s(told),
             ranges=self._ranges(live),
         )
         return participation_pb2.CheckInResponse(participate=task).SerializeToString()
+
+    def _told_size(self, live: RoundState) -> int:
+        """The cohort's size; the planned one where the draw is secret, for how many it drew tells of who is in it."""
+        return self.spec.cohort.size if self.spec.privacy is not None else len(live.roster)
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
         """What the update is to have; empty for all of it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import Connection
 
 from atoll.server.daemon.invitations import ANY_WEIGHT
@@ -20,6 +22,7 @@ from atoll.server.rounds import (
     Verdict,
 )
 from atoll.server.stores import reports
+from atoll.wire.v1 import transfer_pb2
 
 MAX_METRICS = 64
 """Figures of the training, and as many of the evaluation; the SDK's limits too."""
@@ -65,6 +68,15 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
         return Reported(key, commit.participant, update, weight, metrics)
     except ValueError as error:
         raise InvalidRequestError("report.metrics", str(error), "leave metrics out that are not finite") from None
+
+
+def without_figures(commit: Commit) -> Commit:
+    """A report without its metrics, which a private run neither keeps nor shows: no noise is on them."""
+    report = transfer_pb2.ReportRequest()
+    report.CopyFrom(commit.report)
+    for field in ("metrics", "evaluation", "evaluation_weight"):
+        report.ClearField(field)
+    return replace(commit, report=report)
 
 
 def report_recorder(run: str, commit: Commit, now: float) -> Also:

@@ -3,7 +3,14 @@
 Read ``models`` for what a job can say, ``convert`` for what the engine makes of it.
 """
 
-from atoll.server.jobs.convert import averaged_tensors, expected_window_s, optimiser_of, report_window_of, to_run_policy
+from atoll.server.jobs.convert import (
+    averaged_tensors,
+    expected_window_s,
+    optimiser_of,
+    participation_limit_of,
+    report_window_of,
+    to_run_policy,
+)
 from atoll.server.jobs.errors import JobFileError
 from atoll.server.jobs.fragments import Fragments, deal, fragments_of
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
@@ -41,6 +48,7 @@ __all__ = [
     "fragments_of",
     "optimiser_of",
     "parse_job",
+    "participation_limit_of",
     "report_window_of",
     "to_run_policy",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.server.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
 from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+from atoll.server.sampling.participation import ParticipationLimit
 
 if TYPE_CHECKING:
     from atoll.server.aggregation.optimisers import ServerOptimiser
@@ -34,6 +35,14 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         max_weight=spec.aggregation.max_weight,
         max_abs=spec.aggregation.max_abs,
     )
+
+
+def participation_limit_of(spec: JobSpec) -> ParticipationLimit | None:
+    """The bound on participation that the draw has to keep; None if there is none."""
+    privacy = spec.privacy
+    if privacy is None or privacy.max_participations is None:
+        return None
+    return ParticipationLimit(privacy.max_participations, privacy.min_separation or 1)
 
 
 def optimiser_of(spec: JobSpec) -> ServerOptimiser:
