@@ -1,0 +1,25 @@
+"""How noise is made over a run's releases: ``mechanism_named("gaussian")`` gives a ``Mechanism``.
+
+::
+
+    state = mechanism.begin(new_secret())                                    # stored with the run
+    noise = mechanism.round(state, version, binding, sigma, history)         # as often as it takes
+    noised = sums[start:stop] + noise.block(start, stop)
+    state = mechanism.advance(state, version, binding, sigma)                # stored in the transaction that releases
+"""
+
+from atoll.server.privacy.mechanisms.keys import derived, new_secret
+from atoll.server.privacy.mechanisms.registry import MECHANISMS, mechanism_named
+from atoll.server.privacy.mechanisms.values import KeptKey, Mechanism, NoiseState, NoiseStateError, RoundNoise
+
+__all__ = [
+    "MECHANISMS",
+    "KeptKey",
+    "Mechanism",
+    "NoiseState",
+    "NoiseStateError",
+    "RoundNoise",
+    "derived",
+    "mechanism_named",
+    "new_secret",
+]

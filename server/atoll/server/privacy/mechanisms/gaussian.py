@@ -1,0 +1,65 @@
+"""Independent discrete Gaussian noise on each release (Canonne, Kamath, Steinke 2020, Section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atoll.server.aggregation.release import Readable
+from atoll.server.privacy.mechanisms.keys import derived
+from atoll.server.privacy.mechanisms.values import Integers, NoiseState, NoiseStateError
+from atoll.server.privacy.noise import DiscreteGaussian
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Nothing is kept from release to release but a secret."""
+
+    name: str = field(default="gaussian", init=False)
+    needs: tuple[str, ...] = field(default=(), init=False)
+
+    def begin(self, secret: bytes) -> NoiseState:
+        """See ``Mechanism``."""
+        return NoiseState(self.name, 0, derived(secret, "begin", 0))
+
+    def round(
+        self,
+        state: NoiseState,
+        version: int,
+        binding: bytes,
+        sigma: float,
+        history: Mapping[str, Readable],  # noqa: ARG002 - the protocol's
+    ) -> Independent:
+        """See ``Mechanism``."""
+        state.check(self.name, version)
+        return Independent(DiscreteGaussian(sigma), derived(state.secret, "round", version, binding))
+
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:  # noqa: ARG002
+        """See ``Mechanism``."""
+        state.check(self.name, version)
+        return NoiseState(self.name, version + 1, derived(state.secret, "advance", version))
+
+    def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
+        """0: nothing is rounded."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Independent:
+    """The noise of one release, of one key."""
+
+    noise: DiscreteGaussian
+    key: bytes = field(repr=False)
+    keeps: None = field(default=None, init=False)
+
+    def block(self, start: int, stop: int) -> Integers:
+        """See ``RoundNoise``."""
+        out = np.empty(stop - start, np.int64)
+        self.noise.draw(out, self.key, start)
+        return out
+
+    def seal(self, block: Integers, start: int) -> Integers:
+        """Not kept."""
+        raise NoiseStateError(f"{block.size} elements from {start}: this noise is not kept")

@@ -1,0 +1,28 @@
+"""Keys from a run's secret: HKDF-Expand with SHA-256 (RFC 5869, Section 2.3), each for one purpose.
+
+The secret is 32 random bytes, so nothing need be extracted first. Nobody who has derived keys learns the secret or
+another key from them.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from atoll.server.privacy.noise.keystream import KEY_BYTES
+
+_CONTEXT = b"atoll 2026 noise"
+
+
+def new_secret() -> bytes:
+    """32 bytes from the operating system's generator."""
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def derived(secret: bytes, purpose: str, version: int, binding: bytes = b"") -> bytes:
+    """The 32-byte key of a purpose at one release, bound to what is released: no two of these share a key."""
+    parts = (_CONTEXT, purpose.encode(), version.to_bytes(8, "big"), binding)
+    info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)

@@ -1,0 +1,164 @@
+"""How far one participant can move a whole run's noised quantities, in units of what it can move one round's sum.
+
+A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. Of
+one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations``,
+each with a contribution of norm 1 at most, C x moves by at most the square root of the largest ``sum of <C_i, C_j>``
+over pairs of its rounds (Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", Section 3: for
+matrices without negative entries that is attained by equal contributions). With noise multiplier z the run costs what
+one Gaussian release with noise multiplier ``z / sensitivity`` does, at any choice of later rounds after earlier results
+(Denisov et al. 2022, Theorem 2.1).
+
+``min_separation`` b: if in round t, not again before round t + b; 1 says nothing. All functions of a whole run come
+beside one of its prefixes: the squares of the first 1, 2, ... rounds, whose differences are what each release adds.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+COEFFICIENT_BITS = 10
+"""Banded coefficients are multiples of 2**-10, so that their sums with integer noise are exact."""
+
+Squares = npt.NDArray[np.float64]
+
+
+def gaussian_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
+    """Of independent noise in each round, C = I: the root of the number of rounds that one can be in."""
+    return math.sqrt(_participations(rounds, min_separation, max_participations))
+
+
+def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
+    """Of the binary tree (Kairouz et al. 2021, Section 3), whose nodes are sums of stretches of rounds.
+
+    Node t, for t = 1 to ``rounds``, is the sum of the last ``t & -t`` rounds up to t: those are the nodes that prefix
+    sums are made of, so others are never noised. A participant in m rounds of a node moves it by m. See
+    ``tree_squares`` for what is maximised.
+    """
+    return math.sqrt(tree_squares(rounds, min_separation, max_participations)[-1])
+
+
+def banded_sensitivity(bands: int, rounds: int, min_separation: int, max_participations: int) -> float:
+    """Of a banded matrix with at most ``min_separation`` bands.
+
+    Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
+    "(Amplified) Banded Matrix Factorization", Section 3).
+    """
+    return math.sqrt(banded_squares(bands, rounds, min_separation, max_participations)[-1])
+
+
+def gaussian_squares(rounds: int, min_separation: int, max_participations: int) -> Squares:
+    """Squared sensitivity of the first 1 to ``rounds`` rounds, C = I."""
+    _check(rounds, min_separation, max_participations)
+    return np.minimum(np.ceil(np.arange(1, rounds + 1) / min_separation), max_participations)
+
+
+def tree_squares(rounds: int, min_separation: int, max_participations: int) -> Squares:
+    """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree: whole numbers, and an upper bound.
+
+    The largest sum over nodes of squared numbers of participations, by dynamic programming over the tree: stretches of
+    rounds of one size are alike, and share what they get of the participations in the worst way. Of the separation is
+    used that n rounds hold at most ``ceil(n / min_separation)`` of them, in every stretch of the tree; where
+    ``min_separation`` is a power of two that is the exact maximum.
+    """
+    _check(rounds, min_separation, max_participations)
+    whole = _whole_stretches(rounds, min_separation, max_participations)
+    prefixes: dict[int, Squares] = {0: np.zeros(1)}
+    squares = np.empty(rounds)
+    for last in range(1, rounds + 1):
+        level = (last & -last).bit_length() - 1
+        limit = _participations(last, min_separation, max_participations)
+        most = _best_split(prefixes[last & (last - 1)], whole[level], limit)
+        prefixes[last] = most
+        squares[last - 1] = most[-1]
+    return squares
+
+
+def banded_squares(bands: int, rounds: int, min_separation: int, max_participations: int) -> Squares:
+    """Squared sensitivity of the first 1 to ``rounds`` rounds of the banded matrix; exact.
+
+    Columns at the end are cut off, so the earliest rounds, ``min_separation`` apart, are the worst.
+
+    Raises:
+        ValueError: for more bands than ``min_separation``.
+    """
+    _check(rounds, min_separation, max_participations)
+    if bands > min_separation:
+        raise ValueError(f"{bands} bands: at most min_separation, {min_separation}, or one participant's overlap")
+    norms = np.cumsum(np.square(np.array(banded_coefficients(bands), np.float64)))
+    squares = np.zeros(rounds)
+    for number in range(_participations(rounds, min_separation, max_participations)):
+        first = number * min_separation
+        seen = np.minimum(np.arange(1, rounds - first + 1), bands)
+        squares[first:] += norms[seen - 1]
+    return squares
+
+
+@lru_cache(maxsize=64)
+def banded_coefficients(bands: int) -> tuple[float, ...]:
+    """The first column of C: 1, 1/2, 3/8, ..., of the square root of the matrix of prefix sums, cut to ``bands``.
+
+    ``f(0) = 1``, ``f(k) = f(k - 1) (2k - 1) / (2k)`` (Fichtenberger, Henzinger, Upadhyay 2023, "Constant matters",
+    Section 3), each rounded to a multiple of 2**-10; the sensitivity is that of the rounded ones.
+
+    Raises:
+        ValueError: for no band.
+    """
+    if bands < 1:
+        raise ValueError(f"{bands} bands: at least 1, which is independent noise")
+    scale = float(1 << COEFFICIENT_BITS)
+    exact, coefficients = 1.0, [1.0]
+    for k in range(1, bands):
+        exact *= (2 * k - 1) / (2 * k)
+        coefficients.append(round(exact * scale) / scale)
+    return tuple(coefficients)
+
+
+def banded_allowance(dimension: int, bands: int) -> float:
+    """What rounding earlier noise to integers adds to the norm of a participant's contribution, in grid units.
+
+    Of equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, give or take 1 per element in each
+    of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them, which this much more contribution
+    covers in every prefix, as the column's norm up to there multiplies it.
+    """
+    norms = np.sqrt(np.cumsum(np.square(np.array(banded_coefficients(bands), np.float64))))
+    return math.sqrt(dimension) * float(np.max(np.sqrt(np.arange(bands)) / norms))
+
+
+def _check(rounds: int, min_separation: int, max_participations: int) -> None:
+    if min(rounds, min_separation, max_participations) < 1:
+        raise ValueError(
+            f"{rounds} rounds, min_separation {min_separation}, max_participations {max_participations}: each is at "
+            "least 1"
+        )
+
+
+def _participations(rounds: int, min_separation: int, max_participations: int) -> int:
+    """How many rounds out of so many one participant can be in."""
+    return min(max_participations, -(-rounds // min_separation))
+
+
+def _whole_stretches(rounds: int, min_separation: int, max_participations: int) -> list[Squares]:
+    """Of stretches of 1, 2, 4, ... rounds that are a node: the most for 0, 1, 2, ... participations in it.
+
+    A stretch's left half is a node too, its right half is none: prefix sums that need it take the whole stretch.
+    """
+    inner = np.zeros(2)
+    found = [inner + np.square(np.arange(2.0))]
+    for level in range(1, rounds.bit_length()):
+        inner = _best_split(found[-1], inner, _participations(1 << level, min_separation, max_participations))
+        found.append(inner + np.square(np.arange(float(inner.size))))
+    return found
+
+
+def _best_split(one: Squares, other: Squares, limit: int) -> Squares:
+    """The most that two stretches give together for 0 to ``limit`` participations, however these are shared."""
+    best = np.full(limit + 1, -np.inf)
+    short, long = sorted((one, other), key=len)
+    for count, value in enumerate(short[: limit + 1]):
+        part = long[: limit + 1 - count] + value
+        np.maximum(best[count : count + part.size], part, out=best[count : count + part.size])
+    return np.maximum.accumulate(best)

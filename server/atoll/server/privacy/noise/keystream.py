@@ -1,0 +1,66 @@
+"""The random bits of noise: AES-256 of (stream, element), so that any element's bits can be had by themselves.
+
+A block of 128 bits is AES-256 of ``stream * 2**64 + element``, both below 2**64, as one 16-byte big-endian number.
+Neighbouring elements of one stream are what AES in counter mode gives; scattered ones are encrypted block by block, and
+get the same bits. As keys are never used twice (``mechanisms``), the bits are those of a pseudorandom function to
+anybody who does not have the key: a permutation gives n blocks away with a chance below n**2 / 2**129.
+
+There is no state and nothing is shared: threads and forked processes need not know of each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
+
+KEY_BYTES = 32
+BLOCK_BYTES = 16
+RUN = 1 << 14
+"""Elements whose bits are made at a time: 256 KiB, which stay in a core's second cache."""
+
+_ZEROS = bytes(RUN * BLOCK_BYTES)
+
+Words = npt.NDArray[np.uint64]
+
+
+def check_key(key: bytes) -> None:
+    """Refuse what is no key.
+
+    Raises:
+        ValueError: for another length than 32 bytes.
+    """
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a noise key has {KEY_BYTES} bytes, not {len(key)}")
+
+
+class Run:
+    """The bits of one stream from element ``start`` on, in order."""
+
+    def __init__(self, key: bytes, start: int, stream: int = 0) -> None:
+        check_key(key)
+        counter = stream.to_bytes(8, "big") + start.to_bytes(8, "big")
+        self._context: CipherContext = Cipher(AES(key), CTR(counter)).encryptor()
+        self._buffer = bytearray(RUN * BLOCK_BYTES + BLOCK_BYTES - 1)  # room that ``update_into`` asks for
+
+    def next(self, elements: int) -> Words:
+        """Two little-endian words for each of the next ``elements`` elements, at most ``RUN``; valid until the next."""
+        size = elements * BLOCK_BYTES
+        self._context.update_into(memoryview(_ZEROS)[:size], self._buffer)
+        return np.frombuffer(self._buffer, "<u8", 2 * elements)
+
+
+def scattered(key: bytes, stream: int, elements: npt.NDArray[np.int64]) -> Words:
+    """Two little-endian words for each of these elements."""
+    blocks = np.empty((elements.size, 2), ">u8")
+    blocks[:, 0] = stream
+    blocks[:, 1] = elements
+    return np.frombuffer(Cipher(AES(key), ECB()).encryptor().update(blocks.tobytes()), "<u8")  # noqa: S305 - a counter in each
+
+
+def number(key: bytes, stream: int, element: int) -> int:
+    """The 128 bits of one element as an integer, little-endian."""
+    block = stream.to_bytes(8, "big") + element.to_bytes(8, "big")
+    return int.from_bytes(Cipher(AES(key), ECB()).encryptor().update(block), "little")  # noqa: S305 - one block
