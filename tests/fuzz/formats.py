@@ -75,7 +75,7 @@ POLICY = b'min_cohort = 3\nmax_rounds_per_day = 10\nruns = ["digits-*"]\n[settin
 SERVER = b'port = 9000\nhost = "127.0.0.1"\nworkers = 2\n[limits]\nreplies_per_task = 3\nhandshake_s = 5.5\n'
 BACK_UP = Manifest(
     atoll="0.1.0",
-    schema_revision="0001",
+    schema_revision="0002",
     made_at=NOW,
     runs=(RunLine(run="r1", name="digits", status="running", rounds_released=2),),
     files=(File(path="ca/authority.key", size_bytes=3, digest="0" * 64),),

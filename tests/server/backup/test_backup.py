@@ -280,7 +280,7 @@ def test_nothing_is_touched_for_a_back_up_that_is_not_whole(
 def test_a_newer_schema_is_refused(data: Path, tmp_path: Path) -> None:
     back_up(data, tmp_path / "kept", now=MADE_AT)
     manifest = tmp_path / "kept" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_revision": "0001"', '"schema_revision": "9999"'))
+    manifest.write_text(manifest.read_text().replace('"schema_revision": "0002"', '"schema_revision": "9999"'))
     with pytest.raises(InvalidRequestError, match="9999, which this program does not know"):
         restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
 

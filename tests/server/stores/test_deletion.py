@@ -6,6 +6,7 @@ from atoll.server.stores import (
     LoggedEvent,
     Member,
     Model,
+    NoiseRecord,
     RecordMissingError,
     Snapshot,
     Store,
@@ -13,7 +14,9 @@ from atoll.server.stores import (
     deletion,
     event_log,
     models,
+    noise_states,
     participants,
+    populations,
     reports,
     rounds,
     runs,
@@ -39,6 +42,7 @@ def _fill(connection: Connection) -> None:
     models.add(connection, Model(RUN, 0, None, DIGEST, 10, NOW))
     models.add(connection, Model(RUN, 1, 0, OTHER_DIGEST, 10, NOW, (("momentum", STATE),)))
     charges.add(connection, Charge(RUN, 0, 0, charges.NO_MECHANISM, "{}", NOW))
+    noise_states.add(connection, NoiseRecord(RUN, 0, "{}"))
 
 
 def _rows(connection: Connection, run_id: str) -> dict[str, int]:
@@ -65,6 +69,17 @@ async def test_no_row_of_the_run_is_left_and_none_of_another_goes(filled: Store)
 async def test_what_others_name_is_still_named(filled: Store) -> None:
     named = await filled.writer.run(deletion.delete_run, RUN)
     assert await filled.reader.run(models.unnamed, named) == {OTHER_DIGEST, STATE}
+
+
+async def test_what_was_spent_of_a_population_is_never_forgotten(filled: Store) -> None:
+    def spend(connection: Connection) -> Charge:
+        populations.add(connection, "clinic", "add_remove", NOW)
+        return charges.add(connection, Charge(RUN, 1, 0, "gaussian", '{"clip":1.0}', NOW, "clinic"))
+
+    kept = await filled.writer.run(spend)
+    await filled.writer.run(deletion.delete_run, RUN)
+    assert await filled.reader.run(charges.listed, RUN) == (kept,)
+    assert (await filled.reader.run(populations.get, "clinic")).head == kept.digest
 
 
 async def test_an_unknown_run_is_refused(filled: Store) -> None:

@@ -6,12 +6,15 @@ from atoll.server.stores import (
     Charge,
     LoggedEvent,
     Model,
+    NoiseRecord,
     RecordConflictError,
     Release,
     Store,
     charges,
     event_log,
     models,
+    noise_states,
+    populations,
     release,
     reports,
     rounds,
@@ -85,3 +88,51 @@ async def test_an_evaluation_releases_no_model(open_round: Store) -> None:
     assert await open_round.writer.run(release.record, evaluation) is True
     assert await open_round.writer.run(release.record, evaluation) is False
     assert await open_round.reader.run(models.latest, RUN) is None
+
+
+PRIVATE = dataclasses.replace(
+    RELEASE,
+    charge=Charge(RUN, 0, 0, "gaussian", '{"clip": 1.0}', NOW, "clinic"),
+    noise=NoiseRecord(RUN, 1, '{"secret":"new"}'),
+)
+OLD_NOISE = NoiseRecord(RUN, 0, '{"secret":"old"}')
+
+
+@pytest.fixture
+def private_round(open_round: Store) -> Store:
+    """The round is of a private run."""
+    open_round.writer.submit(populations.add, "clinic", "add_remove", NOW).result()
+    open_round.writer.submit(noise_states.add, OLD_NOISE).result()
+    return open_round
+
+
+async def test_the_charge_and_the_next_noise_are_there_with_the_model(private_round: Store) -> None:
+    root = (await private_round.reader.run(populations.get, "clinic")).root
+    assert await private_round.writer.run(release.record, PRIVATE) is True
+    kept = await private_round.reader.run(charges.get, RUN, 0)
+    assert kept is not None
+    assert (kept.seq, kept.previous) == (0, root)
+    population = await private_round.reader.run(populations.get, "clinic")
+    assert (population.charges, population.head) == (1, kept.digest)
+    assert await private_round.reader.run(noise_states.find, RUN) == PRIVATE.noise
+    assert await private_round.writer.run(release.record, PRIVATE) is False
+    assert await private_round.reader.run(populations.get, "clinic") == population
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        dataclasses.replace(PRIVATE, events=[LoggedEvent(0, NOW, "Charged", "{}")]),  # the last thing that is written
+        dataclasses.replace(PRIVATE, noise=NoiseRecord(RUN, 2, "{}")),
+        dataclasses.replace(PRIVATE, model=Model("rnone", 1, 0, OTHER_DIGEST, 4096, NOW)),
+    ],
+)
+async def test_a_private_release_that_fails_anywhere_has_spent_nothing(private_round: Store, broken: Release) -> None:
+    before = await private_round.reader.run(populations.get, "clinic")
+    with pytest.raises(RecordConflictError):
+        await private_round.writer.run(release.record, broken)
+    assert await private_round.reader.run(charges.get, RUN, 0) is None
+    assert await private_round.reader.run(populations.get, "clinic") == before
+    assert await private_round.reader.run(noise_states.find, RUN) == OLD_NOISE
+    assert await private_round.reader.run(models.latest, RUN) is None
+    assert await private_round.writer.run(release.record, PRIVATE) is True

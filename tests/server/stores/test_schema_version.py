@@ -3,15 +3,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from atoll.server.stores import SchemaError, Store, runs
+from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schema_version
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
 from atoll.server.stores.schema import metadata
 from atoll.server.stores.schema_version import head_revision, require_current, upgrade
-from tests.server.stores.samples import RUN, OpenStore, run
+from tests.server.stores.samples import NOW, RUN, OpenStore, run
 
 
 def test_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> None:
@@ -27,6 +28,23 @@ def test_upgrading_again_changes_nothing(open_store: OpenStore) -> None:
     first.writer.submit(runs.add, run()).result()
     first.close()
     assert open_store().reader.submit(runs.get, RUN).result() == run()
+
+
+def test_a_ledger_of_the_first_revision_keeps_its_charges(tmp_path: Path, database_url: str | None) -> None:
+    path = tmp_path / "data" / "atoll.sqlite3"
+    path.parent.mkdir()
+    engine = writer_engine(sqlite_url(path) if database_url is None else parse_url(database_url))
+    with engine.begin() as connection:
+        config = schema_version._config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        runs.add(connection, run())
+        old = {"run": RUN, "at": NOW}
+        connection.execute(text("INSERT INTO charges VALUES (:run, 0, 0, 'none', '{}', :at)"), old)
+    engine.dispose()
+    store = Store.open(path.parent, url=database_url)
+    assert store.reader.submit(charges.listed, RUN).result() == (Charge(RUN, 0, 0, "none", "{}", NOW),)
+    store.close()
 
 
 def test_a_newer_database_is_refused_naming_both_revisions(open_store: OpenStore) -> None:

@@ -14,7 +14,9 @@ from atoll.server.stores import (
     event_log,
     history,
     models,
+    noise_states,
     participants,
+    populations,
     release,
     reports,
     rounds,
@@ -43,7 +45,9 @@ from atoll.server.stores.errors import (
 from atoll.server.stores.event_log import LoggedEvent
 from atoll.server.stores.history import ParticipantHistory
 from atoll.server.stores.models import Model
+from atoll.server.stores.noise_states import NoiseRecord
 from atoll.server.stores.participants import Participant
+from atoll.server.stores.populations import Population
 from atoll.server.stores.reader import Reader
 from atoll.server.stores.release import Release
 from atoll.server.stores.reports import Recorded, Report
@@ -67,8 +71,10 @@ __all__ = [
     "LoggedEvent",
     "Member",
     "Model",
+    "NoiseRecord",
     "Participant",
     "ParticipantHistory",
+    "Population",
     "Reader",
     "RecordConflictError",
     "RecordMissingError",
@@ -93,7 +99,9 @@ __all__ = [
     "event_log",
     "history",
     "models",
+    "noise_states",
     "participants",
+    "populations",
     "release",
     "reports",
     "rounds",

@@ -1,11 +1,19 @@
-"""The privacy ledger: what each released round has cost. At most one charge per round of a run, never removed."""
+"""The privacy ledger: what each released round has cost. At most one charge per round of a run.
+
+Charges to a population are a hash chain: each has the number after the last one's and names its digest. They are never
+changed or removed, also when their run is deleted.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 
+from atoll.server.stores import populations
+from atoll.server.stores.chain import Entry, canonical, digest_of
+from atoll.server.stores.errors import StoreDamagedError
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import charges
 
@@ -14,7 +22,11 @@ NO_MECHANISM = "none"
 
 @dataclass(frozen=True)
 class Charge:
-    """What a round's release cost: the mechanism (``none``: released without noise) and its parameters as JSON text."""
+    """What a round's release cost: the mechanism (``none``: released without noise) and its parameters as JSON text.
+
+    A charge to a ``population`` gets its place in that population's chain when it is added: ``seq`` (0, 1, 2, ... no
+    gap), the digest of the charge before (of the population itself for the first), and its own.
+    """
 
     run_id: str
     round: int
@@ -22,15 +34,45 @@ class Charge:
     mechanism: str
     body: str
     charged_at: float
+    population: str | None = None
+    seq: int | None = None
+    previous: str | None = None
+    digest: str | None = None
+
+    @property
+    def entry(self) -> Entry:
+        """What its digest is over: all of it, under the names of an export.
+
+        Raises:
+            StoreDamagedError: if its body is no JSON.
+        """
+        try:
+            cost = json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise StoreDamagedError(f"the charge of round {self.round} of run {self.run_id} cannot be read") from error
+        return {
+            "attempt": self.attempt,
+            "charged_at": float(self.charged_at),
+            "cost": cost,
+            "mechanism": self.mechanism,
+            "population": self.population,
+            "previous": self.previous,
+            "round": self.round,
+            "run": self.run_id,
+            "seq": self.seq,
+        }
 
 
-def add(connection: Connection, charge: Charge) -> None:
-    """Charge a round.
+def add(connection: Connection, charge: Charge) -> Charge:
+    """Charge a round; the charge as it is kept.
 
     Raises:
         RecordConflictError: (from the writer) if it has been charged.
+        RecordMissingError: if there is no such population.
     """
-    connection.execute(insert(charges).values(to_row(charge)))
+    kept = charge if charge.population is None else _chained(connection, charge, charge.population)
+    connection.execute(insert(charges).values(to_row(kept)))
+    return kept
 
 
 def get(connection: Connection, run_id: str, round_number: int) -> Charge | None:
@@ -43,3 +85,35 @@ def listed(connection: Connection, run_id: str) -> tuple[Charge, ...]:
     """Every charge of a run, in order."""
     query = select_all(Charge, charges).where(charges.c.run_id == run_id).order_by(charges.c.round)
     return fetch_all(connection, Charge, query)
+
+
+def of_population(
+    connection: Connection, population: str, *, run_id: str | None = None, start: int = 0, limit: int
+) -> tuple[Charge, ...]:
+    """Charges to a population in the order of its chain, from number ``start`` on: of all runs, or of one."""
+    ours = (charges.c.population == population) & (charges.c.seq >= start)
+    if run_id is not None:
+        ours &= charges.c.run_id == run_id
+    return fetch_all(connection, Charge, select_all(Charge, charges).where(ours).order_by(charges.c.seq).limit(limit))
+
+
+def population_of(connection: Connection, run_id: str) -> str | None:
+    """The population that a run was charged to; None if it was charged to none."""
+    ours = (charges.c.run_id == run_id) & charges.c.population.is_not(None)
+    return connection.execute(select(charges.c.population).where(ours).limit(1)).scalar_one_or_none()
+
+
+def digest_at(connection: Connection, population: str, seq: int) -> str | None:
+    """The digest of the charge with this number; None if there is none."""
+    query = select(charges.c.digest).where(charges.c.population == population, charges.c.seq == seq)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def _chained(connection: Connection, charge: Charge, population: str) -> Charge:
+    """The charge in its place at the end of the chain, which now ends with it."""
+    standing = populations.locked(connection, population)
+    body = canonical(json.loads(charge.body))
+    placed = replace(charge, body=body, seq=standing.charges, previous=standing.head)
+    digest = digest_of(placed.entry)
+    populations.put(connection, replace(standing, charges=standing.charges + 1, head=digest))
+    return replace(placed, digest=digest)

@@ -1,4 +1,4 @@
-"""Forgetting a run: no row is left that names it."""
+"""Forgetting a run: no row is left that names it, but for what it has spent of a population's privacy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.server.stores.schema import charges, runs
 def delete_run(connection: Connection, run_id: str) -> frozenset[str]:
     """Remove every row of a run; the blobs that these named, which other rows may name as well.
 
-    Participants and what is known of their habits stay: they are of no run.
+    Its charges to a population stay. Participants and what is known of their habits stay too: they are of no run.
 
     Raises:
         RecordMissingError: no such run.
@@ -21,7 +21,6 @@ def delete_run(connection: Connection, run_id: str) -> frozenset[str]:
     named = {run.initial_model, run.current_model, run.best_model}
     for model in models.listed(connection, run_id):
         named |= {model.blob, *(blob for _, blob in model.optimiser_blobs)}
-    # Charges alone do not go with their run by themselves: what was spent must not be forgotten by accident.
-    connection.execute(delete(charges).where(charges.c.run_id == run_id))
+    connection.execute(delete(charges).where(charges.c.run_id == run_id, charges.c.population.is_(None)))
     connection.execute(delete(runs).where(runs.c.id == run_id))
     return frozenset(name for name in named if name)

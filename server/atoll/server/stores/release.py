@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from atoll.server.stores import charges, event_log, models, reports, rounds
+from atoll.server.stores import charges, event_log, models, noise_states, reports, rounds
 from atoll.server.stores.charges import Charge
 from atoll.server.stores.errors import RecordConflictError
 from atoll.server.stores.event_log import LoggedEvent
 from atoll.server.stores.models import Model
+from atoll.server.stores.noise_states import NoiseRecord
 from atoll.server.stores.rounds import Round
 
 
@@ -21,7 +22,8 @@ class Release:
 
     ``model`` is None for an evaluate round; ``counted`` names the reports in the sum, as (round, attempt, participant):
     a carried update keeps the key of the round that it was made for. ``folded_at`` tells the epoch second at which it
-    was added to the sum, where that is known.
+    was added to the sum, where that is known. ``noise`` is the state that takes the place of the one that drew the
+    noise; None for a run without privacy.
     """
 
     charge: Charge
@@ -30,6 +32,7 @@ class Release:
     model: Model | None = None
     counted: Collection[tuple[int, int, str]] = ()
     folded_at: Mapping[tuple[int, int, str], float] = field(default_factory=dict)
+    noise: NoiseRecord | None = None
 
 
 def record(connection: Connection, release: Release) -> bool:
@@ -44,6 +47,8 @@ def record(connection: Connection, release: Release) -> bool:
         _require_same(connection, release, standing)
         return False
     charges.add(connection, charge)
+    if release.noise is not None:
+        noise_states.advance(connection, release.noise)
     if release.model is not None:
         models.add(connection, release.model)
     rounds.put(connection, release.round)

@@ -5,7 +5,10 @@ What the tables promise:
 - ``events`` is a run's durable log: replaying it in order of ``seq`` (0, 1, 2, ... no gap) gives the run's state.
   Events before the older of a run's ``snapshots`` may be gone.
 - ``reports`` has at most one row per participant and attempt of a round: a participant counts at most once.
-- ``charges`` has at most one row per round of a run: no sum is charged, or released, twice.
+- ``charges`` has at most one row per round of a run: no sum is charged, or released, twice. Those of a population are
+  numbered 0, 1, 2, ... without a gap and chained by their digests; they outlive their run.
+- ``populations`` are never removed. ``noise_states`` has one row per private run, whose secret is replaced in the
+  transaction that charges.
 - A ``checksum`` finds what was changed on disk and could change a sum: an event, a snapshot, what a run was submitted
   with, which model and optimiser's state it goes on from. Blobs and updates are named by their digests.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
@@ -224,12 +227,41 @@ models = Table(
 charges = Table(
     "charges",
     metadata,
-    Column("run_id", _NAME, ForeignKey("runs.id"), primary_key=True),
+    Column("run_id", _NAME, primary_key=True),
     Column("round", Integer, primary_key=True, autoincrement=False),
     Column("attempt", Integer, nullable=False),
     Column("mechanism", String(32), nullable=False),
     Column("body", Text, nullable=False),
     Column("charged_at", Double, nullable=False),
+    Column("population", _NAME, ForeignKey("populations.name")),
+    Column("seq", BigInteger),
+    Column("previous", _DIGEST),
+    Column("digest", _DIGEST),
+    UniqueConstraint("population", "seq"),
+)
+
+populations = Table(
+    "populations",
+    metadata,
+    Column("name", _NAME, primary_key=True),
+    Column("adjacency", String(16), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("charges", BigInteger, nullable=False),
+    Column("head", _DIGEST, nullable=False),
+    Column("epsilon", Double),
+    Column("delta", Double),
+    Column("limited_by", _NAME, nullable=False),
+    Column("limited_at", Double),
+    Column("checksum", String(32), nullable=False),
+)
+
+noise_states = Table(
+    "noise_states",
+    metadata,
+    Column("run_id", _NAME, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("checksum", String(32), nullable=False),
 )
 
 history = Table(

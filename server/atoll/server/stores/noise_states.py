@@ -1,0 +1,72 @@
+"""What each private run needs to draw its next noise: one row per run, replaced in the transaction that charges.
+
+The old row is gone then, and with it the secret that drew the noise of what is released: whoever reads the database
+later cannot take the noise off again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, insert, update
+
+from atoll.server.stores.checksums import checksum_of
+from atoll.server.stores.errors import RecordConflictError, RecordMissingError
+from atoll.server.stores.rows import checksummed, fetch_sound, to_checksummed_row
+from atoll.server.stores.schema import noise_states
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """The state for the release after ``version`` of them: ``body`` is JSON text and holds a secret."""
+
+    run_id: str
+    version: int
+    body: str = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return f"the noise of run {self.run_id}"
+
+    @property
+    def checksum(self) -> str:
+        """Over all of it."""
+        return checksum_of(self.run_id, self.version, self.body)
+
+
+def add(connection: Connection, record: NoiseRecord) -> None:
+    """Keep the state that a run begins with.
+
+    Raises:
+        RecordConflictError: (from the writer) if the run has one.
+    """
+    connection.execute(insert(noise_states).values(to_checksummed_row(record)))
+
+
+def find(connection: Connection, run_id: str) -> NoiseRecord | None:
+    """A run's state; None for a run without privacy.
+
+    Raises:
+        StoreDamagedError: if it was changed on disk.
+    """
+    query = checksummed(NoiseRecord, noise_states).where(noise_states.c.run_id == run_id)
+    return next(iter(fetch_sound(connection, NoiseRecord, query)), None)
+
+
+def advance(connection: Connection, record: NoiseRecord) -> None:
+    """Replace a run's state by that of the next version: once.
+
+    Raises:
+        RecordMissingError: if the run has none.
+        RecordConflictError: if what is kept is not the state of the version before.
+    """
+    before = (noise_states.c.run_id == record.run_id) & (noise_states.c.version == record.version - 1)
+    if connection.execute(update(noise_states).where(before).values(to_checksummed_row(record))).rowcount == 1:
+        return
+    standing = find(connection, record.run_id)
+    if standing is None:
+        raise RecordMissingError("noise", record.run_id)
+    raise RecordConflictError(
+        f"the noise of run {record.run_id} stands at version {standing.version}; it cannot become {record.version}"
+    )

@@ -1,0 +1,125 @@
+"""Populations: the groups of participants whose privacy is accounted for together, across runs. Never removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, insert, update
+
+from atoll.server.stores.chain import Entry, digest_of
+from atoll.server.stores.checksums import checksum_of
+from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.rows import checksummed, fetch_sound, to_checksummed_row
+from atoll.server.stores.schema import populations
+
+UNIT = "participant"
+"""What is protected: whether one participant took part, with all that it ever sent."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """One population.
+
+    ``charges`` counts its charges and ``head`` is the digest of the newest (of the population itself while there is
+    none), so that the loss of the last ones is found too. ``epsilon`` and ``delta`` are its limit, both None while it
+    has none; ``limited_by`` is the operator who set it.
+    """
+
+    name: str
+    adjacency: str
+    created_at: float
+    charges: int = 0
+    head: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    limited_by: str = ""
+    limited_at: float | None = None
+
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return f"population {self.name}"
+
+    @property
+    def checksum(self) -> str:
+        """Over all of it."""
+        limited_at = None if self.limited_at is None else float(self.limited_at)
+        limit = [None if value is None else float(value) for value in (self.epsilon, self.delta)]
+        chain = (self.name, self.adjacency, float(self.created_at), self.charges, self.head)
+        return checksum_of(*chain, *limit, self.limited_by, limited_at)
+
+    @property
+    def entry(self) -> Entry:
+        """What its chain of charges begins with: what never changes of it."""
+        return {
+            "adjacency": self.adjacency,
+            "created_at": float(self.created_at),
+            "population": self.name,
+            "unit": UNIT,
+        }
+
+    @property
+    def root(self) -> str:
+        """What the first charge names as the digest before it."""
+        return digest_of(self.entry)
+
+
+def add(connection: Connection, name: str, adjacency: str, created_at: float) -> Population:
+    """Keep a new population, without charges or limit.
+
+    Raises:
+        RecordConflictError: (from the writer) if the name is taken.
+    """
+    bare = Population(name, adjacency, created_at)
+    population = replace(bare, head=bare.root)
+    connection.execute(insert(populations).values(to_checksummed_row(population)))
+    return population
+
+
+def get(connection: Connection, name: str) -> Population:
+    """The population of this name.
+
+    Raises:
+        RecordMissingError: there is none.
+        StoreDamagedError: if its row was changed on disk.
+    """
+    found = find(connection, name)
+    if found is None:
+        raise RecordMissingError("population", name)
+    return found
+
+
+def find(connection: Connection, name: str) -> Population | None:
+    """As ``get``; None if there is none."""
+    query = checksummed(Population, populations).where(populations.c.name == name)
+    return next(iter(fetch_sound(connection, Population, query)), None)
+
+
+def locked(connection: Connection, name: str) -> Population:
+    """As ``get``, and no other transaction charges the population before this one ends."""
+    query = checksummed(Population, populations).where(populations.c.name == name).with_for_update()
+    found = fetch_sound(connection, Population, query)
+    if not found:
+        raise RecordMissingError("population", name)
+    return found[0]
+
+
+def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Population, ...]:
+    """Populations by name, those after ``after``.
+
+    Raises:
+        StoreDamagedError: if a row was changed on disk.
+    """
+    query = checksummed(Population, populations).where(populations.c.name > after)
+    return fetch_sound(connection, Population, query.order_by(populations.c.name).limit(limit))
+
+
+def put(connection: Connection, population: Population) -> None:
+    """Replace the row of a population that is there.
+
+    Raises:
+        RecordMissingError: there is none of its name.
+    """
+    query = update(populations).where(populations.c.name == population.name)
+    if connection.execute(query.values(to_checksummed_row(population))).rowcount != 1:
+        raise RecordMissingError("population", population.name)
