@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.server.aggregation.release import Readable
 from atoll.server.privacy.mechanisms.keys import derived
 from atoll.server.privacy.mechanisms.values import Integers, NoiseState, NoiseStateError
 from atoll.server.privacy.noise import DiscreteGaussian
+
+if TYPE_CHECKING:
+    from atoll.server.aggregation.release import Readable
 
 
 @dataclass(frozen=True, slots=True)

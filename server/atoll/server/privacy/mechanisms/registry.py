@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from atoll.server.privacy.mechanisms.banded import Banded
 from atoll.server.privacy.mechanisms.gaussian import Gaussian
+from atoll.server.privacy.mechanisms.tree import Tree
 from atoll.server.privacy.mechanisms.values import Mechanism
 
 MECHANISMS: dict[str, Callable[[int], Mechanism]] = {
     "gaussian": lambda _: Gaussian(),
+    "tree": lambda _: Tree(),
+    "banded": Banded,
 }
 
 

@@ -20,15 +20,17 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-COEFFICIENT_BITS = 10
-"""Banded coefficients are multiples of 2**-10, so that their sums with integer noise are exact."""
+from atoll.server.privacy.mechanisms import _loops
+
+COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
+"""Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
 
 Squares = npt.NDArray[np.float64]
 
 
 def gaussian_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
     """Of independent noise in each round, C = I: the root of the number of rounds that one can be in."""
-    return math.sqrt(_participations(rounds, min_separation, max_participations))
+    return math.sqrt(gaussian_squares(rounds, min_separation, max_participations)[-1])
 
 
 def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
@@ -102,7 +104,7 @@ def banded_coefficients(bands: int) -> tuple[float, ...]:
     """The first column of C: 1, 1/2, 3/8, ..., of the square root of the matrix of prefix sums, cut to ``bands``.
 
     ``f(0) = 1``, ``f(k) = f(k - 1) (2k - 1) / (2k)`` (Fichtenberger, Henzinger, Upadhyay 2023, "Constant matters",
-    Section 3), each rounded to a multiple of 2**-10; the sensitivity is that of the rounded ones.
+    Section 3), each rounded to a multiple of 2**-20; the sensitivity is that of the rounded ones.
 
     Raises:
         ValueError: for no band.

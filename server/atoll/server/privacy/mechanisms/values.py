@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.aggregation.release import Readable
 from atoll.server.errors import CorruptDataError
 from atoll.server.privacy.noise.keystream import KEY_BYTES
+
+if TYPE_CHECKING:
+    from atoll.server.aggregation.release import Readable
 
 Integers = npt.NDArray[np.int64]
 NOISE_BYTES = 8

@@ -12,26 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.aggregation._jit import callable_from_loops
+from atoll.server.privacy.noise.tables import AGAIN, CELL_BITS, DONE, MIXED, SHORT_COIN_BITS, UNCLEAR, Bytes, Words
 
-CELL_BITS = 14
-MIXED = 255
-COIN_BITS = 18
 SLACK = 2.0**-20
 """Margin of a comparison in units of 2**-18: 2**-38 of the probability, a thousand times float64's error."""
 
-_COIN = float(1 << COIN_BITS)
-_COIN_MASK = np.uint64((1 << COIN_BITS) - 1)
+_COIN = float(1 << SHORT_COIN_BITS)
+_COIN_MASK = np.uint64((1 << SHORT_COIN_BITS) - 1)
 _CELL_SHIFT = np.uint64(64 - CELL_BITS)
 _SURE = _COIN - 1.0 - SLACK
 
-Words = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 First = Callable[[Words, Bytes, tuple[int, int], tuple[float, float], Integers, Bytes], int]
 Gather = Callable[[Words, Bytes, int, Integers, Words], int]
 Second = Callable[[Words, Words, tuple[int, int], tuple[float, float], Integers, Bytes], None]
-
-DONE, AGAIN, UNCLEAR = 0, 1, 2
 
 
 @callable_from_loops

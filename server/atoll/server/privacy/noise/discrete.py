@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.aggregation._jit import array_type, compiled, scalar_type, tuple_type
-from atoll.server.privacy.noise import _loops
 from atoll.server.privacy.noise.keystream import RUN, Run, Words, check_key, scattered
 from atoll.server.privacy.noise.settling import MAX_ATTEMPTS, STREAMS, NoiseExhaustedError, settle
-from atoll.server.privacy.noise.tables import Tables, tables_of
+from atoll.server.privacy.noise.tables import AGAIN, UNCLEAR, Tables, tables_of
+
+if TYPE_CHECKING:
+    from atoll.server.privacy.noise import _loops
 
 STATISTICAL_DISTANCE = 2.0**-128
 """What one sample's distribution is off at most, in total variation, if the keystream were truly random.
@@ -78,16 +80,16 @@ class DiscreteGaussian:
             self._stretch(out[at : at + _STRETCH], key, start + at, run)
 
     def _stretch(self, out: Integers, key: bytes, start: int, run: Run) -> None:
-        tables = self._tables
+        tables, loops = self._tables, _loops_of()
         shape = (tables.low_bits, tables.zero_is_fine)
         unsure = np.empty(RUN, np.uint8)
         places, words = [], []
         for at in range(0, out.size, RUN):
             part = out[at : at + RUN]
             bits = run.next(part.size)
-            count = _first()(bits, tables.guide, shape, tables.slopes, part, unsure[: part.size])
+            count = loops.first(bits, tables.guide, shape, tables.slopes, part, unsure[: part.size])
             where, kept = np.empty(count, np.int64), np.empty(2 * count, np.uint64)
-            _gather()(bits, unsure[: part.size], at, where, kept)
+            loops.gather(bits, unsure[: part.size], at, where, kept)
             places.append(where)
             words.append(kept)
         if places:
@@ -95,60 +97,35 @@ class DiscreteGaussian:
 
     def _settle(self, out: Integers, key: bytes, start: int, where: Integers, words: Words) -> None:
         """Decide the elements of a stretch at ``where``, whose first attempts' bits are ``words``."""
-        tables = self._tables
+        tables, loops = self._tables, _loops_of()
         shape = (tables.low_bits, tables.zero_is_fine)
         for attempt in range(MAX_ATTEMPTS):
             values, states = np.empty(where.size, np.int64), np.empty(where.size, np.uint8)
-            _second()(words, tables.words, shape, tables.slopes, values, states)
+            loops.second(words, tables.words, shape, tables.slopes, values, states)
             out[where] = values
-            for at in where[states == _loops.UNCLEAR].tolist():
+            for at in where[states == UNCLEAR].tolist():
                 out[at] = settle(tables, key, start + at, attempt)
-            where = where[states == _loops.AGAIN]
+            where = where[states == AGAIN]
             if not where.size:
                 return
             words = scattered(key, STREAMS * (attempt + 1), where + start)
         raise NoiseExhaustedError(start + int(where[0]))
 
 
-@cache
-def _first() -> _loops.First:
-    return compiled(
-        _loops.first,
-        (
-            array_type(np.uint64),
-            array_type(np.uint8),
-            tuple_type(np.int64, 2),
-            tuple_type(np.float64, 2),
-            array_type(np.int64, writable=True),
-            array_type(np.uint8, writable=True),
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    first: _loops.First
+    gather: _loops.Gather
+    second: _loops.Second
 
 
 @cache
-def _gather() -> _loops.Gather:
-    return compiled(
-        _loops.gather,
-        (
-            array_type(np.uint64),
-            array_type(np.uint8, writable=True),
-            scalar_type(np.int64),
-            array_type(np.int64, writable=True),
-            array_type(np.uint64, writable=True),
-        ),
-    )
+def _loops_of() -> _Compiled:
+    from atoll.server.privacy.noise import _compiled  # noqa: PLC0415 - numba: the command line imports this too
+
+    return _Compiled(_compiled.first(), _compiled.gather(), _compiled.second())
 
 
-@cache
-def _second() -> _loops.Second:
-    return compiled(
-        _loops.second,
-        (
-            array_type(np.uint64),
-            array_type(np.uint64),
-            tuple_type(np.int64, 2),
-            tuple_type(np.float64, 2),
-            array_type(np.int64, writable=True),
-            array_type(np.uint8, writable=True),
-        ),
-    )
+def warm() -> None:
+    """Compile the loops now (4 s, once per machine), so that no round pays for it."""
+    _loops_of()

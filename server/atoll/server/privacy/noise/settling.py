@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from atoll.server.privacy.noise._loops import COIN_BITS
 from atoll.server.privacy.noise.keystream import number
-from atoll.server.privacy.noise.tables import Tables
+from atoll.server.privacy.noise.tables import SHORT_COIN_BITS, Tables
 
 MAX_ATTEMPTS = 256
 """Each is rejected with a chance below 1/20: so many in a row will not be met."""
@@ -34,7 +33,7 @@ def settle(tables: Tables, key: bytes, element: int, attempt: int = 0) -> int:
         bits = number(key, stream, element)
         uniform, word = bits & _LOW_WORD, bits >> 64
         low = (word >> (63 - tables.low_bits)) & ((1 << tables.low_bits) - 1)
-        coin = word & ((1 << COIN_BITS) - 1)
+        coin = word & ((1 << SHORT_COIN_BITS) - 1)
         block = bisect_right(tables.thresholds, uniform << 128 | number(key, stream + 1, element))
         magnitude, minus = (block << tables.low_bits) + low, word >> 63
         if minus and not magnitude and not tables.zero_is_fine:

@@ -21,16 +21,23 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.privacy.noise._loops import CELL_BITS, MIXED, Bytes, Words
-
+CELL_BITS = 14
+MIXED = 255
+DONE, AGAIN, UNCLEAR = 0, 1, 2
+"""What a loop says of an element."""
 LEAST_SIGMA = 2.0**-4
 LARGEST_SIGMA = 2.0**50
 REACH = 16
 """Standard deviations at which the distribution is cut."""
 UNIFORM_BITS = 192
 COIN_BITS = 146
+SHORT_COIN_BITS = 18
 _BITS = 320
 _DIGITS = 110
+
+Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
+
 _CONTEXT = decimal.Context(prec=_DIGITS, Emin=-decimal.MAX_EMAX, rounding=decimal.ROUND_HALF_EVEN)
 
 
@@ -106,7 +113,7 @@ def _exp_minus(exponent: Fraction) -> decimal.Decimal:
     return _CONTEXT.exp(_CONTEXT.divide(numerator, denominator))
 
 
-def _guide(words: Words) -> npt.NDArray[np.uint8]:
+def _guide(words: Words) -> Bytes:
     """See ``Tables.guide``. A cell with a threshold's highest word in it is mixed, as a tie would not be decided."""
     cells = np.arange(1 << CELL_BITS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
     ends = cells + np.uint64((1 << (64 - CELL_BITS)) - 1)

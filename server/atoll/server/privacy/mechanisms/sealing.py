@@ -1,0 +1,23 @@
+"""Noise at rest: AES-256 in counter mode under a key that only the noise state has, at any element."""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from atoll.server.privacy.mechanisms.values import NOISE_BYTES, Integers
+
+_BLOCK_BYTES = 16
+_PER_BLOCK = _BLOCK_BYTES // NOISE_BYTES
+
+
+def sealed(key: bytes, block: Integers, start: int) -> Integers:
+    """A block from element ``start`` on, sealed if it was open and opened if it was sealed: little-endian, a copy."""
+    blocks, skipped = divmod(start, _PER_BLOCK)
+    context = Cipher(AES(key), CTR(blocks.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
+    context.update(bytes(skipped * NOISE_BYTES))
+    room = bytearray(block.nbytes + _BLOCK_BYTES - 1)
+    context.update_into(np.ascontiguousarray(block).data.cast("B"), room)
+    return np.frombuffer(room, "<i8", block.size)

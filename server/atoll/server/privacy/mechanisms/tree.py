@@ -1,0 +1,113 @@
+"""Tree aggregation, the noise of DP-FTRL (Kairouz et al. 2021, Section 3 and Algorithm 1; Dwork et al. 2010).
+
+Release t, from 1, completes node t of a binary tree over the releases: the sum of the last ``t & -t`` rounds. A prefix
+sum is the sum of as many nodes as t has bits, so what is summed up over all releases carries the noise of so few nodes,
+while one participation touches at most one node of each size. Added to a round's sum is the difference of the
+prefixes' noises: the new node's, less that of the nodes it takes the place of.
+
+The keys of the nodes that the prefix is made of are kept, at most one of each size; the others are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from atoll.server.privacy.mechanisms.keys import derived
+from atoll.server.privacy.mechanisms.values import Integers, KeptKey, NoiseState, NoiseStateError, check_kept
+from atoll.server.privacy.noise import DiscreteGaussian
+
+if TYPE_CHECKING:
+    from atoll.server.aggregation.release import Readable
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """``sigma`` is the standard deviation of each node's noise."""
+
+    name: str = field(default="tree", init=False)
+    needs: tuple[str, ...] = field(default=(), init=False)
+
+    def begin(self, secret: bytes) -> NoiseState:
+        """See ``Mechanism``."""
+        return NoiseState(self.name, 0, derived(secret, "begin", 0))
+
+    def round(
+        self,
+        state: NoiseState,
+        version: int,
+        binding: bytes,
+        sigma: float,
+        history: Mapping[str, Readable],  # noqa: ARG002 - the protocol's
+    ) -> Nodes:
+        """See ``Mechanism``."""
+        _check(state, version, sigma)
+        gone = tuple(state.kept[_name(end)].key for end in _gone(version))
+        return Nodes(DiscreteGaussian(sigma), derived(state.secret, "round", version, binding), gone)
+
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:
+        """See ``Mechanism``."""
+        _check(state, version, sigma)
+        gone = {_name(end) for end in _gone(version)}
+        kept = {name: one for name, one in state.kept.items() if name not in gone}
+        kept[_name(version + 1)] = KeptKey(derived(state.secret, "round", version, binding), sigma)
+        return NoiseState(self.name, version + 1, derived(state.secret, "advance", version), kept)
+
+    def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
+        """0: nothing is rounded."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The noise of one release: of a new node, less that of those that it takes the place of."""
+
+    noise: DiscreteGaussian
+    new: bytes = field(repr=False)
+    gone: tuple[bytes, ...] = field(repr=False)
+    keeps: None = field(default=None, init=False)
+
+    def block(self, start: int, stop: int) -> Integers:
+        """See ``RoundNoise``."""
+        out = np.empty(stop - start, np.int64)
+        self.noise.draw(out, self.new, start)
+        other = np.empty_like(out) if self.gone else out
+        for key in self.gone:
+            self.noise.draw(other, key, start)
+            np.subtract(out, other, out=out)
+        return out
+
+    def seal(self, block: Integers, start: int) -> Integers:
+        """Not kept: nodes are drawn again from their keys."""
+        raise NoiseStateError(f"{block.size} elements from {start}: this noise is not kept")
+
+
+def nodes_of(last: int) -> list[int]:
+    """The nodes that the prefix of releases 1 to ``last`` is the sum of, by their last release."""
+    ends = []
+    while last:
+        ends.append(last)
+        last &= last - 1
+    return ends
+
+
+def _gone(version: int) -> list[int]:
+    """The nodes of the prefix of ``version`` releases that the next release's node takes the place of."""
+    return [end for end in nodes_of(version) if end > version & (version + 1)]
+
+
+def _name(end: int) -> str:
+    return f"node-{end}"
+
+
+def _check(state: NoiseState, version: int, sigma: float) -> None:
+    state.check("tree", version)
+    expected = {_name(end) for end in nodes_of(version)}
+    if set(state.kept) != expected:
+        raise NoiseStateError(
+            f"the tree after {version} releases is {sorted(expected)}, stored is {sorted(state.kept)}"
+        )
+    check_kept(state, sigma)
