@@ -139,6 +139,13 @@ class PrivacySection(Section):
     ] = None
 
     @property
+    def first_clip(self) -> float:
+        """The clip norm of the first round, and with a fixed one of all."""
+        if self.adaptive is not None:
+            return self.adaptive.initial
+        return self.clip or 0.0  # a valid section has one of them
+
+    @property
     def bands_used(self) -> int:
         """Bands of the banded mechanism."""
         return self.bands or min(self.min_separation or 1, DEFAULT_BANDS)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
+from atoll.server.privacy.accounting import Accountant, epsilon
+from atoll.server.privacy.mechanisms.sensitivity import Squares, banded_squares, gaussian_squares, tree_squares
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 
 Mechanism = Literal["gaussian", "tree", "banded"]
-Accountant = Literal["prv", "rdp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ class Contract:
     def cost(self, version: int) -> Event | None:
         """What releasing the train round adds to the ledger before which ``version`` others were released.
 
-        None if it adds nothing: without a random draw, one participant is in ``max_participations`` rounds at most, so
-        that many releases pay for all of them.
+        None if it adds nothing: where no random draw is counted on, the cost of a run is that of one participant's
+        rounds in the worst case, and grows only with the worst case.
 
         Raises:
             ValueError: for a round beyond the plan, which nothing was promised for.
@@ -112,13 +114,29 @@ class Contract:
             raise ValueError(f"version = {version}: the contract is for {self.rounds} rounds, from 0")
         if self.sampling is not Sampling.NONE:
             return Event(self.accounted_noise, self.sample_rate, 1, self.sampling)
-        return Event(self.accounted_noise) if version < self.participations else None
+        squares = self._squares()
+        added = float(squares[version] - (squares[version - 1] if version else 0.0))
+        return Event(self.accounted_noise / math.sqrt(added)) if added > 0 else None
 
-    @property
-    def participations(self) -> int:
-        """Rounds that one participant can be in: the cap, or fewer where separation leaves room for no more."""
-        room = -(-self.rounds // self.min_separation)
-        return room if self.max_participations is None else min(self.max_participations, room)
+    def costs(self, releases: int) -> tuple[Event, ...]:
+        """What the first ``releases`` rounds cost together, in fewest events."""
+        if releases == 0:
+            return ()
+        if self.sampling is not Sampling.NONE:
+            return (Event(self.accounted_noise, self.sample_rate, releases, self.sampling),)
+        return (Event(self.accounted_noise / math.sqrt(float(self._squares()[releases - 1]))),)
+
+    def epsilon_after(self, releases: int) -> float:
+        """Epsilon at the contract's delta of the first ``releases`` rounds: by its accountant, as the run's own ledger.
+
+        May take seconds (``accounting.epsilon``).
+        """
+        return epsilon(self.costs(releases), self.delta, self.accountant)
+
+    def _squares(self) -> Squares:
+        """Squared sensitivity of the first 1, 2, ... rounds, in units of one round's."""
+        most = self.max_participations or self.rounds
+        return squared_sensitivity(self.mechanism, self.bands, self.rounds, self.min_separation, most)
 
     def as_json(self) -> dict[str, Any]:
         """The contract as a JSON object; ``from_json`` takes it back."""
@@ -132,6 +150,20 @@ class Contract:
             pydantic.ValidationError: if it is none.
         """
         return _ADAPTER.validate_python(found)
+
+
+@lru_cache(maxsize=16)
+def squared_sensitivity(
+    mechanism: Mechanism, bands: int, rounds: int, min_separation: int, max_participations: int
+) -> Squares:
+    """Of the first 1 to ``rounds`` rounds, how far one participant moves all that is noised, squared: in clip norms."""
+    match mechanism:
+        case "gaussian":
+            return gaussian_squares(rounds, min_separation, max_participations)
+        case "tree":
+            return tree_squares(rounds, min_separation, max_participations)
+        case "banded":
+            return banded_squares(bands, rounds, min_separation, max_participations)
 
 
 _ADAPTER = TypeAdapter(Contract)

@@ -1,0 +1,104 @@
+"""From a job to its contract: sensitivity, amplification and accountant as they follow, the noise as it is needed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy.accounting import Accountant, calibrate
+from atoll.server.privacy.contract import AdaptiveClipping, Contract, squared_sensitivity
+from atoll.server.privacy.refusals import count_noise, sampling_counted
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.models import JobSpec
+    from atoll.server.jobs.privacy import PrivacySection
+
+
+def contract_of(spec: JobSpec) -> Contract | None:
+    """The contract of a valid job; None for a job without a privacy section.
+
+    With a target it works out the noise, which takes up to some ten seconds.
+
+    Raises:
+        InvalidRequestError: if no noise meets the target, or adaptive clipping's count alone would cost more.
+        SetupError: if Opacus is not installed.
+    """
+    section = spec.privacy
+    if section is None:
+        return None
+    sampling = sampling_counted(spec)
+    accountant: Accountant = section.accountant or ("rdp" if sampling is Sampling.FIXED_SIZE else "prv")
+    rate = _rate(spec, sampling)
+    total = section.noise_multiplier or _least_noise(spec, section, sampling, rate, accountant)
+    weight = 1 if spec.aggregation.weighting == "uniform" else spec.aggregation.max_weight
+    adaptive = _adaptive(spec, section)
+    return Contract(
+        population=section.population,
+        mechanism=section.mechanism,
+        adjacency=Adjacency.REPLACE_ONE if sampling is Sampling.FIXED_SIZE else Adjacency.ADD_REMOVE,
+        accountant=accountant,
+        sampling=sampling,
+        sample_rate=rate,
+        epsilon=section.epsilon,
+        delta=section.delta,
+        noise_multiplier=total if adaptive is None else noise_beside_count(total, adaptive.count_noise),
+        clip=section.first_clip,
+        adaptive=adaptive,
+        weight_bound=weight,
+        divisor_weight=spec.cohort.size * weight,
+        rounds=spec.job.rounds,
+        max_participations=section.max_participations,
+        min_separation=section.min_separation or 1,
+        bands=section.bands_used if section.mechanism == "banded" else 1,
+    )
+
+
+def noise_beside_count(total: float, noise_on_count: float) -> float:
+    """z_delta of Andrew et al. 2021, section 3.1: what the updates need if both together are to cost as ``total``.
+
+    Raises:
+        InvalidRequestError: if the count alone costs more.
+    """
+    left = total**-2 - (2 * noise_on_count) ** -2
+    if left <= 0:
+        raise InvalidRequestError(
+            "privacy.count_noise",
+            f"noise of {noise_on_count:g} participants on the count of adaptive clipping: the count alone would cost "
+            f"more than noise multiplier {total:.4g} allows for all",
+            f"set privacy.adaptive.count_noise above {total / 2:.4g}, or a larger cohort.size",
+        )
+    return float(left**-0.5)
+
+
+def _rate(spec: JobSpec, sampling: Sampling) -> float:
+    """Probability of one participant to be drawn, at most."""
+    cohort = spec.cohort
+    match sampling:
+        case Sampling.POISSON:
+            return cohort.rate or 1.0
+        case Sampling.FIXED_SIZE:
+            return cohort.size / cohort.min_available
+        case Sampling.NONE:
+            return 1.0
+
+
+def _least_noise(
+    spec: JobSpec, section: PrivacySection, sampling: Sampling, rate: float, accountant: Accountant
+) -> float:
+    """The noise that meets the target over all rounds."""
+    target, rounds = section.epsilon or math.inf, spec.job.rounds
+    if sampling is not Sampling.NONE:
+        return calibrate(Event(1.0, rate, rounds, sampling), target, section.delta, accountant)
+    bands = section.bands_used if section.mechanism == "banded" else 1
+    most = section.max_participations or rounds
+    squares = squared_sensitivity(section.mechanism, bands, rounds, section.min_separation or 1, most)
+    return calibrate(Event(1.0), target, section.delta, accountant) * math.sqrt(float(squares[-1]))
+
+
+def _adaptive(spec: JobSpec, section: PrivacySection) -> AdaptiveClipping | None:
+    found, noise = section.adaptive, count_noise(spec, section)
+    if found is None or noise is None:
+        return None
+    return AdaptiveClipping(found.initial, found.quantile, found.learning_rate, noise)

@@ -1,0 +1,133 @@
+"""What a contract says follows from what the server really does: sampler, weighting, clipping, mechanism."""
+
+import json
+import math
+
+import pytest
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy.accounting import epsilon
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.deriving import contract_of, noise_beside_count
+from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, tree_sensitivity
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+from tests.server.privacy.jobs import NOISE, TARGET, job
+
+CLIP = f"{NOISE}\nclip = 0.5"
+UNIFORM = '[aggregation]\nweighting = "uniform"'
+CAPPED = f"{CLIP}\nmax_participations = 5"
+
+
+def contract(cohort: str = "poisson", privacy: str = CLIP, rest: str = UNIFORM) -> Contract:
+    found = contract_of(job(cohort, privacy, rest))
+    assert found is not None
+    return found
+
+
+def test_a_job_without_the_section_has_none() -> None:
+    plain = job()
+    assert contract_of(plain.model_copy(update={"privacy": None})) is None
+
+
+def test_poisson_sampling_is_amplified_and_divides_by_a_fixed_number() -> None:
+    found = contract()
+    assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.ADD_REMOVE, Sampling.POISSON, 0.01)
+    assert (found.accountant, found.divisor_weight, found.weight_bound, found.sensitivity) == ("prv", 100, 1, 1.0)
+    assert found.cost(0) == found.cost(999) == Event(1.0, 0.01, 1, Sampling.POISSON)
+    assert found.costs(1000) == (Event(1.0, 0.01, 1000, Sampling.POISSON),)
+
+
+def test_a_fixed_size_speaks_of_replacing_one_and_doubles_the_sensitivity() -> None:
+    found = contract("uniform")
+    assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.REPLACE_ONE, Sampling.FIXED_SIZE, 0.01)
+    assert (found.accountant, found.sensitivity) == ("rdp", 2.0)
+
+
+def test_weights_raise_the_sensitivity() -> None:
+    """One participant with many examples moves the sum by max_weight times the clip: so much more noise is added."""
+    found = contract(rest="[aggregation]\nmax_weight = 1000")
+    assert (found.weight_bound, found.sensitivity, found.divisor_weight) == (1000, 1000.0, 100_000)
+    assert found.cost(0) == contract().cost(0)
+
+
+def test_without_a_random_draw_each_participation_costs_in_full() -> None:
+    found = contract("availability", CAPPED)
+    assert [found.cost(version) for version in range(6)] == [Event(1.0)] * 5 + [None]
+    assert found.cost(999) is None
+    assert found.epsilon_after(1000) == found.epsilon_after(5) == epsilon([Event(1.0, count=5)], 1e-6, "prv")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "cohort"),
+    [
+        ("gaussian", "availability"),
+        *(
+            (correlated, sampler)
+            for correlated in ("tree", "banded")
+            for sampler in ("least_recent", "poisson", "uniform")
+        ),
+    ],
+)
+def test_charges_of_correlated_noise_add_up_to_the_sensitivity_of_the_whole(mechanism: str, cohort: str) -> None:
+    found = contract(cohort, f'{CAPPED}\nmechanism = "{mechanism}"\nmin_separation = 20')
+    whole = {
+        "gaussian": math.sqrt(5),
+        "tree": tree_sensitivity(1000, 20, 5),
+        "banded": banded_sensitivity(16, 1000, 20, 5),
+    }[mechanism]
+    charged = [event for version in range(1000) if (event := found.cost(version)) is not None]
+    assert sum(event.noise_multiplier**-2 for event in charged) == pytest.approx(whole**2)
+    assert {event.sampling for event in charged} == {Sampling.NONE}
+    assert found.costs(1000)[0].noise_multiplier == pytest.approx(1 / whole)
+    assert found.adjacency is Adjacency.ADD_REMOVE
+
+
+def test_bands_default_to_the_separation_within_reason() -> None:
+    banded = CAPPED + '\nmechanism = "banded"\nmin_separation = '
+    assert contract("availability", banded + "7").bands == 7
+    assert contract("availability", banded + "70").bands == 16
+    assert contract("availability", banded + "70\nbands = 64").bands == 64
+
+
+def test_the_quantile_is_paid_by_noise_on_the_updates() -> None:
+    """Andrew et al. 2021, section 3.1: 1.00504 at z = 1 and n = 100; the release costs what z says."""
+    found = contract(privacy=f"{NOISE}\nadaptive = {{ initial = 0.3 }}")
+    assert found.count_noise == 5.0
+    assert found.noise_multiplier == pytest.approx(1.00504, abs=5e-6)
+    event = found.cost(0)
+    assert event is not None
+    assert event.noise_multiplier == pytest.approx(1.0)
+    assert found.clip == 0.3
+
+
+def test_a_count_that_costs_more_than_all_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="the count alone would cost more") as caught:
+        noise_beside_count(10.0, 5.0)
+    assert caught.value.detail.remedy.startswith("set privacy.adaptive.count_noise above 5")
+
+
+@pytest.mark.parametrize(
+    ("cohort", "keys"),
+    [
+        ("poisson", ""),
+        ("uniform", ""),
+        ("availability", "max_participations = 5"),
+        ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "tree"'),
+        ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "banded"'),
+    ],
+)
+def test_a_target_gets_the_least_noise_that_meets_it(cohort: str, keys: str) -> None:
+    found = contract(cohort, f"{TARGET}\nclip = 1.0\naccountant = 'rdp'\n{keys}")
+    assert 7.99 < found.epsilon_after(1000) <= 8.0
+    assert found.epsilon_after(500) <= found.epsilon_after(1000)
+
+
+def test_nothing_is_promised_beyond_the_plan() -> None:
+    with pytest.raises(ValueError, match="for 1000 rounds"):
+        contract().cost(1000)
+
+
+@pytest.mark.parametrize("privacy", [CLIP, f"{NOISE}\nadaptive = {{ initial = 0.3 }}"])
+def test_a_contract_survives_its_json(privacy: str) -> None:
+    found = contract(privacy=privacy)
+    assert Contract.from_json(json.loads(json.dumps(found.as_json()))) == found
