@@ -16,9 +16,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[1]
 WAIT_S = 1800
 READY_TIMEOUT_S = 60
 _PIECE = 1 << 22
+_NONE: Mapping[str, str] = MappingProxyType({})
 _WATCHED = 4
 """Participants whose memory is sampled; reading that of many would slow what is measured."""
 
@@ -80,11 +82,13 @@ class Course:
 class Federation:
     """A server that runs, and the processes of its participants; made by ``federation``."""
 
-    def __init__(self, place: Path, nursery: Nursery, *, tls: bool) -> None:
+    def __init__(
+        self, place: Path, nursery: Nursery, *, tls: bool, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.place = place
         self.data = place / "data"
         self.tls = tls
-        self.environment = {**os.environ, "ATOLL_DATA": str(self.data), "PYTHONPATH": _python_path()}
+        self.environment = {**os.environ, **variables, "ATOLL_DATA": str(self.data), "PYTHONPATH": python_path()}
         self.address = ""
         self.server: subprocess.Popen[bytes] | None = None
         self.participants: list[subprocess.Popen[bytes]] = []
@@ -204,7 +208,13 @@ class Federation:
 
 @contextlib.contextmanager
 def federation(
-    *, clients: int, tls: bool = True, workers: int = 1, weights: str = "array", options: Sequence[str] = ()
+    *,
+    clients: int,
+    tls: bool = True,
+    workers: int = 1,
+    weights: str = "array",
+    options: Sequence[str] = (),
+    variables: Mapping[str, str] = _NONE,
 ) -> Iterator[Federation]:
     """A server with ``clients`` idle participants, each a process; everything ends with the ``with`` block.
 
@@ -214,9 +224,10 @@ def federation(
         workers: ingest processes of the server.
         weights: see ``participants.Idle``.
         options: further ones of ``atoll server start``.
+        variables: further ones of every process's environment.
     """
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder, Nursery(Path(folder)) as nursery:
-        made = Federation(Path(folder), nursery, tls=tls)
+        made = Federation(Path(folder), nursery, tls=tls, variables=variables)
         made.start_server("--workers", str(workers), *options)
         if clients:
             made.start_clients(clients, weights=weights)
@@ -276,5 +287,6 @@ def write_zeros(path: Path, elements: int) -> None:
     safetensors.write(path, layout, pieces)
 
 
-def _python_path() -> str:
+def python_path() -> str:
+    """Where processes find the benchmarks, and what this one was told."""
     return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

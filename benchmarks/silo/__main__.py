@@ -33,11 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.silo", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(CASES)}; default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, nothing kept: only that everything runs")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="diloco: repeat for so many seeds")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.names if name not in CASES]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if given.seeds < 1 or (given.seeds > 1 and given.names != ["diloco"]):
+        parser.error("--seeds is a number from 1, and diloco's alone")
     cases = {name: partial(CASES[name], given.smoke) for name in given.names or CASES}
+    if given.seeds > 1:
+        cases["diloco"] = partial(diloco.run, given.smoke, given.seeds)
     good = run_all(cases, kept_as=None if given.smoke else "silo-", as_json=given.json)
     return 0 if given.smoke or good else 1
 
