@@ -1016,3 +1016,444 @@ class PrunedStorage(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["count", b"count", "kind", b"kind", "run", b"run", "stored_bytes", b"stored_bytes"]) -> None: ...
 
 Global___PrunedStorage: typing_extensions.TypeAlias = PrunedStorage
+
+@typing.final
+class RunSpending(google.protobuf.message.Message):
+    """What one run has spent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    DELTA_FIELD_NUMBER: builtins.int
+    ACCOUNTANT_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    RELEASES_FIELD_NUMBER: builtins.int
+    FIRST_AT_FIELD_NUMBER: builtins.int
+    LAST_AT_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    name: builtins.str
+    """Empty if the run was deleted."""
+    epsilon: builtins.float
+    """Epsilon at delta of all its releases, added up by its accountant: prv or rdp."""
+    delta: builtins.float
+    accountant: builtins.str
+    target: builtins.float
+    """What it promised to stay within; absent if it gave its noise instead."""
+    releases: builtins.int
+    first_at: builtins.float
+    last_at: builtins.float
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+        name: builtins.str = ...,
+        epsilon: builtins.float = ...,
+        delta: builtins.float = ...,
+        accountant: builtins.str = ...,
+        target: builtins.float | None = ...,
+        releases: builtins.int = ...,
+        first_at: builtins.float = ...,
+        last_at: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_target", b"_target", "target", b"target"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_target", b"_target", "accountant", b"accountant", "delta", b"delta", "epsilon", b"epsilon", "first_at", b"first_at", "last_at", b"last_at", "name", b"name", "releases", b"releases", "run", b"run", "target", b"target"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_target", b"_target"]) -> typing.Literal["target"] | None: ...
+
+Global___RunSpending: typing_extensions.TypeAlias = RunSpending
+
+@typing.final
+class PopulationSummary(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    ADJACENCY_FIELD_NUMBER: builtins.int
+    UNIT_FIELD_NUMBER: builtins.int
+    CREATED_AT_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    DELTA_FIELD_NUMBER: builtins.int
+    ACCOUNTANT_FIELD_NUMBER: builtins.int
+    LIMIT_EPSILON_FIELD_NUMBER: builtins.int
+    LIMIT_DELTA_FIELD_NUMBER: builtins.int
+    LIMITED_BY_FIELD_NUMBER: builtins.int
+    LIMITED_AT_FIELD_NUMBER: builtins.int
+    CHARGES_FIELD_NUMBER: builtins.int
+    HEAD_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    FLAW_FIELD_NUMBER: builtins.int
+    LINE_FIELD_NUMBER: builtins.int
+    population: builtins.str
+    adjacency: builtins.str
+    """add_remove or replace_one."""
+    unit: builtins.str
+    """What is protected: participant."""
+    created_at: builtins.float
+    epsilon: builtins.float
+    """Epsilon at delta of everything that was released, added up by the accountant."""
+    delta: builtins.float
+    """Absent while nothing is charged and no limit is set."""
+    accountant: builtins.str
+    limit_epsilon: builtins.float
+    """Both absent where there is no limit."""
+    limit_delta: builtins.float
+    limited_by: builtins.str
+    """The operator who set the limit or took it away, and when (0: never)."""
+    limited_at: builtins.float
+    charges: builtins.int
+    head: builtins.str
+    """Digest that the chain of charges ends with."""
+    flaw: builtins.str
+    """What is wrong with its ledger: then nothing above but the name is told."""
+    line: builtins.str
+    """First line of its export, with its end of line."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunSpending]: ...
+    def __init__(
+        self,
+        *,
+        population: builtins.str = ...,
+        adjacency: builtins.str = ...,
+        unit: builtins.str = ...,
+        created_at: builtins.float = ...,
+        epsilon: builtins.float = ...,
+        delta: builtins.float | None = ...,
+        accountant: builtins.str = ...,
+        limit_epsilon: builtins.float | None = ...,
+        limit_delta: builtins.float | None = ...,
+        limited_by: builtins.str = ...,
+        limited_at: builtins.float = ...,
+        charges: builtins.int = ...,
+        head: builtins.str = ...,
+        runs: collections.abc.Iterable[Global___RunSpending] | None = ...,
+        flaw: builtins.str = ...,
+        line: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_delta", b"_delta", "_limit_delta", b"_limit_delta", "_limit_epsilon", b"_limit_epsilon", "delta", b"delta", "limit_delta", b"limit_delta", "limit_epsilon", b"limit_epsilon"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_delta", b"_delta", "_limit_delta", b"_limit_delta", "_limit_epsilon", b"_limit_epsilon", "accountant", b"accountant", "adjacency", b"adjacency", "charges", b"charges", "created_at", b"created_at", "delta", b"delta", "epsilon", b"epsilon", "flaw", b"flaw", "head", b"head", "limit_delta", b"limit_delta", "limit_epsilon", b"limit_epsilon", "limited_at", b"limited_at", "limited_by", b"limited_by", "line", b"line", "population", b"population", "runs", b"runs", "unit", b"unit"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_delta", b"_delta"]) -> typing.Literal["delta"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_limit_delta", b"_limit_delta"]) -> typing.Literal["limit_delta"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_limit_epsilon", b"_limit_epsilon"]) -> typing.Literal["limit_epsilon"] | None: ...
+
+Global___PopulationSummary: typing_extensions.TypeAlias = PopulationSummary
+
+@typing.final
+class ListPopulationsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    VERIFY_FIELD_NUMBER: builtins.int
+    population: builtins.str
+    """Only this one; empty: all, in pages."""
+    after: builtins.str
+    """Only those whose name comes after this one."""
+    verify: builtins.bool
+    """Verify the whole chain, also what was verified before."""
+    def __init__(
+        self,
+        *,
+        population: builtins.str = ...,
+        after: builtins.str = ...,
+        verify: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "population", b"population", "verify", b"verify"]) -> None: ...
+
+Global___ListPopulationsRequest: typing_extensions.TypeAlias = ListPopulationsRequest
+
+@typing.final
+class ListPopulationsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATIONS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """There are more after this name; empty: these were the last."""
+    @property
+    def populations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PopulationSummary]: ...
+    def __init__(
+        self,
+        *,
+        populations: collections.abc.Iterable[Global___PopulationSummary] | None = ...,
+        next: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next", b"next", "populations", b"populations"]) -> None: ...
+
+Global___ListPopulationsResponse: typing_extensions.TypeAlias = ListPopulationsResponse
+
+@typing.final
+class ChargeSummary(google.protobuf.message.Message):
+    """What one released round has cost."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    SEQ_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    ROUND_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
+    MECHANISM_FIELD_NUMBER: builtins.int
+    CLIP_FIELD_NUMBER: builtins.int
+    NOISE_MULTIPLIER_FIELD_NUMBER: builtins.int
+    SAMPLE_RATE_FIELD_NUMBER: builtins.int
+    SAMPLING_FIELD_NUMBER: builtins.int
+    CHARGED_AT_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    EPSILON_AFTER_FIELD_NUMBER: builtins.int
+    LINE_FIELD_NUMBER: builtins.int
+    population: builtins.str
+    seq: builtins.int
+    run: builtins.str
+    round: builtins.int
+    attempt: builtins.int
+    version: builtins.int
+    """Train rounds that its run had released before."""
+    mechanism: builtins.str
+    """gaussian, tree or banded."""
+    clip: builtins.float
+    """L2 norm to which updates were clipped."""
+    noise_multiplier: builtins.float
+    """Standard deviation of the noise over the sensitivity; absent for a release
+    that adds nothing.
+    """
+    sample_rate: builtins.float
+    sampling: builtins.str
+    """poisson, fixed_size or none: the amplification that is counted."""
+    charged_at: builtins.float
+    digest: builtins.str
+    epsilon_after: builtins.float
+    """Epsilon of its run with this release, where that was asked for."""
+    line: builtins.str
+    """Its line of an export, with its end of line."""
+    def __init__(
+        self,
+        *,
+        population: builtins.str = ...,
+        seq: builtins.int = ...,
+        run: builtins.str = ...,
+        round: builtins.int = ...,
+        attempt: builtins.int = ...,
+        version: builtins.int = ...,
+        mechanism: builtins.str = ...,
+        clip: builtins.float = ...,
+        noise_multiplier: builtins.float | None = ...,
+        sample_rate: builtins.float = ...,
+        sampling: builtins.str = ...,
+        charged_at: builtins.float = ...,
+        digest: builtins.str = ...,
+        epsilon_after: builtins.float | None = ...,
+        line: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_epsilon_after", b"_epsilon_after", "_noise_multiplier", b"_noise_multiplier", "epsilon_after", b"epsilon_after", "noise_multiplier", b"noise_multiplier"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_epsilon_after", b"_epsilon_after", "_noise_multiplier", b"_noise_multiplier", "attempt", b"attempt", "charged_at", b"charged_at", "clip", b"clip", "digest", b"digest", "epsilon_after", b"epsilon_after", "line", b"line", "mechanism", b"mechanism", "noise_multiplier", b"noise_multiplier", "population", b"population", "round", b"round", "run", b"run", "sample_rate", b"sample_rate", "sampling", b"sampling", "seq", b"seq", "version", b"version"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_epsilon_after", b"_epsilon_after"]) -> typing.Literal["epsilon_after"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_noise_multiplier", b"_noise_multiplier"]) -> typing.Literal["noise_multiplier"] | None: ...
+
+Global___ChargeSummary: typing_extensions.TypeAlias = ChargeSummary
+
+@typing.final
+class ListChargesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    NEWEST_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    population: builtins.str
+    """One of both, or a run of the population."""
+    run: builtins.str
+    start: builtins.int
+    """The first that is wanted, by its number in the chain."""
+    limit: builtins.int
+    newest: builtins.bool
+    """The newest so many, instead of those from start on."""
+    epsilon: builtins.bool
+    """Also tell a run's epsilon after each."""
+    def __init__(
+        self,
+        *,
+        population: builtins.str = ...,
+        run: builtins.str = ...,
+        start: builtins.int = ...,
+        limit: builtins.int = ...,
+        newest: builtins.bool = ...,
+        epsilon: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epsilon", b"epsilon", "limit", b"limit", "newest", b"newest", "population", b"population", "run", b"run", "start", b"start"]) -> None: ...
+
+Global___ListChargesRequest: typing_extensions.TypeAlias = ListChargesRequest
+
+@typing.final
+class ListChargesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHARGES_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.int
+    """Go on with this start; absent: these were the last."""
+    @property
+    def charges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChargeSummary]: ...
+    def __init__(
+        self,
+        *,
+        charges: collections.abc.Iterable[Global___ChargeSummary] | None = ...,
+        next: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_next", b"_next", "next", b"next"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_next", b"_next", "charges", b"charges", "next", b"next"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_next", b"_next"]) -> typing.Literal["next"] | None: ...
+
+Global___ListChargesResponse: typing_extensions.TypeAlias = ListChargesResponse
+
+@typing.final
+class GetParticipantPrivacyRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTICIPANT_FIELD_NUMBER: builtins.int
+    participant: builtins.str
+    def __init__(
+        self,
+        *,
+        participant: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["participant", b"participant"]) -> None: ...
+
+Global___GetParticipantPrivacyRequest: typing_extensions.TypeAlias = GetParticipantPrivacyRequest
+
+@typing.final
+class ParticipantRun(google.protobuf.message.Message):
+    """A participant's part in one run's train rounds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    POPULATION_FIELD_NUMBER: builtins.int
+    DRAWN_FIELD_NUMBER: builtins.int
+    COUNTED_FIELD_NUMBER: builtins.int
+    RELEASES_FIELD_NUMBER: builtins.int
+    run: builtins.str
+    name: builtins.str
+    population: builtins.str
+    """Empty: released without privacy."""
+    drawn: builtins.int
+    """Rounds that it was drawn for, and rounds whose release its update is part of."""
+    counted: builtins.int
+    releases: builtins.int
+    """Models that the run has released."""
+    def __init__(
+        self,
+        *,
+        run: builtins.str = ...,
+        name: builtins.str = ...,
+        population: builtins.str = ...,
+        drawn: builtins.int = ...,
+        counted: builtins.int = ...,
+        releases: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counted", b"counted", "drawn", b"drawn", "name", b"name", "population", b"population", "releases", b"releases", "run", b"run"]) -> None: ...
+
+Global___ParticipantRun: typing_extensions.TypeAlias = ParticipantRun
+
+@typing.final
+class GetParticipantPrivacyResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTICIPANT_FIELD_NUMBER: builtins.int
+    ORGANISATION_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
+    POPULATIONS_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    DELTA_FIELD_NUMBER: builtins.int
+    UNKNOWN_FIELD_NUMBER: builtins.int
+    TRUNCATED_FIELD_NUMBER: builtins.int
+    participant: builtins.str
+    organisation: builtins.str
+    epsilon: builtins.float
+    """Sums over these populations: what holds for all that they released together."""
+    delta: builtins.float
+    truncated: builtins.bool
+    """Not all runs are told: only the newest."""
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ParticipantRun]: ...
+    @property
+    def populations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PopulationSummary]:
+        """The populations of these runs: what each says of epsilon holds for every
+        participant, however often it was drawn.
+        """
+
+    @property
+    def unknown(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Populations with deleted runs: whether it was drawn for those is not known."""
+
+    def __init__(
+        self,
+        *,
+        participant: builtins.str = ...,
+        organisation: builtins.str = ...,
+        runs: collections.abc.Iterable[Global___ParticipantRun] | None = ...,
+        populations: collections.abc.Iterable[Global___PopulationSummary] | None = ...,
+        epsilon: builtins.float = ...,
+        delta: builtins.float = ...,
+        unknown: collections.abc.Iterable[builtins.str] | None = ...,
+        truncated: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delta", b"delta", "epsilon", b"epsilon", "organisation", b"organisation", "participant", b"participant", "populations", b"populations", "runs", b"runs", "truncated", b"truncated", "unknown", b"unknown"]) -> None: ...
+
+Global___GetParticipantPrivacyResponse: typing_extensions.TypeAlias = GetParticipantPrivacyResponse
+
+@typing.final
+class LimitPopulationRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    EPSILON_FIELD_NUMBER: builtins.int
+    DELTA_FIELD_NUMBER: builtins.int
+    ADJACENCY_FIELD_NUMBER: builtins.int
+    population: builtins.str
+    epsilon: builtins.float
+    """Both or neither: without them the limit is taken away."""
+    delta: builtins.float
+    adjacency: builtins.str
+    """Begin the population with this adjacency if it does not exist yet."""
+    def __init__(
+        self,
+        *,
+        population: builtins.str = ...,
+        epsilon: builtins.float | None = ...,
+        delta: builtins.float | None = ...,
+        adjacency: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_delta", b"_delta", "_epsilon", b"_epsilon", "delta", b"delta", "epsilon", b"epsilon"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_delta", b"_delta", "_epsilon", b"_epsilon", "adjacency", b"adjacency", "delta", b"delta", "epsilon", b"epsilon", "population", b"population"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_delta", b"_delta"]) -> typing.Literal["delta"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
+
+Global___LimitPopulationRequest: typing_extensions.TypeAlias = LimitPopulationRequest
+
+@typing.final
+class LimitPopulationResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: builtins.int
+    @property
+    def population(self) -> Global___PopulationSummary: ...
+    def __init__(
+        self,
+        *,
+        population: Global___PopulationSummary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["population", b"population"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["population", b"population"]) -> None: ...
+
+Global___LimitPopulationResponse: typing_extensions.TypeAlias = LimitPopulationResponse

@@ -114,6 +114,26 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.FromString,
                 _registered_method=True)
+        self.ListPopulations = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListPopulations',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsResponse.FromString,
+                _registered_method=True)
+        self.ListCharges = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListCharges',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesResponse.FromString,
+                _registered_method=True)
+        self.GetParticipantPrivacy = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/GetParticipantPrivacy',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyResponse.FromString,
+                _registered_method=True)
+        self.LimitPopulation = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/LimitPopulation',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer(object):
@@ -220,6 +240,34 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPopulations(self, request, context):
+        """What has been spent of each population's privacy, by run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCharges(self, request, context):
+        """The charges of a population or a run, in the order of their hash chain.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetParticipantPrivacy(self, request, context):
+        """What a participant was promised, and the runs that it was part of.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LimitPopulation(self, request, context):
+        """Limit what the runs of a population may spend together.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -302,6 +350,26 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.PruneStorage,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.SerializeToString,
+            ),
+            'ListPopulations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPopulations,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsResponse.SerializeToString,
+            ),
+            'ListCharges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCharges,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesResponse.SerializeToString,
+            ),
+            'GetParticipantPrivacy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetParticipantPrivacy,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyResponse.SerializeToString,
+            ),
+            'LimitPopulation': grpc.unary_unary_rpc_method_handler(
+                    servicer.LimitPopulation,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -736,6 +804,114 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/PruneStorage',
             atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.PruneStorageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPopulations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListPopulations',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListPopulationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCharges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListCharges',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListChargesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetParticipantPrivacy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/GetParticipantPrivacy',
+            atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.GetParticipantPrivacyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LimitPopulation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/LimitPopulation',
+            atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.LimitPopulationResponse.FromString,
             options,
             channel_credentials,
             insecure,

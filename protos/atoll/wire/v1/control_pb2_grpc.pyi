@@ -281,7 +281,71 @@ _ControlServicePruneStorageType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType]):
+_ControlServiceListPopulationsType = typing_extensions.TypeVar(
+    '_ControlServiceListPopulationsType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListPopulationsRequest,
+        atoll.wire.v1.control_pb2.ListPopulationsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListPopulationsRequest,
+        atoll.wire.v1.control_pb2.ListPopulationsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListPopulationsRequest,
+        atoll.wire.v1.control_pb2.ListPopulationsResponse,
+    ],
+)
+
+_ControlServiceListChargesType = typing_extensions.TypeVar(
+    '_ControlServiceListChargesType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListChargesRequest,
+        atoll.wire.v1.control_pb2.ListChargesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListChargesRequest,
+        atoll.wire.v1.control_pb2.ListChargesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListChargesRequest,
+        atoll.wire.v1.control_pb2.ListChargesResponse,
+    ],
+)
+
+_ControlServiceGetParticipantPrivacyType = typing_extensions.TypeVar(
+    '_ControlServiceGetParticipantPrivacyType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+    ],
+)
+
+_ControlServiceLimitPopulationType = typing_extensions.TypeVar(
+    '_ControlServiceLimitPopulationType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.LimitPopulationRequest,
+        atoll.wire.v1.control_pb2.LimitPopulationResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.LimitPopulationRequest,
+        atoll.wire.v1.control_pb2.LimitPopulationResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.LimitPopulationRequest,
+        atoll.wire.v1.control_pb2.LimitPopulationResponse,
+    ],
+)
+
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -347,6 +411,22 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.PruneStorageRequest,
             atoll.wire.v1.control_pb2.PruneStorageResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListPopulationsRequest,
+            atoll.wire.v1.control_pb2.ListPopulationsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListChargesRequest,
+            atoll.wire.v1.control_pb2.ListChargesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+            atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.LimitPopulationRequest,
+            atoll.wire.v1.control_pb2.LimitPopulationResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -416,6 +496,22 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.PruneStorageRequest,
             atoll.wire.v1.control_pb2.PruneStorageResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListPopulationsRequest,
+            atoll.wire.v1.control_pb2.ListPopulationsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListChargesRequest,
+            atoll.wire.v1.control_pb2.ListChargesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+            atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.LimitPopulationRequest,
+            atoll.wire.v1.control_pb2.LimitPopulationResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     UploadModel: _ControlServiceUploadModelType
@@ -454,6 +550,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
 
     PruneStorage: _ControlServicePruneStorageType
     """Remove what nothing needs any more, or tell what that would be."""
+
+    ListPopulations: _ControlServiceListPopulationsType
+    """What has been spent of each population's privacy, by run."""
+
+    ListCharges: _ControlServiceListChargesType
+    """The charges of a population or a run, in the order of their hash chain."""
+
+    GetParticipantPrivacy: _ControlServiceGetParticipantPrivacyType
+    """What a participant was promised, and the runs that it was part of."""
+
+    LimitPopulation: _ControlServiceLimitPopulationType
+    """Limit what the runs of a population may spend together."""
 
 ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.StreamUnaryMultiCallable[
@@ -519,6 +627,22 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.PruneStorageRequest,
         atoll.wire.v1.control_pb2.PruneStorageResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListPopulationsRequest,
+        atoll.wire.v1.control_pb2.ListPopulationsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListChargesRequest,
+        atoll.wire.v1.control_pb2.ListChargesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+        atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.LimitPopulationRequest,
+        atoll.wire.v1.control_pb2.LimitPopulationResponse,
     ],
 ]
 
@@ -639,5 +763,37 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.PruneStorageResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.PruneStorageResponse]]:
         """Remove what nothing needs any more, or tell what that would be."""
+
+    @abc.abstractmethod
+    def ListPopulations(
+        self,
+        request: atoll.wire.v1.control_pb2.ListPopulationsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ListPopulationsResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListPopulationsResponse]]:
+        """What has been spent of each population's privacy, by run."""
+
+    @abc.abstractmethod
+    def ListCharges(
+        self,
+        request: atoll.wire.v1.control_pb2.ListChargesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ListChargesResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListChargesResponse]]:
+        """The charges of a population or a run, in the order of their hash chain."""
+
+    @abc.abstractmethod
+    def GetParticipantPrivacy(
+        self,
+        request: atoll.wire.v1.control_pb2.GetParticipantPrivacyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.GetParticipantPrivacyResponse]]:
+        """What a participant was promised, and the runs that it was part of."""
+
+    @abc.abstractmethod
+    def LimitPopulation(
+        self,
+        request: atoll.wire.v1.control_pb2.LimitPopulationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.LimitPopulationResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.LimitPopulationResponse]]:
+        """Limit what the runs of a population may spend together."""
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 30.0
 DELETE_TIMEOUT_S = 300.0
 """A long run with many participants has millions of rows."""
+LEDGER_TIMEOUT_S = 300.0
+"""A long ledger is verified and added up."""
 SLOWEST_BYTES_PER_S = 256 * 1024
 """A transfer slower than this is given up."""
 
@@ -99,6 +101,53 @@ class ControlClient:
         """Shut a participant out, at once and for good."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         return control.participant_of(self._call(self._control.RevokeParticipant, request).participant)
+
+    def populations(self, *, verify: bool = False) -> tuple[control.PopulationSpending, ...]:
+        """What has been spent of each population's privacy; ``verify`` has their chains verified whole."""
+        found: list[control.PopulationSpending] = []
+        after, more = "", True
+        while more:
+            request = control_pb2.ListPopulationsRequest(after=after, verify=verify)
+            answer = self._call(self._control.ListPopulations, request, LEDGER_TIMEOUT_S)
+            found += map(control.population_of, answer.populations)
+            after, more = answer.next, bool(answer.next)
+        return tuple(found)
+
+    def population(self, name: str, *, verify: bool = False) -> control.PopulationSpending:
+        """What has been spent of one population's privacy."""
+        request = control_pb2.ListPopulationsRequest(population=name, verify=verify)
+        return control.population_of(
+            self._call(self._control.ListPopulations, request, LEDGER_TIMEOUT_S).populations[0]
+        )
+
+    def charges(self, population: str, *, start: int = 0) -> control.Charges:
+        """A page of a population's charges, from number ``start`` of its chain on."""
+        request = control_pb2.ListChargesRequest(population=population, start=start)
+        return control.charges_of(self._call(self._control.ListCharges, request, LEDGER_TIMEOUT_S))
+
+    def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> control.Charges:
+        """The last charges of a population, or of a run with its epsilon after each."""
+        request = control_pb2.ListChargesRequest(
+            population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
+        )
+        return control.charges_of(self._call(self._control.ListCharges, request, LEDGER_TIMEOUT_S))
+
+    def participant_privacy(self, participant: str) -> control.ParticipantPrivacy:
+        """What holds for one participant."""
+        request = control_pb2.GetParticipantPrivacyRequest(participant=participant)
+        return control.participant_privacy_of(
+            self._call(self._control.GetParticipantPrivacy, request, LEDGER_TIMEOUT_S)
+        )
+
+    def limit_population(
+        self, population: str, limit: tuple[float, float] | None, adjacency: str
+    ) -> control.PopulationSpending:
+        """Limit what a population's runs may spend together, to (epsilon, delta); None: take the limit away."""
+        epsilon, delta = (None, None) if limit is None else limit
+        request = control_pb2.LimitPopulationRequest(
+            population=population, epsilon=epsilon, delta=delta, adjacency=adjacency
+        )
+        return control.population_of(self._call(self._control.LimitPopulation, request, LEDGER_TIMEOUT_S).population)
 
     def runs(self, limit: int = 0) -> tuple[control.Run, ...]:
         """The runs, newest first; 0: as many as the server lists at once."""

@@ -23,6 +23,7 @@ from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.people import MAX_LISTED, PeopleHandlers
+from atoll.server.rpc.privacy import PrivacyHandlers
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
@@ -52,8 +53,11 @@ class ServerFacts:
     enrolment_address: str
 
 
-class ControlService(PeopleHandlers, ControlServiceServicer):
-    """The handlers; every one needs an operator's certificate. Those about people are in ``rpc.people``."""
+class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
+    """The handlers; every one needs an operator's certificate.
+
+    Those about people are in ``rpc.people``, those about the privacy ledger in ``rpc.privacy``.
+    """
 
     def __init__(
         self,

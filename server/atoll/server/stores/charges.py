@@ -97,6 +97,24 @@ def of_population(
     return fetch_all(connection, Charge, select_all(Charge, charges).where(ours).order_by(charges.c.seq).limit(limit))
 
 
+def newest_of_population(
+    connection: Connection, population: str, *, run_id: str | None = None, limit: int
+) -> tuple[Charge, ...]:
+    """The last charges to a population, in the order of its chain: of all runs, or of one."""
+    ours = charges.c.population == population
+    if run_id is not None:
+        ours &= charges.c.run_id == run_id
+    query = select_all(Charge, charges).where(ours).order_by(charges.c.seq.desc()).limit(limit)
+    return tuple(reversed(fetch_all(connection, Charge, query)))
+
+
+def before(connection: Connection, charge: Charge) -> tuple[Charge, ...]:
+    """The charges of the same run to the same population before this one, in order."""
+    earlier = charges.c.seq < charge.seq
+    ours = (charges.c.population == charge.population) & (charges.c.run_id == charge.run_id) & earlier
+    return fetch_all(connection, Charge, select_all(Charge, charges).where(ours).order_by(charges.c.seq))
+
+
 def population_of(connection: Connection, run_id: str) -> str | None:
     """The population that a run was charged to; None if it was charged to none."""
     ours = (charges.c.run_id == run_id) & charges.c.population.is_not(None)

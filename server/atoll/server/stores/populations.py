@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 
 from atoll.server.stores.chain import Entry, digest_of
 from atoll.server.stores.checksums import checksum_of
@@ -112,6 +112,11 @@ def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Popu
     """
     query = checksummed(Population, populations).where(populations.c.name > after)
     return fetch_sound(connection, Population, query.order_by(populations.c.name).limit(limit))
+
+
+def names(connection: Connection) -> tuple[str, ...]:
+    """Of every population, also those whose row is damaged."""
+    return tuple(connection.execute(select(populations.c.name).order_by(populations.c.name)).scalars())
 
 
 def put(connection: Connection, population: Population) -> None:

@@ -79,6 +79,12 @@ def listed(connection: Connection, *, limit: int = 1000) -> tuple[Run, ...]:
     return fetch_all(connection, Run, select_all(Run, runs).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit))
 
 
+def names(connection: Connection, run_ids: Collection[str]) -> dict[str, str]:
+    """Id → name of those of these runs that are there."""
+    query = select(runs.c.id, runs.c.name).where(runs.c.id.in_(run_ids))
+    return {row.id: row.name for row in connection.execute(query)}
+
+
 def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run, ...]:
     """Every run in one of these statuses, oldest first: those to resume after a restart, say.
 

@@ -1,0 +1,204 @@
+"""An exported ledger: JSON lines that anybody can verify without a server.
+
+For each population one line that says what it is, then its charges in order, each line the canonical JSON of the entry
+with its SHA-256 ``digest`` (over the entry without it), and in ``previous`` the digest of the line before. What was
+changed, moved or taken out is found. What was cut off at the end, or rewritten whole with new digests, is found only
+by comparing the digest of the last line with one that was noted elsewhere: `atoll privacy ledger` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from atoll.server.privacy.tally import RunTally, Tally
+from atoll.server.stores import Charge, Population, StoreDamagedError
+from atoll.server.stores.chain import Entry, canonical, digest_of
+
+MAX_LINE_CHARS = 64 << 10
+MAX_FLAWS = 100
+"""Flaws that are told; a file with more is no export."""
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    population: str
+    digest: str
+
+
+class _First(_Line):
+    adjacency: str
+    created_at: float
+    unit: str
+
+
+class _Charge(_Line):
+    attempt: int
+    charged_at: float
+    cost: dict[str, Any]
+    mechanism: str
+    previous: str
+    round: int
+    run: str
+    seq: int
+
+    @property
+    def charge(self) -> Charge:
+        body = canonical(self.cost)
+        place = (self.population, self.seq, self.previous, self.digest)
+        return Charge(self.run, self.round, self.attempt, self.mechanism, body, self.charged_at, *place)
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """What is wrong with a line, counted from 1; 0 for what no line shows."""
+
+    line: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a file says: each population's charges as far as they can be read, and every flaw found."""
+
+    tallies: tuple[Tally, ...]
+    adjacencies: Mapping[str, str]
+    flaws: tuple[Flaw, ...]
+
+
+def first_line(population: Population) -> str:
+    """The line that a population's charges follow."""
+    return _line(population.entry, population.root)
+
+
+def charge_line(charge: Charge) -> str:
+    """The line of a charge.
+
+    Raises:
+        ValueError: if it is of no population.
+    """
+    if charge.digest is None:
+        raise ValueError(f"round {charge.round} of run {charge.run_id} was not charged to a population")
+    return _line(charge.entry, charge.digest)
+
+
+def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Verified:
+    """Verify an export.
+
+    Args:
+        lines: of the file, each with its end of line; none longer than ``MAX_LINE_CHARS``.
+        heads: digests noted elsewhere, by population, that the charges must lead to.
+    """
+    reading = _Reading()
+    for number, line in enumerate(lines, start=1):
+        reading.take(number, line)
+        if len(reading.flaws) >= MAX_FLAWS:
+            break
+    for name, head in (heads or {}).items():
+        reading.compare(name, head)
+    return Verified(
+        tuple(chain.tally for chain in reading.chains.values()),
+        {name: chain.adjacency for name, chain in reading.chains.items()},
+        tuple(reading.flaws),
+    )
+
+
+@dataclass
+class _Chain:
+    """One population, as read so far: which charge comes next, and which digest it must name."""
+
+    population: str
+    adjacency: str
+    digest: str
+    seq: int = 0
+    digests: set[str] = field(default_factory=set)
+    runs: dict[str, RunTally] = field(default_factory=dict)
+
+    @property
+    def tally(self) -> Tally:
+        return Tally(self.population, self.seq, self.digest, self.runs)
+
+
+class _Reading:
+    def __init__(self) -> None:
+        self.chains: dict[str, _Chain] = {}
+        self.flaws: list[Flaw] = []
+
+    def take(self, number: int, line: str) -> None:
+        """One more line."""
+        self.flaws.extend(Flaw(number, what) for what in self._flaws_of(line))
+
+    def compare(self, population: str, head: str) -> None:
+        """With a digest that was noted."""
+        chain = self.chains.get(population)
+        if chain is None:
+            self.flaws.append(Flaw(0, f"nothing of population {population} is here"))
+        elif chain.digest != head:
+            why = (
+                "charges follow the one noted" if head in chain.digests else "the last charges are missing or replaced"
+            )
+            self.flaws.append(Flaw(0, f"population {population} ends with {chain.digest}, not with {head}: {why}"))
+
+    def _flaws_of(self, line: str) -> Iterator[str]:
+        if not line.endswith("\n"):
+            yield "is cut off" if len(line) < MAX_LINE_CHARS else f"is longer than {MAX_LINE_CHARS} characters"
+            return
+        try:
+            parsed = json.loads(line)
+            read = _read(parsed)
+            text = canonical(parsed)
+        except (ValidationError, ValueError, RecursionError):
+            yield "is no line of a ledger"
+            return
+        claimed = parsed.pop("digest")
+        if digest_of(parsed) != claimed:
+            yield "was changed: its digest does not fit"
+        elif text != line.removesuffix("\n"):
+            yield "was changed: it is not written as it was exported"
+        yield from self._placed(read) if isinstance(read, _Charge) else self._begun(read)
+
+    def _begun(self, first: _First) -> Iterator[str]:
+        if first.population in self.chains:
+            yield f"population {first.population} begins again"
+            return
+        self.chains[first.population] = _Chain(first.population, first.adjacency, first.digest, 0, {first.digest})
+
+    def _placed(self, read: _Charge) -> Iterator[str]:
+        chain = self.chains.get(read.population)
+        if chain is None:
+            yield f"population {read.population} has no first line before it"
+            chain = self.chains[read.population] = _Chain(read.population, "", read.previous, read.seq)
+        if read.seq < chain.seq:
+            yield f"charge {read.seq} of population {read.population} is out of its order, or here twice"
+            return
+        if read.seq > chain.seq:
+            lost = f"charge {chain.seq}" if read.seq == chain.seq + 1 else f"charges {chain.seq} to {read.seq - 1}"
+            yield f"{lost} of population {read.population} should come before it: removed, or out of order"
+        elif read.previous != chain.digest:
+            yield "does not follow the line before it in its population: that one was changed, or this one"
+        chain.seq, chain.digest = read.seq + 1, read.digest
+        chain.digests.add(read.digest)
+        yield from _counted(chain, read.charge)
+
+
+def _read(parsed: object) -> _First | _Charge:
+    if isinstance(parsed, dict) and "seq" in parsed:
+        return _Charge.model_validate(parsed)
+    return _First.model_validate(parsed)
+
+
+def _counted(chain: _Chain, charge: Charge) -> Iterator[str]:
+    try:
+        standing = chain.runs.get(charge.run_id)
+        chain.runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+    except StoreDamagedError:
+        yield f"charge {charge.seq} does not say what it cost"
+
+
+def _line(entry: Entry, digest: str) -> str:
+    return canonical({**entry, "digest": digest}) + "\n"

@@ -1,0 +1,322 @@
+"""The ledger: what has been spent of each population's privacy, and whether a round may spend more.
+
+A run alone is added up by its own accountant. A population of several runs is added up by RDP: later runs are chosen by
+people who have seen what earlier ones released, and a privacy filter under such a choice is known for RDP (Feldman and
+Zrnic 2021), not for PRV. A round that would spend too much does not start (``check``), and a charge is checked again in
+the transaction that releases (``record``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy import accounting
+from atoll.server.privacy.accounting import Accountant
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
+from atoll.server.privacy.tally import RunTally, Tally, collapsed, cost_of, tally
+from atoll.server.privacy.values import Adjacency, Event
+from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
+from atoll.server.stores import release as releases
+
+MAX_EPSILON = 1000.0
+"""A limit beyond this promises nothing."""
+_FLOAT_ERROR = 1e-9
+"""Relative: charges of correlated noise are differences of sums."""
+
+
+@dataclass(frozen=True)
+class RunSpent:
+    """What one run has spent: epsilon at its ``delta``, by its own ``accountant``; ``target`` is what it promised."""
+
+    run_id: str
+    epsilon: float
+    delta: float
+    accountant: Accountant
+    target: float | None
+    releases: int
+    first_at: float
+    last_at: float
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a population has spent: epsilon at ``delta``, by ``accountant``; by run in the order of their first charge.
+
+    ``delta`` is that of the population's limit; of its strictest run where it has none; None while nothing is charged.
+    """
+
+    population: Population
+    epsilon: float
+    delta: float | None
+    accountant: Accountant
+    runs: tuple[RunSpent, ...]
+
+    @property
+    def left(self) -> float | None:
+        """Epsilon that is left of the limit; None where there is no limit."""
+        return None if self.population.epsilon is None else max(0.0, self.population.epsilon - self.epsilon)
+
+
+def enrol(connection: Connection, contract: Contract, now: float) -> Population:
+    """The population of a new run, made if it is the first: in the transaction that submits the run.
+
+    Raises:
+        AdjacencyError: if the population's other runs promise something else.
+    """
+    standing = populations.find(connection, contract.population)
+    if standing is None:
+        return populations.add(connection, contract.population, contract.adjacency, now)
+    if standing.adjacency != contract.adjacency:
+        raise AdjacencyError(standing.name, standing.adjacency, contract.adjacency)
+    return standing
+
+
+def check(
+    connection: Connection, contract: Contract, run_id: str, version: int, *, reserved: Iterable[Event] = ()
+) -> None:
+    """Whether train round ``version`` (from 0) of a run may be released. Can take a second: PRV adds up slowly.
+
+    Args:
+        connection: to the database.
+        contract: what the run promises.
+        run_id: the run.
+        version: train rounds that the run has released before.
+        reserved: what rounds under way of other runs in the population will cost.
+
+    Raises:
+        BudgetSpentError: if the run's target or the population's limit would be passed.
+        RecordMissingError: if the population does not exist.
+        StoreDamagedError: if the ledger was changed on disk.
+    """
+    population = populations.get(connection, contract.population)
+    standing = tally(connection, population)
+    cost = cost_of(contract, version)
+    if cost.event is None:
+        return
+    _check_target(contract, standing.runs.get(run_id), run_id, version, cost.event)
+    delta = population.delta
+    if population.epsilon is None or delta is None:
+        return
+    others = tuple(reserved)
+    alone = not others and not set(standing.runs) - {run_id}
+    accountant: Accountant = contract.accountant if alone else "rdp"
+
+    def epsilon_with(*more: Event) -> float:
+        return epsilon_of((*standing.events, *more), delta, accountant)
+
+    if epsilon_with(*others, cost.event) > population.epsilon:
+        figures = (epsilon_with(), epsilon_with(*others), epsilon_with(*others, cost.event))
+        raise _limit_passed(population, run_id, version, figures)
+
+
+def record(connection: Connection, release: Release, contract: Contract, version: int) -> bool:
+    """Record a private release with its charge, checked again; whether it is new. The same again changes nothing.
+
+    Raises:
+        BudgetSpentError: if the target or limit would be passed: nothing is recorded.
+        RecordConflictError: (also from the writer) if the round was charged for another attempt or model.
+    """
+    if charges.get(connection, release.charge.run_id, release.charge.round) is None:
+        check(connection, contract, release.charge.run_id, version)
+    return releases.record(connection, release)
+
+
+def charge_of(
+    contract: Contract,
+    *,
+    run_id: str,
+    round_number: int,
+    attempt: int,
+    version: int,
+    now: float,
+    clip: float | None = None,
+) -> Charge:
+    """The charge for releasing train round ``version``; it gets its place in the chain when it is recorded.
+
+    Args:
+        contract: what the run promises.
+        run_id: the run.
+        round_number: the engine's number of the round.
+        attempt: the attempt that is released.
+        version: train rounds released before.
+        now: epoch seconds, UTC.
+        clip: norm in force in this round, where it moves.
+    """
+    body = cost_of(contract, version, clip=clip).as_text()
+    return Charge(run_id, round_number, attempt, contract.mechanism, body, now, contract.population)
+
+
+def spent(connection: Connection, population: str, *, delta: float | None = None) -> Spent:
+    """What a population has spent.
+
+    Args:
+        connection: to the database.
+        population: its name.
+        delta: at which epsilon is told; by default that of the limit, or of the strictest run.
+
+    Raises:
+        RecordMissingError: there is no such population.
+        StoreDamagedError: if the ledger was changed on disk.
+    """
+    return told(*tallied(connection, population), delta=delta)
+
+
+def tallied(connection: Connection, population: str, *, afresh: bool = False) -> tuple[Population, Tally]:
+    """What ``told`` wants, read from the database. Raises as ``spent``."""
+    row = populations.get(connection, population)
+    return row, tally(connection, row, afresh=afresh)
+
+
+def told(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
+    """As ``spent``, without the database: adding up takes a tenth of a second for each run under PRV."""
+    accountant, chosen = accountant_of(charged), delta or delta_of(population, charged)
+    epsilon = 0.0 if chosen is None else epsilon_of(charged.events, chosen, accountant)
+    return Spent(population, epsilon, chosen, accountant, tuple(map(_run_spent, charged.runs.values())))
+
+
+def course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
+    """A run's epsilon after each of the charges ``found``, which follow those ``before``; all are of that run.
+
+    Raises:
+        StoreDamagedError: if one cannot be read.
+    """
+    standing: RunTally | None = None
+    after = []
+    for number, charge in enumerate((*before, *found)):
+        standing = RunTally.of(charge) if standing is None else standing.plus(charge)
+        if number >= len(before):
+            after.append(_run_spent(standing).epsilon)
+    return after
+
+
+def accountant_of(found: Tally) -> Accountant:
+    """What adds a population up: see the module docstring."""
+    return next(iter(found.runs.values())).accountant if len(found.runs) == 1 else "rdp"
+
+
+def delta_of(population: Population, found: Tally) -> float | None:
+    """At which delta a population's epsilon is told: see ``Spent``."""
+    if population.delta is not None:
+        return population.delta
+    return min((run.delta for run in found.runs.values()), default=None)
+
+
+def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
+    """Upper bound on epsilon, at ``delta``, of these events together."""
+    together = collapsed(events)
+    return _accounted(together, delta, accountant) if together else 0.0
+
+
+def set_limit(
+    connection: Connection,
+    name: str,
+    limit: tuple[float, float] | None,
+    *,
+    operator: str,
+    now: float,
+    adjacency: Adjacency | None = None,
+) -> Population:
+    """Limit what a population's runs may spend together, or take the limit away. Rounds under way are checked again.
+
+    Args:
+        connection: to the database.
+        name: the population.
+        limit: (epsilon, delta), or None for no limit. Below what is spent it stops every further round.
+        operator: who wants it.
+        now: epoch seconds, UTC.
+        adjacency: begin the population with it if it does not exist yet.
+
+    Raises:
+        InvalidRequestError: for a limit out of bounds.
+        RecordMissingError: there is no such population, and no adjacency was given to begin it with.
+        AdjacencyError: if there is one, with another adjacency.
+    """
+    epsilon, delta = (None, None) if limit is None else _require_limit(*limit)
+    standing = populations.find(connection, name)
+    if standing is None:
+        if adjacency is None:
+            raise RecordMissingError("population", name)
+        standing = populations.add(connection, name, adjacency, now)
+    elif adjacency not in (None, standing.adjacency):
+        raise AdjacencyError(name, standing.adjacency, str(adjacency))
+    changed = replace(standing, epsilon=epsilon, delta=delta, limited_by=operator, limited_at=now)
+    populations.put(connection, changed)
+    return changed
+
+
+def flaws(connection: Connection) -> dict[str, str]:
+    """Verify every population's chain from its beginning: what is wrong, by population; nothing for those in order."""
+    found: dict[str, str] = {}
+    for name in populations.names(connection):
+        try:
+            tally(connection, populations.get(connection, name), afresh=True)
+        except StoreDamagedError as error:
+            found[name] = error.detail.message
+    return found
+
+
+def _require_limit(epsilon: float, delta: float) -> tuple[float, float]:
+    if not (0 < epsilon <= MAX_EPSILON and 0 < delta < 1):
+        raise InvalidRequestError(
+            "privacy.limit",
+            f"epsilon {epsilon:g}, delta {delta:g}: not a limit",
+            f"give an epsilon above 0 and up to {MAX_EPSILON:g}, and a delta above 0, far below 1 / participants",
+        )
+    return epsilon, delta
+
+
+def _check_target(contract: Contract, standing: RunTally | None, run_id: str, version: int, added: Event) -> None:
+    if contract.epsilon is None:
+        return
+    charged = () if standing is None else standing.events
+    after, planned = collapsed((*charged, added)), contract.costs(contract.rounds)
+    if _within(after, planned):  # so is the run as a whole, which the noise was made for
+        after = planned
+    would_be = epsilon_of(after, contract.delta, contract.accountant)
+    if would_be > contract.epsilon:
+        spent_now = epsilon_of(charged, contract.delta, contract.accountant)
+        raise BudgetSpentError(
+            f"run {run_id} has spent epsilon {spent_now:.4g} at delta {contract.delta:g}; its round {version + 1} "
+            f"would make it {would_be:.4g}, its target is {contract.epsilon:g}",
+            "submit another run for further rounds: its cost is the population's as well",
+        )
+
+
+def _within(events: Iterable[Event], planned: Iterable[Event]) -> bool:
+    """Whether the events cost no more than those planned, kind by kind; noise may differ by what floats lose."""
+    room = {(event.sampling, event.sample_rate): event for event in planned}
+    return all(
+        (plan := room.get((event.sampling, event.sample_rate))) is not None
+        and event.count <= plan.count
+        and event.noise_multiplier >= plan.noise_multiplier * (1 - _FLOAT_ERROR)
+        for event in events
+    )
+
+
+@lru_cache(maxsize=4096)
+def _accounted(events: tuple[Event, ...], delta: float, accountant: Accountant) -> float:
+    return accounting.epsilon(events, delta, accountant)
+
+
+def _run_spent(run: RunTally) -> RunSpent:
+    epsilon = epsilon_of(run.events, run.delta, run.accountant)
+    return RunSpent(run.run_id, epsilon, run.delta, run.accountant, run.target, run.releases, run.first_at, run.last_at)
+
+
+def _limit_passed(
+    population: Population, run_id: str, version: int, figures: tuple[float, float, float]
+) -> BudgetSpentError:
+    spent_now, under_way, after = figures
+    waiting = f" ({under_way:.4g} with rounds under way)" if under_way > spent_now else ""
+    return BudgetSpentError(
+        f"population {population.name} has spent epsilon {spent_now:.4g}{waiting} at delta {population.delta:g}; round "
+        f"{version + 1} of run {run_id} would make it {after:.4g}, the limit is {population.epsilon:g}",
+        "end the run, and plan the next with fewer rounds, more noise or a larger population; `atoll privacy ledger` "
+        "shows what spent it, and `atoll privacy limit` changes the limit where more may be promised",
+    )

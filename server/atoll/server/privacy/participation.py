@@ -1,0 +1,97 @@
+"""Which runs a participant was part of, and which of them promised it anything."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, distinct, func, select
+
+from atoll.server.stores.schema import charges, members, reports, rounds, runs
+
+_TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A participant's part in one run's train rounds: how many it was drawn for, how many releases have its update.
+
+    ``population`` is empty for a run without privacy; ``releases`` are all of the run's.
+    """
+
+    run_id: str
+    name: str
+    population: str
+    drawn: int
+    counted: int
+    releases: int
+
+
+def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[Part, ...]:
+    """Of the newest runs that a participant was drawn for, as long as they are not deleted."""
+    drawn = (
+        select(members.c.run_id, func.count(distinct(members.c.round)).label("drawn"))
+        .join(
+            rounds,
+            (rounds.c.run_id == members.c.run_id)
+            & (rounds.c.round == members.c.round)
+            & (rounds.c.attempt == members.c.attempt),
+        )
+        .where(members.c.participant == participant, rounds.c.kind == _TRAIN)
+        .group_by(members.c.run_id)
+        .subquery()
+    )
+    query = (
+        select(runs.c.id, runs.c.name, runs.c.job_toml, runs.c.rounds_released, drawn.c.drawn)
+        .join(drawn, drawn.c.run_id == runs.c.id)
+        .order_by(runs.c.created_at.desc(), runs.c.id)
+        .limit(limit)
+    )
+    found = connection.execute(query).all()
+    counted = _counted(connection, participant, [row.id for row in found])
+    return tuple(
+        Part(
+            run_id=row.id,
+            name=row.name,
+            population=_population(row.job_toml),
+            drawn=row.drawn,
+            counted=counted.get(row.id, 0),
+            releases=row.rounds_released,
+        )
+        for row in found
+    )
+
+
+def unknown_populations(connection: Connection) -> tuple[str, ...]:
+    """Populations with charges of runs that were deleted, and with them who was drawn."""
+    deleted = ~select(runs.c.id).where(runs.c.id == charges.c.run_id).exists()
+    query = select(distinct(charges.c.population)).where(charges.c.population.is_not(None), deleted)
+    return tuple(sorted(name for name in connection.execute(query).scalars() if name is not None))
+
+
+def _counted(connection: Connection, participant: str, run_ids: Sequence[str]) -> dict[str, int]:
+    """Reports of it that are in a released sum, by run; those of evaluations are in none."""
+    query = (
+        select(reports.c.run_id, func.count(distinct(reports.c.round)).label("counted"))
+        .join(
+            rounds,
+            (rounds.c.run_id == reports.c.run_id)
+            & (rounds.c.round == reports.c.round)
+            & (rounds.c.attempt == reports.c.attempt),
+        )
+        .where(
+            reports.c.participant == participant,
+            reports.c.counted,
+            reports.c.run_id.in_(run_ids),
+            rounds.c.kind == _TRAIN,
+        )
+        .group_by(reports.c.run_id)
+    )
+    return {row.run_id: row.counted for row in connection.execute(query)}
+
+
+def _population(job_toml: str) -> str:
+    """As the job says, also one that another version took."""
+    section = tomllib.loads(job_toml).get("privacy", {})
+    return str(section.get("population", ""))

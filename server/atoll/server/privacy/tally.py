@@ -1,0 +1,237 @@
+"""What a population's chain of charges adds up to, verified link by link.
+
+Nothing here knows an accountant: charges become events by run, which ``ledger`` has counted.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Connection
+
+from atoll.server.privacy.accounting import Accountant
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+from atoll.server.stores import Charge, Population, charges
+from atoll.server.stores.chain import canonical, digest_of
+from atoll.server.stores.errors import StoreDamagedError
+
+PAGE = 2000
+"""Charges that are read at once."""
+_REMEMBERED = 256
+"""Populations whose newest tally is kept: about 1 kB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The body of a charge: what one release cost, and under which promise.
+
+    Attributes:
+        accountant: what adds up the run's own cost.
+        adjacency: which two worlds look alike.
+        delta: of the run's promise.
+        epsilon: the run's target; None if it gave its noise instead.
+        version: train rounds that the run had released before.
+        event: what is added; None for a release that adds nothing.
+        clip: L2 norm to which updates were clipped in this round.
+    """
+
+    accountant: Accountant
+    adjacency: Adjacency
+    delta: float
+    epsilon: float | None
+    version: int
+    event: Event | None
+    clip: float
+
+    def as_text(self) -> str:
+        """As the body of a charge."""
+        return canonical(asdict(self))
+
+
+_COST = TypeAdapter(Cost)
+
+
+def cost_of(contract: Contract, version: int, *, clip: float | None = None) -> Cost:
+    """What releasing train round ``version`` (from 0) costs.
+
+    Args:
+        contract: what the run promises.
+        version: train rounds released before.
+        clip: norm in force in this round, where it moves.
+
+    Raises:
+        ValueError: for a round that the contract is not for.
+    """
+    event = contract.cost(version)
+    return Cost(
+        accountant=contract.accountant,
+        adjacency=contract.adjacency,
+        delta=contract.delta,
+        epsilon=contract.epsilon,
+        version=version,
+        event=None if event is None or event.is_free else event,
+        clip=contract.clip if clip is None else clip,
+    )
+
+
+def parsed_cost(charge: Charge) -> Cost:
+    """What a charge says that it cost.
+
+    Raises:
+        StoreDamagedError: if it cannot be read.
+    """
+    try:
+        return _COST.validate_json(charge.body)
+    except (ValidationError, ValueError) as error:
+        raise StoreDamagedError(f"the charge of round {charge.round} of run {charge.run_id} cannot be read") from error
+
+
+def merged(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The same events, equal ones counted together, in one order whatever theirs was."""
+    counts: Counter[tuple[float, float, Sampling]] = Counter()
+    for event in events:
+        counts[event.noise_multiplier, event.sample_rate, event.sampling] += event.count
+    return tuple(Event(noise, rate, count, sampling) for (noise, rate, sampling), count in sorted(counts.items()))
+
+
+def collapsed(events: Iterable[Event]) -> tuple[Event, ...]:
+    """The same cost in fewest events: of Gaussian releases without sampling, inverse variances add up exactly."""
+    equal = merged(events)
+    plain = [event for event in equal if event.sampling is Sampling.NONE]
+    if (len(plain) == 1 and plain[0].count == 1) or not plain:
+        return equal
+    precision = math.fsum(event.count / event.noise_multiplier**2 for event in plain)
+    others = tuple(event for event in equal if event.sampling is not Sampling.NONE)
+    return (*others, Event(1 / math.sqrt(precision)))
+
+
+@dataclass(frozen=True)
+class RunTally:
+    """What one run was charged: ``events`` as ``merged`` makes them, times as epoch seconds."""
+
+    run_id: str
+    accountant: Accountant
+    delta: float
+    target: float | None
+    releases: int
+    events: tuple[Event, ...]
+    first_at: float
+    last_at: float
+
+    @classmethod
+    def of(cls, charge: Charge) -> RunTally:
+        """Of the run's first charge."""
+        cost = parsed_cost(charge)
+        events = () if cost.event is None else (cost.event,)
+        at = charge.charged_at
+        return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at)
+
+    def plus(self, charge: Charge) -> RunTally:
+        """With one more charge."""
+        cost = parsed_cost(charge)
+        return replace(
+            self,
+            releases=self.releases + 1,
+            events=self.events if cost.event is None else merged((*self.events, cost.event)),
+            last_at=charge.charged_at,
+        )
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A population's charges, through the one whose digest is ``head``, by run in the order of their first charge."""
+
+    population: str
+    charges: int
+    head: str
+    runs: Mapping[str, RunTally] = field(default_factory=dict)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All runs' together."""
+        return merged(event for run in self.runs.values() for event in run.events)
+
+    def plus(self, found: Iterable[Charge]) -> Tally:
+        """With the charges that follow.
+
+        Raises:
+            StoreDamagedError: naming the first that does not follow.
+        """
+        count, head, runs = self.charges, self.head, dict(self.runs)
+        for charge in found:
+            if charge.seq != count:
+                raise _broken(self.population, f"charge {count} is missing: charge {charge.seq} comes in its place")
+            if charge.previous != head:
+                raise _broken(self.population, f"charge {count} does not follow the one before it")
+            digest = digest_of(charge.entry)
+            if digest != charge.digest:
+                raise _broken(self.population, f"charge {count} was changed")
+            standing = runs.get(charge.run_id)
+            runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+            count, head = count + 1, digest
+        return Tally(self.population, count, head, runs)
+
+
+class _Remembered:
+    """The newest tally of each population: what was verified once is not read again. Thread-safe.
+
+    A tally is found again only while the chain still has the digest that it ends with, so one of another database, or
+    of a transaction that was rolled back, is never taken for this one's.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tallies: OrderedDict[str, Tally] = OrderedDict()
+
+    def find(self, connection: Connection, population: Population) -> Tally:
+        with self._lock:
+            found = self._tallies.get(population.root)
+        fresh = Tally(population.name, 0, population.root)
+        if found is None or not found.charges:
+            return fresh
+        return found if charges.digest_at(connection, population.name, found.charges - 1) == found.head else fresh
+
+    def keep(self, population: Population, tally: Tally) -> None:
+        with self._lock:
+            self._tallies[population.root] = tally
+            self._tallies.move_to_end(population.root)
+            if len(self._tallies) > _REMEMBERED:
+                self._tallies.popitem(last=False)
+
+
+_remembered = _Remembered()
+
+
+def tally(connection: Connection, population: Population, *, afresh: bool = False) -> Tally:
+    """What the population was charged, through the last link, each verified (those seen before: not again).
+
+    Args:
+        connection: to the database.
+        population: its row.
+        afresh: verify all.
+
+    Raises:
+        StoreDamagedError: naming the charge that was changed, moved or lost.
+    """
+    found = Tally(population.name, 0, population.root) if afresh else _remembered.find(connection, population)
+    while found.charges < population.charges:
+        page = charges.of_population(connection, population.name, start=found.charges, limit=PAGE)
+        if not page:
+            break
+        found = found.plus(page)
+    if (found.charges, found.head) != (population.charges, population.head):
+        raise _broken(
+            population.name, f"it should end with charge {population.charges - 1}, but ends after {found.charges}"
+        )
+    _remembered.keep(population, found)
+    return found
+
+
+def _broken(population: str, what: str) -> StoreDamagedError:
+    return StoreDamagedError(f"the privacy ledger of population {population} is damaged: {what}")

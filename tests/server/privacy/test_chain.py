@@ -1,0 +1,185 @@
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.server.privacy import chain
+from atoll.server.privacy.chain import Flaw, charge_line, first_line, verified
+from atoll.server.privacy.tally import Cost
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+from atoll.server.stores import Charge, Population
+from atoll.server.stores.chain import canonical, digest_of
+
+RUN, OTHER_RUN = "rone", "rtwo"
+FOLLOWS = "does not follow the line before it in its population: that one was changed, or this one"
+
+
+def a_chain(count: int, name: str = "clinic") -> list[str]:
+    """Lines of an export: a first one, then so many charges of two runs in turn."""
+    population = Population(name, "add_remove", 1.8e9)
+    lines, previous = [first_line(population)], population.root
+    for seq in range(count):
+        event = Event(1.0 + seq / 10, 0.1, 1, Sampling.POISSON)
+        body = Cost("rdp", Adjacency.ADD_REMOVE, 1e-5, None, seq // 2, event, 1.0).as_text()
+        run = (RUN, OTHER_RUN)[seq % 2]
+        bare = Charge(run, seq // 2, 0, "gaussian", body, 1.8e9 + seq, name, seq, previous)
+        previous = digest_of(bare.entry)
+        lines.append(charge_line(replace(bare, digest=previous)))
+    return lines
+
+
+def told(lines: Sequence[str], **heads: str) -> list[tuple[int, str]]:
+    return [(flaw.line, flaw.what) for flaw in verified(lines, heads).flaws]
+
+
+def redigested(line: str, **changes: object) -> str:
+    """The line changed by somebody who knows how digests are made."""
+    entry = {**json.loads(line), **changes}
+    del entry["digest"]
+    return canonical({**entry, "digest": digest_of(entry)}) + "\n"
+
+
+def head_of(lines: Sequence[str]) -> str:
+    return str(json.loads(lines[-1])["digest"])
+
+
+def test_what_was_exported_is_in_order() -> None:
+    lines = a_chain(5)
+    found = verified(lines, {"clinic": head_of(lines)})
+    assert found.flaws == ()
+    (tally,) = found.tallies
+    assert (tally.population, tally.charges, tally.head) == ("clinic", 5, head_of(lines))
+    assert {name: run.releases for name, run in tally.runs.items()} == {RUN: 3, OTHER_RUN: 2}
+    assert found.adjacencies == {"clinic": "add_remove"}
+
+
+def test_an_export_without_charges() -> None:
+    lines = a_chain(0)
+    assert told(lines, clinic=head_of(lines)) == []
+    assert told([]) == []
+
+
+def test_a_changed_line_is_named() -> None:
+    lines = a_chain(4)
+    lines[2] = lines[2].replace('"noise_multiplier":1.1', '"noise_multiplier":9.1')
+    assert told(lines) == [(3, "was changed: its digest does not fit")]
+
+
+def test_a_changed_line_with_a_new_digest_breaks_the_next() -> None:
+    lines = a_chain(4)
+    lines[2] = redigested(lines[2], round=7)
+    assert told(lines) == [(4, FOLLOWS)]
+
+
+def test_a_changed_first_line_breaks_the_first_charge() -> None:
+    lines = a_chain(2)
+    lines[0] = redigested(lines[0], adjacency="replace_one")
+    assert told(lines) == [(2, FOLLOWS)]
+
+
+def test_removed_lines_are_named() -> None:
+    lines = a_chain(6)
+    assert told([*lines[:3], *lines[4:]]) == [
+        (4, "charge 2 of population clinic should come before it: removed, or out of order")
+    ]
+    assert told([*lines[:2], *lines[5:]]) == [
+        (3, "charges 1 to 3 of population clinic should come before it: removed, or out of order")
+    ]
+    assert told(lines[1:])[0] == (1, "population clinic has no first line before it")
+
+
+def test_moved_and_repeated_lines_are_named() -> None:
+    lines = a_chain(5)
+    lines[3], lines[4] = lines[4], lines[3]
+    assert told(lines) == [
+        (4, "charge 2 of population clinic should come before it: removed, or out of order"),
+        (5, "charge 2 of population clinic is out of its order, or here twice"),
+    ]
+    lines = a_chain(3)
+    assert told([*lines, lines[2]]) == [(5, "charge 1 of population clinic is out of its order, or here twice")]
+    assert told([*lines, lines[0]]) == [(5, "population clinic begins again")]
+
+
+def test_a_line_cut_off_is_named() -> None:
+    lines = a_chain(3)
+    assert told([*lines[:-1], lines[-1][:50]]) == [(4, "is cut off")]
+    assert told([*lines[:-1], lines[-1][:-1]]) == [(4, "is cut off")]
+
+
+def test_the_end_is_told_by_the_head() -> None:
+    lines = a_chain(4)
+    head = head_of(lines)
+    assert told(lines[:-1]) == []
+    ((line, what),) = told(lines[:-1], clinic=head)
+    assert line == 0
+    assert f"not with {head}: the last charges are missing or replaced" in what
+    ((_, beyond),) = told(lines, clinic=head_of(lines[:-1]))
+    assert "charges follow the one noted" in beyond
+    assert told(lines, school=head) == [(0, "nothing of population school is here")]
+
+
+def test_a_rewritten_history_is_told_by_the_head() -> None:
+    lines = a_chain(4)
+    forged = [lines[0]]
+    for line in lines[1:]:
+        before = json.loads(forged[-1])["digest"]
+        forged.append(redigested(line, previous=before, charged_at=1.9e9))
+    assert told(forged) == []
+    assert len(told(forged, clinic=head_of(lines))) == 1
+
+
+def test_spaces_are_a_change() -> None:
+    lines = a_chain(1)
+    lines[1] = json.dumps(json.loads(lines[1])) + "\n"
+    assert told(lines) == [(2, "was changed: it is not written as it was exported")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{}", "[]", "1", "null", "", "{", '{"seq":1}', '{"population":1,"digest":"x"}', "NaN", "[" * 5000, '{"seq":NaN}'],
+)
+def test_other_text_is_no_line(line: str) -> None:
+    assert told([line + "\n"]) == [(1, "is no line of a ledger")]
+
+
+def test_a_charge_that_says_no_cost() -> None:
+    lines = a_chain(1)
+    lines[1] = redigested(lines[1], cost={"free": True})
+    assert told(lines) == [(2, "charge 0 does not say what it cost")]
+
+
+def test_flaws_are_bounded() -> None:
+    found = verified("x\n" for _ in range(10_000_000)).flaws
+    assert len(found) == chain.MAX_FLAWS
+    assert found[-1] == Flaw(chain.MAX_FLAWS, "is no line of a ledger")
+
+
+def test_populations_may_follow_one_another_in_one_file() -> None:
+    lines = [*a_chain(3), *a_chain(2, "school")]
+    assert told(lines) == []
+    assert [tally.charges for tally in verified(lines).tallies] == [3, 2]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_edit_goes_unnoticed(data: st.DataObject) -> None:
+    """Any byte changed, any line taken out, copied or moved: a flaw is found, given the head."""
+    lines = a_chain(data.draw(st.integers(1, 6)))
+    heads, edited = {"clinic": head_of(lines)}, list(lines)
+    at = data.draw(st.integers(0, len(lines) - 1))
+    match data.draw(st.sampled_from(["byte", "remove", "copy", "move"])):
+        case "byte":
+            place = data.draw(st.integers(0, len(lines[at]) - 1))
+            char = data.draw(st.characters(min_codepoint=1, max_codepoint=126))
+            edited[at] = lines[at][:place] + char + lines[at][place + 1 :]
+        case "remove":
+            del edited[at]
+        case "copy":
+            edited.insert(data.draw(st.integers(0, len(lines))), lines[at])
+        case _:
+            edited.insert(data.draw(st.integers(0, len(lines) - 1)), edited.pop(at))
+    if edited != lines:
+        assert verified(edited, heads).flaws

@@ -1,0 +1,339 @@
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Executable, update
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy import accounting, ledger
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
+from atoll.server.privacy.reservations import Reservations
+from atoll.server.privacy.tally import parsed_cost
+from atoll.server.privacy.values import Adjacency, Event, Sampling
+from atoll.server.stores import (
+    NoiseRecord,
+    RecordMissingError,
+    Release,
+    Store,
+    StoreDamagedError,
+    charges,
+    models,
+    noise_states,
+    populations,
+    runs,
+    schema,
+)
+from atoll.server.stores.models import Model
+from tests.server.stores.samples import DIGEST, NOW, attempt, run
+
+FIRST, SECOND = "rfirst", "rsecond"
+CLINIC = "clinic"
+DELTA = 1e-5
+
+
+def contract(**changes: Any) -> Contract:
+    """Ten rounds over a tenth of the population."""
+    return dataclasses.replace(
+        Contract(
+            population=CLINIC,
+            mechanism="gaussian",
+            adjacency=Adjacency.ADD_REMOVE,
+            accountant="rdp",
+            sampling=Sampling.POISSON,
+            sample_rate=0.1,
+            epsilon=None,
+            delta=DELTA,
+            noise_multiplier=1.0,
+            clip=1.0,
+            adaptive=None,
+            weight_bound=1,
+            divisor_weight=10,
+            rounds=10,
+        ),
+        **changes,
+    )
+
+
+def release_of(run_id: str, version: int, promise: Contract) -> Release:
+    made = dataclasses.replace(attempt(version), run_id=run_id, phase="charged")
+    charge = ledger.charge_of(
+        promise, run_id=run_id, round_number=version, attempt=0, version=version, now=NOW + version
+    )
+    return Release(
+        charge,
+        made,
+        (),
+        Model(run_id, version + 1, version, DIGEST, 10, NOW),
+        noise=NoiseRecord(run_id, version + 1, "{}"),
+    )
+
+
+def submit(connection: Connection, run_id: str, promise: Contract) -> None:
+    runs.add(connection, run(run_id))
+    ledger.enrol(connection, promise, NOW)
+    noise_states.add(connection, NoiseRecord(run_id, 0, "{}"))
+
+
+def charge(store: Store, run_id: str, versions: Sequence[int], promise: Contract) -> None:
+    for version in versions:
+        assert store.writer.submit(ledger.record, release_of(run_id, version, promise), promise, version).result()
+
+
+def spent(store: Store) -> ledger.Spent:
+    return store.reader.submit(ledger.spent, CLINIC).result()
+
+
+def limit(store: Store, epsilon: float, delta: float = DELTA) -> None:
+    store.writer.submit(ledger.set_limit, CLINIC, (epsilon, delta), operator="officer", now=NOW).result()
+
+
+@pytest.fixture
+def clinic(store: Store) -> Store:
+    """Two runs of one population."""
+    for name in (FIRST, SECOND):
+        store.writer.submit(submit, name, contract()).result()
+    return store
+
+
+def poisson(count: int) -> tuple[Event, ...]:
+    return (Event(1.0, 0.1, count, Sampling.POISSON),)
+
+
+def test_what_is_charged_adds_up(clinic: Store) -> None:
+    assert (spent(clinic).epsilon, spent(clinic).delta, spent(clinic).left) == (0.0, None, None)
+    charge(clinic, FIRST, range(3), contract())
+    found = spent(clinic)
+    assert found.epsilon == accounting.epsilon(poisson(3), DELTA, "rdp")
+    assert [(one.run_id, one.releases, one.epsilon) for one in found.runs] == [(FIRST, 3, found.epsilon)]
+    charge(clinic, SECOND, range(2), contract())
+    found = spent(clinic)
+    assert found.epsilon == accounting.epsilon(poisson(5), DELTA, "rdp")
+    assert [one.releases for one in found.runs] == [3, 2]
+
+
+def test_one_run_is_told_by_its_accountant_and_several_by_rdp(clinic: Store) -> None:
+    """Feldman and Zrnic 2021: a later run is chosen by those who saw the first; RDP has a filter for that."""
+    tight = contract(accountant="prv")
+    charge(clinic, FIRST, range(3), tight)
+    alone = spent(clinic)
+    assert (alone.accountant, alone.epsilon) == ("prv", accounting.epsilon(poisson(3), DELTA, "prv"))
+    charge(clinic, SECOND, range(3), tight)
+    both = spent(clinic)
+    assert (both.accountant, both.epsilon) == ("rdp", accounting.epsilon(poisson(6), DELTA, "rdp"))
+    assert {one.epsilon for one in both.runs} == {alone.epsilon}
+
+
+def test_releases_that_cost_nothing_more_are_kept_all_the_same(clinic: Store) -> None:
+    capped = contract(sampling=Sampling.NONE, sample_rate=1.0, max_participations=2)
+    charge(clinic, FIRST, range(4), capped)
+    found = spent(clinic)
+    assert found.runs[0].releases == 4
+    assert found.epsilon == pytest.approx(accounting.epsilon((Event(1.0, count=2),), DELTA, "rdp"), rel=1e-12)
+
+
+def test_the_clip_norm_of_the_round_is_on_record(clinic: Store) -> None:
+    clipped = ledger.charge_of(contract(), run_id=FIRST, round_number=0, attempt=0, version=0, now=NOW, clip=0.5)
+    release = dataclasses.replace(release_of(FIRST, 0, contract()), charge=clipped)
+    clinic.writer.submit(ledger.record, release, contract(), 0).result()
+    kept = clinic.reader.submit(charges.get, FIRST, 0).result()
+    assert kept is not None
+    assert parsed_cost(kept).clip == 0.5
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
+def test_correlated_noise_keeps_to_its_plan(clinic: Store, mechanism: str) -> None:
+    """What the rounds cost one by one adds up to what the contract says of all, and each fits the target."""
+    capped = contract(
+        mechanism=mechanism, sampling=Sampling.NONE, sample_rate=1.0, max_participations=3, min_separation=3, bands=2
+    )
+    capped = dataclasses.replace(capped, epsilon=capped.epsilon_after(capped.rounds))
+    charge(clinic, FIRST, range(capped.rounds), capped)
+    found = spent(clinic)
+    assert found.runs[0].releases == capped.rounds
+    assert found.epsilon == pytest.approx(capped.epsilon_after(capped.rounds), rel=1e-9)
+
+
+def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None:
+    limit(clinic, accounting.epsilon(poisson(3), DELTA, "rdp") + 1e-6)
+    charge(clinic, FIRST, range(2), contract())
+    clinic.reader.submit(ledger.check, contract(), SECOND, 0).result()
+    charge(clinic, SECOND, [0], contract())
+    with pytest.raises(BudgetSpentError, match="round 3 of run rfirst would make it") as refused:
+        clinic.reader.submit(ledger.check, contract(), FIRST, 2).result()
+    assert "population clinic has spent epsilon" in str(refused.value)
+    assert "the limit is" in str(refused.value)
+    assert "atoll privacy limit" in refused.value.detail.remedy
+    left = spent(clinic).left
+    assert left is not None
+    assert 0 <= left < 1e-5
+
+
+def test_rounds_under_way_count(clinic: Store) -> None:
+    limit(clinic, accounting.epsilon(poisson(2), DELTA, "rdp") + 1e-6)
+    clinic.reader.submit(ledger.check, contract(), FIRST, 0, reserved=poisson(1)).result()
+    with pytest.raises(BudgetSpentError, match="with rounds under way"):
+        clinic.reader.submit(ledger.check, contract(), FIRST, 0, reserved=poisson(2)).result()
+
+
+def test_a_charge_is_checked_again_and_nothing_is_released(clinic: Store) -> None:
+    clinic.reader.submit(ledger.check, contract(), FIRST, 0).result()
+    limit(clinic, accounting.epsilon(poisson(1), DELTA, "rdp") / 2)
+    before = clinic.reader.submit(populations.get, CLINIC).result()
+    with pytest.raises(BudgetSpentError):
+        clinic.writer.submit(ledger.record, release_of(FIRST, 0, contract()), contract(), 0).result()
+    assert clinic.reader.submit(populations.get, CLINIC).result() == before
+    assert clinic.reader.submit(models.latest, FIRST).result() is None
+    assert clinic.reader.submit(noise_states.find, FIRST).result() == NoiseRecord(FIRST, 0, "{}")
+
+
+def test_the_same_release_again_changes_nothing_also_when_the_budget_is_spent(clinic: Store) -> None:
+    limit(clinic, accounting.epsilon(poisson(1), DELTA, "rdp") + 1e-6)
+    release = release_of(FIRST, 0, contract())
+    assert clinic.writer.submit(ledger.record, release, contract(), 0).result() is True
+    found = spent(clinic)
+    assert clinic.writer.submit(ledger.record, release, contract(), 0).result() is False
+    assert spent(clinic) == found
+
+
+def test_a_run_keeps_to_its_own_target(clinic: Store) -> None:
+    target = accounting.epsilon(poisson(10), DELTA, "rdp")
+    kept = contract(epsilon=target)
+    charge(clinic, FIRST, range(10), kept)
+    with pytest.raises(ValueError, match="the contract is for 10 rounds"):
+        clinic.reader.submit(ledger.check, kept, FIRST, 10).result()
+    longer = contract(epsilon=target, rounds=11)
+    with pytest.raises(BudgetSpentError, match="its round 11 would make it") as refused:
+        clinic.reader.submit(ledger.check, longer, FIRST, 10).result()
+    assert f"its target is {target:g}" in str(refused.value)
+
+
+def test_promises_of_two_kinds_do_not_add_up(clinic: Store) -> None:
+    other = contract(adjacency=Adjacency.REPLACE_ONE, sampling=Sampling.FIXED_SIZE)
+    with pytest.raises(AdjacencyError, match="add_remove adjacency; this run promises replace_one") as refused:
+        clinic.writer.submit(ledger.enrol, other, NOW).result()
+    assert "name another population" in refused.value.detail.remedy
+
+
+def test_a_limit_is_set_changed_and_taken_away(clinic: Store) -> None:
+    limit(clinic, 8.0)
+    found = spent(clinic).population
+    assert (found.epsilon, found.delta, found.limited_by, found.limited_at) == (8.0, DELTA, "officer", NOW)
+    clinic.writer.submit(ledger.set_limit, CLINIC, None, operator="officer", now=NOW + 1).result()
+    assert spent(clinic).left is None
+
+
+@pytest.mark.parametrize("bad", [(0.0, DELTA), (float("nan"), DELTA), (float("inf"), DELTA), (1.0, 0.0), (1.0, 1.0)])
+def test_a_limit_that_is_none_is_refused(clinic: Store, bad: tuple[float, float]) -> None:
+    with pytest.raises(InvalidRequestError, match="not a limit"):
+        clinic.writer.submit(ledger.set_limit, CLINIC, bad, operator="officer", now=NOW).result()
+
+
+def test_a_population_may_be_limited_before_its_first_run(store: Store) -> None:
+    def begin(adjacency: Adjacency | None) -> None:
+        store.writer.submit(
+            ledger.set_limit, CLINIC, (8.0, DELTA), operator="officer", now=NOW, adjacency=adjacency
+        ).result()
+
+    with pytest.raises(RecordMissingError, match="there is no population 'clinic'"):
+        begin(None)
+    begin(Adjacency.ADD_REMOVE)
+    with pytest.raises(AdjacencyError):
+        begin(Adjacency.REPLACE_ONE)
+    store.writer.submit(submit, FIRST, contract()).result()
+    assert spent(store).left == 8.0
+
+
+def test_damage_is_named(clinic: Store) -> None:
+    charge(clinic, FIRST, range(4), contract())
+    assert clinic.reader.submit(ledger.flaws).result() == {}
+    rows = schema.charges
+
+    def damaged(connection: Connection, change: Executable) -> None:
+        connection.execute(change)
+        found = ledger.flaws(connection).get(CLINIC, "")
+        raise RuntimeError(found)  # so that it is rolled back
+
+    second = clinic.reader.submit(charges.get, FIRST, 1).result()
+    assert second is not None
+    cheaper = second.body.replace("1.0", "9.0")
+    for change, told in (
+        (update(rows).where(rows.c.seq == 1).values(body=cheaper), "charge 1 was changed"),
+        (update(rows).where(rows.c.seq == 1).values(charged_at=1.0), "charge 1 was changed"),
+        (rows.delete().where(rows.c.seq == 1), "charge 1 is missing: charge 2 comes in its place"),
+        (rows.delete().where(rows.c.seq == 3), "it should end with charge 3, but ends after 3"),
+        (update(rows).where(rows.c.seq == 2).values(previous="0" * 64), "charge 2 does not follow"),
+        (update(schema.populations).values(charges=3), "population clinic was changed on disk"),
+    ):
+        with pytest.raises(RuntimeError, match=told):
+            clinic.writer.submit(damaged, change).result()
+    assert spent(clinic).runs[0].releases == 4
+
+
+def test_no_round_starts_on_a_damaged_ledger(clinic: Store) -> None:
+    charge(clinic, FIRST, range(2), contract())
+    last = schema.charges.delete().where(schema.charges.c.seq == 1)
+    clinic.writer.submit(lambda connection: connection.execute(last)).result()
+    with pytest.raises(StoreDamagedError, match="the privacy ledger of population clinic is damaged"):
+        clinic.reader.submit(ledger.check, contract(), SECOND, 0).result()
+
+
+def test_a_failed_transaction_is_not_remembered(clinic: Store) -> None:
+    """What was added up inside a transaction that was rolled back is not what the ledger holds."""
+
+    def fail(connection: Connection) -> None:
+        ledger.record(connection, release_of(FIRST, 0, contract()), contract(), 0)
+        assert ledger.spent(connection, CLINIC).epsilon > 0
+        raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        clinic.writer.submit(fail).result()
+    assert spent(clinic).epsilon == 0.0
+    charge(clinic, SECOND, [0], contract())
+    assert [one.run_id for one in spent(clinic).runs] == [SECOND]
+
+
+def test_two_runs_at_once_never_pass_the_limit(clinic: Store) -> None:
+    """Both reserve, check and charge as fast as they can, from threads of their own; the limit has room for seven."""
+    limit(clinic, accounting.epsilon(poisson(7), DELTA, "rdp") + 1e-6)
+    reservations, refused = Reservations(), []
+
+    def rounds(run_id: str) -> None:
+        for version in range(10):
+            event = contract().cost(version)
+            others = reservations.hold(CLINIC, run_id, event)
+            try:
+                clinic.reader.submit(ledger.check, contract(), run_id, version, reserved=others).result()
+                clinic.writer.submit(
+                    ledger.record, release_of(run_id, version, contract()), contract(), version
+                ).result()
+            except BudgetSpentError:
+                refused.append(run_id)
+                return
+            finally:
+                reservations.release(run_id)
+
+    threads = [threading.Thread(target=rounds, args=(name,)) for name in (FIRST, SECOND)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    found = spent(clinic)
+    total = sum(one.releases for one in found.runs)
+    assert sorted(refused) == [FIRST, SECOND]
+    assert 6 <= total <= 7  # each may be refused because of the other's reservation
+    assert clinic.reader.submit(ledger.flaws).result() == {}
+    assert found.population.charges == total
+
+
+def test_reservations_are_of_others_in_the_population() -> None:
+    reservations, event = Reservations(), Event(1.0)
+    assert reservations.hold(CLINIC, FIRST, event) == ()
+    assert reservations.hold(CLINIC, SECOND, event) == (event,)
+    assert reservations.hold("school", "rthird", event) == ()
+    assert reservations.hold(CLINIC, "rfree", None) == (event, event)
+    reservations.release(SECOND)
+    reservations.release(SECOND)
+    assert reservations.hold(CLINIC, FIRST, event) == ()
