@@ -53,9 +53,16 @@ def test_noise_is_added_to_the_sum_which_stays_as_it_is() -> None:
 
 def test_the_pieces_are_kept_in_order() -> None:
     kept: list[npt.NDArray[np.int64]] = []
-    with NoisedSum(EmptySum(SIZE, GRID), Counting(), 1, kept.append) as noised:
+    places: list[int] = []
+
+    def keep(piece: npt.NDArray[np.int64], start: int) -> None:
+        kept.append(piece)
+        places.append(start)
+
+    with NoisedSum(EmptySum(SIZE, GRID), Counting(), 1, keep) as noised:
         read(noised, (0, 10, SIZE))
     assert np.array_equal(np.concatenate(kept), np.arange(SIZE))
+    assert places == [0, PIECE, 2 * PIECE]
 
 
 def test_a_sum_is_read_from_front_to_back_once() -> None:

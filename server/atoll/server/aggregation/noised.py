@@ -60,14 +60,14 @@ class NoisedSum:
         total: the sum of the round's contributions, an ``EmptySum`` if there are none.
         noise: of the round.
         weight: what stands for the total weight, whatever the contributions weigh.
-        kept: is given each piece of noise, in order.
+        kept: is given each piece of noise with its first element, in order.
 
     Raises:
         AggregationError: from ``sum_block``, if it is not asked for one block after another.
     """
 
     def __init__(
-        self, total: PartialSum, noise: Noise, weight: int, kept: Callable[[Integers], None] | None = None
+        self, total: PartialSum, noise: Noise, weight: int, kept: Callable[[Integers, int], None] | None = None
     ) -> None:
         self.size = total.size
         self.grid = total.grid
@@ -110,4 +110,4 @@ class NoisedSum:
         self._from += self._piece.size
         self._piece = self._coming.popleft().result()
         if self._kept is not None:
-            self._kept(self._piece)
+            self._kept(self._piece, self._from)

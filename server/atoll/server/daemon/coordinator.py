@@ -15,6 +15,7 @@ from atoll.server.daemon.invitations import max_weight, stop_message
 from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.performer import RunPerformer
+from atoll.server.daemon.private import Budgets, PrivateRounds, find_promise, promised, store_promise
 from atoll.server.daemon.reporting import (
     answer_to,
     member_of,
@@ -37,6 +38,7 @@ from atoll.server.errors import (
 from atoll.server.identity import Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
+from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
@@ -88,6 +90,7 @@ class Coordinator:
         self._services = services
         self._certificates = certificates
         self._pool = CohortPool(services, self.busy)
+        self._budgets = Budgets(services)
         self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
         self._active: dict[str, ActiveRun] = {}
         self._resuming: set[str] = set()
@@ -174,6 +177,7 @@ class Coordinator:
             keep_models=spec.retention.models,
         )
         first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
+        private = await self._services.call(promised, spec)
 
         def work(connection: Connection) -> None:
             # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.
@@ -181,9 +185,12 @@ class Coordinator:
                 raise BlobMissingError(initial_blob)
             runs.add(connection, run)
             models.add(connection, first)
+            if private is not None:
+                store_promise(connection, run_id, private, now)
 
         await self._services.writer.run(work)
-        active = self._activate(run, spec, layout, initial(run_id, to_run_policy(spec), initial_blob), 0)
+        state = initial(run_id, to_run_policy(spec), initial_blob)
+        active = self._activate(run, spec, layout, state, 0, private=private)
         await active.performer.begin()
         return run_id
 
@@ -332,11 +339,20 @@ class Coordinator:
         }
 
     def _activate(
-        self, run: runs.Run, spec: JobSpec, layout: Layout, state: RunState, next_seq: int, *, resumed: bool = False
+        self,
+        run: runs.Run,
+        spec: JobSpec,
+        layout: Layout,
+        state: RunState,
+        next_seq: int,
+        *,
+        private: PrivateRun | None,
+        resumed: bool = False,
     ) -> ActiveRun:
         services = self._services
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
-        performer = RunPerformer(driver, spec, layout, self._services, self._pool)
+        rounds_ = None if private is None else PrivateRounds(driver, private, services, self._budgets)
+        performer = RunPerformer(driver, spec, layout, services, self._pool, rounds_)
         active = self._active[run.id] = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout))
         if resumed:
             performer.members.expect_back()
@@ -350,7 +366,8 @@ class Coordinator:
         first = initial(run.id, to_run_policy(spec), run.initial_model)
         found = await self._journal.resume(first)
         log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
-        active = self._activate(run, spec, layout, found.state, found.next_seq, resumed=True)
+        private = await self._services.reader.run(find_promise, run.id) if spec.privacy is not None else None
+        active = self._activate(run, spec, layout, found.state, found.next_seq, private=private, resumed=True)
         if found.state.status is RunStatus.SUBMITTED:
             await active.performer.begin()
 
@@ -358,6 +375,7 @@ class Coordinator:
         self._services.sessions.touch()
         if driver.state.status.ended:
             self._active.pop(driver.run, None)
+            self._budgets.release(driver.run)
 
     async def _order(self, run_id: str, event: Event) -> None:
         active = self._active.get(run_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from atoll.server.daemon.private import PrivateRounds
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, fragments_of
@@ -14,6 +15,7 @@ from atoll.wire.chunks import range_to_proto
 from atoll.wire.digest import INLINE_BYTES
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_to_proto, settings_to_proto
+from atoll.wire.privacy import terms_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 log = logging.getLogger(__name__)
@@ -28,12 +30,16 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Invitations:
-    """Makes the instructions of one run. A small model comes along: it is read from ``blobs`` where it is asked for."""
+    """Makes the instructions of one run. A small model comes along: it is read from ``blobs`` where it is asked for.
+
+    Members of a ``private`` run are told what it promises.
+    """
 
     run: str
     spec: JobSpec
     layout: Layout
     blobs: BlobStore
+    private: PrivateRounds | None = None
 
     def participate(self, state: RunState, live: RoundState, remaining_s: float) -> bytes:
         """The task of an open round as a serialised instruction, but for what is each member's own."""
@@ -52,12 +58,13 @@ class Invitations:
             evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
             return_spread_s=return_spread_s(told),
             ranges=self._ranges(live),
+            privacy=None if self.private is None else terms_to_proto(self.private.at(live.version).terms),
         )
         return participation_pb2.CheckInResponse(participate=task).SerializeToString()
 
     def _told_size(self, live: RoundState) -> int:
         """The cohort's size; the planned one where the draw is secret, for how many it drew tells of who is in it."""
-        return self.spec.cohort.size if self.spec.privacy is not None else len(live.roster)
+        return self.spec.cohort.size if self.private is not None else len(live.roster)
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
         """What the update is to have; empty for all of it."""

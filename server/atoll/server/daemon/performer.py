@@ -16,6 +16,7 @@ from atoll.server.daemon.driver import RefusedEventError, RunDriver
 from atoll.server.daemon.evaluators import SERVER_METRIC, Judgement
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.journal import add_judgement, keep_best
+from atoll.server.daemon.private import PrivateRounds
 from atoll.server.daemon.pushing import Pusher
 from atoll.server.daemon.releasing import Releaser
 from atoll.server.daemon.services import Services
@@ -80,17 +81,26 @@ _UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
 class RunPerformer:
     """Does the effects of one run."""
 
-    def __init__(self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, pool: CohortPool) -> None:
+    def __init__(
+        self,
+        driver: RunDriver,
+        spec: JobSpec,
+        layout: Layout,
+        services: Services,
+        pool: CohortPool,
+        private: PrivateRounds | None = None,
+    ) -> None:
         self._driver = driver
+        self._private = private
         self._spec = spec
         self._services = services
         self._pool = pool
-        self._releaser = Releaser(driver, spec, layout, services)
+        self._releaser = Releaser(driver, spec, layout, services, private)
         self._troubles: dict[str, str] = {}
         self._tasks = Tasks(driver.run, self._crashed)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.members = Pusher(
-            driver, Invitations(driver.run, spec, layout, services.blobs), services, self._tasks, self._tell
+            driver, Invitations(driver.run, spec, layout, services.blobs, private), services, self._tasks, self._tell
         )
         # Receipts are answered by the poster, records are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
@@ -114,7 +124,7 @@ class RunPerformer:
     def answer(self, effect: Effect, state: RunState) -> Answer | None:
         """See ``driver.Performer``."""
         match effect:
-            case DrawCohort() if not self._tasks.under_way(Job("draw", effect.key)):
+            case DrawCohort() if self._private is None and not self._tasks.under_way(Job("draw", effect.key)):
                 if self._services.room.shortage():
                     return None
                 drawn = self._pool.draw_now(effect, self._driver.run, self._spec)
@@ -169,6 +179,8 @@ class RunPerformer:
     async def _draw(self, effect: DrawCohort) -> None:
         try:
             await self._retrying("the next round", self._room_for_a_round)
+            if self._private is not None:
+                await self._retrying("the privacy budget", self._private.reserve)
             drawn = await self._retrying(
                 _DRAW, lambda: self._pool.draw(effect, self._driver.run, self._spec, self._unfit)
             )

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from blake3 import blake3
 from sqlalchemy import Connection
 
-from atoll.server.aggregation import STATE_BYTES, Grid, MergedSum, NewModel, OldModel, grid_for, release_model
+from atoll.server.aggregation import (
+    STATE_BYTES,
+    Grid,
+    MergedSum,
+    NewModel,
+    OldModel,
+    PartialSum,
+    grid_for,
+    release_model,
+)
+from atoll.server.aggregation.noised import EmptySum
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.evaluators import Judgement, judge
+from atoll.server.daemon.private import PrivateRounds, Recorder, Settled
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.stepping import Also
@@ -36,7 +47,7 @@ from atoll.server.rounds import (
     UpdateRef,
     aggregate_of,
 )
-from atoll.server.stores import Blob, StoreDamagedError, charges, models, runs
+from atoll.server.stores import Blob, BlobWriter, StoreDamagedError, charges, models, runs
 from atoll.server.stores import release as releases
 from atoll.wire.chunks import ElementRange
 from atoll.wire.layout import Layout
@@ -46,7 +57,8 @@ from atoll.wire.layout import Layout
 class Candidate:
     """A model that is durable but not released.
 
-    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors.
+    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, and noise that
+    later private rounds need. ``settled`` is what a private release leaves; None for any other.
     """
 
     key: RoundKey
@@ -54,6 +66,7 @@ class Candidate:
     size_bytes: int
     optimiser_blobs: tuple[tuple[str, str], ...]
     norm: float
+    settled: Settled | None = None
 
     @property
     def blobs(self) -> tuple[str, ...]:
@@ -64,11 +77,14 @@ class Candidate:
 class Releaser:
     """Makes the releases of one run."""
 
-    def __init__(self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services) -> None:
+    def __init__(
+        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, private: PrivateRounds | None = None
+    ) -> None:
         self._driver = driver
         self._spec = spec
         self._layout = layout
         self._services = services
+        self._private = private
         self._optimiser = optimiser_of(spec)
         self._averaged = averaged_tensors(spec, layout)
         self._fragments = fragments_of(spec, layout)
@@ -78,10 +94,14 @@ class Releaser:
         self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
 
     def grid(self, effect: PrepareRound) -> RoundGrid | None:
-        """The grid of a train round with anyone to count."""
-        if effect.kind is not RoundKind.TRAIN or not effect.total_weight:
+        """The grid of a train round with anyone to count; of a private one, whether there is anyone or not."""
+        max_abs = self._spec.aggregation.max_abs
+        if effect.kind is not RoundKind.TRAIN:
             return None
-        return RoundGrid(**asdict(grid_for(effect.total_weight, self._spec.aggregation.max_abs)))
+        if self._private is not None:
+            now = self._private.at(self._driver.state.version)
+            return RoundGrid(**asdict(now.grid(effect.total_weight, max_abs)))
+        return RoundGrid(**asdict(grid_for(effect.total_weight, max_abs))) if effect.total_weight else None
 
     async def fold(self, effect: Fold, grid: RoundGrid) -> None:
         """Fold one update where it was received."""
@@ -214,37 +234,63 @@ class Releaser:
             for term in effect.contributions
             if term.update is not None
         ]
-        if not items:  # an empty Poisson sample: a round like any other, which changes nothing
+        if not items and self._private is None:  # an empty Poisson sample: it changes nothing
             return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
-        grid = _live(self._driver.state).grid
-        if grid is None:
+        live = _live(state)
+        if live.grid is None:
             raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
+        key = self._sum_key(effect.key, live.grid)
         states = dict(latest.optimiser_blobs)
-        async with self._services.nodes.partials(self._sum_key(effect.key, grid), items) as parts:
-            return await self._services.call(self._write_candidate, effect.key, MergedSum(parts), states)
+        async with self._total(key, items) as total:
+            return await self._services.call(self._write_candidate, key, total, [item for _, item in items], states)
 
-    def _write_candidate(self, key: RoundKey, total: MergedSum, states: Mapping[str, str]) -> Candidate:
-        blobs = self._services.blobs
+    @contextlib.asynccontextmanager
+    async def _total(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[PartialSum]:
+        """The sum of these updates, each given with the node that received it."""
+        if not items:
+            yield EmptySum(key.elements, key.grid)
+            return
+        async with self._services.nodes.partials(key, items) as parts:
+            yield MergedSum(parts)
+
+    def _write_candidate(
+        self, key: SumKey, total: PartialSum, items: Sequence[FoldItem], states: Mapping[str, str]
+    ) -> Candidate:
+        blobs, version, private = self._services.blobs, self._driver.state.version, self._private
+        summed = None if private is None else private.summed(key.grid, key.elements, items)
         with contextlib.ExitStack() as stack:
+
+            def open_sink(name: str, expected_bytes: int) -> BlobWriter:
+                sinks[name] = stack.enter_context(blobs.create(expected_bytes=expected_bytes))
+                return sinks[name]
+
+            sinks: dict[str, BlobWriter] = {}
             old = {name: stack.enter_context(blobs.open(blob)) for name, blob in states.items()}
             model = stack.enter_context(blobs.open(self._driver.state.model))
-            sinks = {
-                name: stack.enter_context(blobs.create(expected_bytes=STATE_BYTES * self._layout.size))
-                for name in self._optimiser.state_names
+            new_states = {
+                name: open_sink(name, STATE_BYTES * self._layout.size) for name in self._optimiser.state_names
             }
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
+            if private is not None and summed is not None:
+                history = {name: blob for name, blob in old.items() if name in private.kept}
+                total = stack.enter_context(private.noised(version, total, summed, history, open_sink))
             released = release_model(
                 self._layout,
                 total,
                 self._optimiser,
-                OldModel(model, {name: _whole(blob) for name, blob in old.items()}),
-                NewModel(sink, sinks),
+                OldModel(model, {name: _whole(old[name]) for name in self._optimiser.state_names if name in old}),
+                NewModel(sink, new_states),
                 self._averaged,
                 self._fragment(),
             )
             manifest = sink.commit()
-            state_blobs = tuple(sorted((name, writer.commit().name) for name, writer in sinks.items()))
-        candidate = Candidate(key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm)
+            written = {name: writer.commit().name for name, writer in sinks.items()}
+        state_blobs = tuple(sorted({**states, **written}.items()))
+        settled = None if private is None or summed is None else private.settle(version, summed)
+        round_key = RoundKey(key.round, key.attempt)
+        candidate = Candidate(
+            round_key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm, settled
+        )
         self._made.append(candidate)
         for blob in candidate.blobs:
             self._services.leases.hold(self._driver.run, blob)
@@ -280,12 +326,20 @@ class Releaser:
         folded_at = {key: self._folded[key] for key in counted if key in self._folded}
         record = releases.Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
 
+        put = self._recorder(record, version)
+
         def also(connection: Connection, _: tuple[Effect, ...]) -> None:
-            releases.record(connection, record)
+            put(connection)
             if model is not None:
                 runs.set_model(connection, run, model.blob, rounds_released=version + 1)
 
         return also
+
+    def _recorder(self, record: releases.Release, version: int) -> Recorder:
+        settled = None if self._candidate is None else self._candidate.settled
+        if self._private is None or settled is None:
+            return lambda connection: releases.record(connection, record)
+        return self._private.release(record, settled, version)
 
     async def _discard(self, candidates: Sequence[Candidate]) -> None:
         """Remove candidates that are not released; what the one that is kept shares with them stays."""

@@ -1,0 +1,196 @@
+"""The private side of one run's releases: which state the round in work has, and what its release leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from blake3 import blake3
+from sqlalchemy import Connection
+
+from atoll.server.aggregation import Grid, GridError, PartialSum
+from atoll.server.aggregation.noised import Integers, NoisedSum
+from atoll.server.daemon.driver import RunDriver
+from atoll.server.daemon.services import Services
+from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.ingest.node import FoldItem
+from atoll.server.ingest.records import norm_of
+from atoll.server.jobs import JobSpec
+from atoll.server.privacy import ledger
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.mechanisms.values import NOISE_BYTES
+from atoll.server.privacy.reservations import Reservations
+from atoll.server.privacy.run import PrivateRun, Summed
+from atoll.server.stores import Blob, BlobWriter, noise_states
+from atoll.server.stores.noise_states import NoiseRecord
+from atoll.server.stores.release import Release
+
+OpenSink = Callable[[str, int], BlobWriter]
+Recorder = Callable[[Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a release leaves: the run after it, and the clip norm for the charge."""
+
+    after: PrivateRun
+    clip: float
+
+
+class Budgets:
+    """What the rounds under way of all runs may spend."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reservations = Reservations()
+
+    async def reserve(self, run: str, contract: Contract, version: int) -> None:
+        """Reserve what a round will cost, or see that there is not so much left.
+
+        Raises:
+            BudgetSpentError: naming what is spent, what the round would make it, and the limit.
+        """
+        others = self._reservations.hold(contract.population, run, contract.cost(version))
+        try:
+            await self._services.reader.run(ledger.check, contract, run, version, reserved=others)
+        except BaseException:
+            self.release(run)
+            raise
+
+    def release(self, run: str) -> None:
+        """The run has no round under way."""
+        self._reservations.release(run)
+
+
+def promised(spec: JobSpec) -> PrivateRun | None:
+    """What a job promises, before its first release; None without a privacy section. Takes seconds.
+
+    Raises:
+        InvalidRequestError: if no noise keeps the promise, or the sum has no room for it.
+    """
+    contract = contract_of(spec)
+    if contract is None:
+        return None
+    run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
+    try:
+        run.grid(0, spec.aggregation.max_abs)
+    except GridError as error:
+        raise InvalidRequestError("job.privacy", str(error)) from error
+    return run
+
+
+def store_promise(connection: Connection, run_id: str, private: PrivateRun, now: float) -> None:
+    """Make a new run's promise and secret durable, in the transaction that submits it.
+
+    Raises:
+        AdjacencyError: if its population was promised something else.
+    """
+    ledger.enrol(connection, private.contract, now)
+    noise_states.add(connection, NoiseRecord(run_id, private.state.version, private.to_text()))
+
+
+def find_promise(connection: Connection, run_id: str) -> PrivateRun:
+    """What ``store_promise``, or the run's last release, has left.
+
+    Raises:
+        CorruptDataError: if it is gone or damaged.
+    """
+    found = noise_states.find(connection, run_id)
+    if found is None:
+        raise CorruptDataError(
+            "privacy.state", f"the noise of run {run_id} is not on record", "restore the database from a backup"
+        )
+    return PrivateRun.from_text(found.body)
+
+
+class PrivateRounds:
+    """The private rounds of one run, one after another."""
+
+    def __init__(self, driver: RunDriver, current: PrivateRun, services: Services, budgets: Budgets) -> None:
+        self._driver = driver
+        self._current = current
+        self._next: PrivateRun | None = None
+        self._services = services
+        self._budgets = budgets
+
+    @property
+    def contract(self) -> Contract:
+        """What the run promises."""
+        return self._current.contract
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the blobs of noise that a release may leave for the next ones."""
+        return self._current.kept
+
+    async def reserve(self) -> None:
+        """See that there is budget for the next round. Raises as ``Budgets.reserve``."""
+        await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version)
+
+    def at(self, version: int) -> PrivateRun:
+        """The run before the release of train round ``version``.
+
+        Raises:
+            CorruptDataError: if what is stored is not of that round.
+        """
+        if self._next is not None and self._next.state.version == version:
+            self._current, self._next = self._next, None
+        if self._current.state.version != version:
+            raise CorruptDataError(
+                "privacy.state",
+                f"run {self._driver.run} has released {version} models, its noise is for release "
+                f"{self._current.state.version}",
+                "restore the whole data directory from one backup",
+            )
+        return self._current
+
+    def summed(self, grid: Grid, elements: int, items: Sequence[FoldItem]) -> Summed:
+        """What the noise of these contributions depends on; blocks.
+
+        Raises:
+            NotFoundError, CorruptDataError: if an update cannot be read.
+        """
+        bound = [(item.update_id, item.weight) for item in items]
+        binding = blake3(json.dumps(sorted(bound)).encode()).digest()
+        return Summed(grid, elements, binding, [self._norm(item) for item in items])
+
+    def _norm(self, item: FoldItem) -> float:
+        spool = self._services.spool
+        with spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
+            return norm_of(upload.records)
+
+    def noised(
+        self, version: int, total: PartialSum, summed: Summed, history: Mapping[str, Blob], open_sink: OpenSink
+    ) -> NoisedSum:
+        """The sum with its noise. What later rounds need of the noise goes to ``open_sink(name, bytes)``, sealed."""
+        noise = self.at(version).noise(summed, history)
+        sink = open_sink(noise.keeps, NOISE_BYTES * summed.elements) if noise.keeps else None
+
+        def keep(piece: Integers, start: int) -> None:
+            if sink is not None:
+                sink.write(noise.seal(piece, start).astype("<i8", copy=False).data)
+
+        return NoisedSum(total, noise, self.contract.divisor_weight, keep)
+
+    def settle(self, version: int, summed: Summed) -> Settled:
+        """What the release of that round leaves."""
+        before = self.at(version)
+        self._next = before.settle(summed)
+        return Settled(self._next, before.state.clip)
+
+    def release(self, release: Release, settled: Settled, version: int) -> Recorder:
+        """What records a release with its charge, checked against the budget once more."""
+        charge = ledger.charge_of(
+            self.contract,
+            run_id=release.charge.run_id,
+            round_number=release.charge.round,
+            attempt=release.charge.attempt,
+            version=version,
+            now=release.charge.charged_at,
+            clip=settled.clip,
+        )
+        noise = NoiseRecord(self._driver.run, settled.after.state.version, settled.after.to_text())
+        private = replace(release, charge=charge, noise=noise)
+        return lambda connection: ledger.record(connection, private, self.contract, version)

@@ -1,0 +1,150 @@
+"""One private run: what it promises, and what its next release needs.
+
+Everything here is a function of the contract and of a small state, which is stored when the run is submitted and
+replaced in the transaction that charges a release (``stores.noise_states``). So a release that is made again after a
+crash is the same to the bit, and one that was charged can never be made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.server.aggregation.grid import Grid
+from atoll.server.aggregation.release import Readable
+from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, mechanism_named, new_secret
+from atoll.server.privacy.scale import private_grid, sensitivity
+from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
+
+SPARE_MEMBERS = 16
+"""The grid has room for so many times the planned cohort: its fineness must not tell how many were drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateState:
+    """What a release depends on beside the sum: the L2 norm that updates are clipped to, and the noise's state."""
+
+    clip: float
+    noise: NoiseState
+
+    @property
+    def version(self) -> int:
+        """Train rounds released before."""
+        return self.noise.version
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What a round has summed, as far as its noise depends on it.
+
+    Attributes:
+        grid: of the round.
+        elements: in the sum.
+        binding: digest over the contributions: another set never gets the same noise.
+        norms: L2 norm of each contribution before it was clipped.
+    """
+
+    grid: Grid
+    elements: int
+    binding: bytes
+    norms: Sequence[float]
+
+
+class PrivateRun:
+    """A run's contract with its current state; ``settle`` gives the next one, ``to_text`` what is stored of it.
+
+    ``epsilon`` is what all planned rounds cost together, at the contract's delta.
+    """
+
+    def __init__(self, contract: Contract, epsilon: float, state: PrivateState) -> None:
+        self.contract = contract
+        self.epsilon = epsilon
+        self.state = state
+        self._mechanism: Mechanism = mechanism_named(contract.mechanism, contract.bands)
+
+    @classmethod
+    def begin(cls, contract: Contract, epsilon: float) -> PrivateRun:
+        """A run before its first release, with a fresh secret."""
+        noise = mechanism_named(contract.mechanism, contract.bands).begin(new_secret())
+        return cls(contract, epsilon, PrivateState(contract.clip, noise))
+
+    @classmethod
+    def from_text(cls, text: str) -> PrivateRun:
+        """As ``to_text`` wrote it.
+
+        Raises:
+            CorruptDataError: if it cannot be read.
+        """
+        try:
+            body: Mapping[str, Any] = json.loads(text)
+            state = PrivateState(float.fromhex(body["clip"]), NoiseState.from_json(body["noise"]))
+            return cls(Contract.from_json(body["contract"]), float.fromhex(body["epsilon"]), state)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptDataError(
+                "privacy.state",
+                f"the stored state of a private run is damaged: {type(error).__name__}: {error}",
+                "restore the database from its latest backup",
+            ) from error
+
+    def to_text(self) -> str:
+        """JSON; it holds the secret."""
+        return json.dumps(
+            {
+                "contract": self.contract.as_json(),
+                "epsilon": self.epsilon.hex(),
+                "clip": self.state.clip.hex(),
+                "noise": self.state.noise.to_json(),
+            }
+        )
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the noise that is kept from round to round, as blobs."""
+        return self._mechanism.needs
+
+    def grid(self, total_weight: int, max_abs: float) -> Grid:
+        """The grid of the next round, whose members weigh at most ``total_weight`` together.
+
+        Raises:
+            GridError: if the sum has no room for the noise.
+        """
+        contract = self.contract
+        planned = SPARE_MEMBERS * max(contract.divisor_weight, contract.weight_bound)
+        deviation = contract.noise_multiplier * contract.weight_bound
+        return private_grid(max(total_weight, planned), max_abs, self.state.clip, deviation)
+
+    def noise(self, summed: Summed, history: Mapping[str, Readable]) -> RoundNoise:
+        """The noise of the next release."""
+        version = self.state.version
+        return self._mechanism.round(self.state.noise, version, summed.binding, self._sigma(summed), history)
+
+    @property
+    def terms(self) -> PrivacyTerms:
+        """What members of the next round are told of it."""
+        contract = self.contract
+        return PrivacyTerms(
+            mechanism=PrivacyMechanism(contract.mechanism),
+            noise_multiplier=contract.noise_multiplier,
+            clip_norm=self.state.clip,
+            epsilon=self.epsilon,
+            delta=contract.delta,
+            adjacency=PrivacyAdjacency(contract.adjacency.value),
+            sampling=PrivacySampling(contract.sampling.value),
+            sample_rate=contract.sample_rate,
+            population=contract.population,
+        )
+
+    def settle(self, summed: Summed) -> PrivateRun:
+        """The run after this release."""
+        before, version = self.state, self.state.version
+        noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed))
+        return PrivateRun(self.contract, self.epsilon, PrivateState(before.clip, noise))
+
+    def _sigma(self, summed: Summed) -> float:
+        contract = self.contract
+        moved = contract.weight_bound * sensitivity(summed.grid, summed.elements)
+        return contract.noise_multiplier * (moved + self._mechanism.allowance(summed.elements))

@@ -1,0 +1,239 @@
+"""Private runs over real stores, spool and folding: what is summed, noised, charged and told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.server.errors import ConflictError
+from atoll.server.jobs import JobFileError
+from atoll.server.privacy import ledger
+from atoll.server.privacy.run import PrivateRun
+from atoll.server.rounds import Phase, RunState, RunStatus
+from atoll.server.stores import charges, noise_states
+from atoll.wire.privacy import PrivacyMechanism, terms_from_proto
+from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened, update_values
+
+CLIP = 0.5
+LOUD = "noise_multiplier = 4.0"
+QUIET = "noise_multiplier = 1e-6"
+
+
+def private_job(
+    *, rounds: int = 1, size: int = 2, cohort: str = "", noise: str = QUIET, privacy: str = "", quorum: int = 0
+) -> bytes:
+    text = job(rounds=rounds, size=size, quorum=quorum, straggler=f"max_attempts = 1\n[cohort_]\n{cohort}").decode()
+    before, rest = text.split("[cohort_]\n")
+    more, after = rest.split("[evaluation]")
+    section = '[aggregation]\nweighting = "uniform"\n'
+    section += f'[privacy]\npopulation = "people"\ndelta = 1e-5\nclip = {CLIP}\n{noise}\n{privacy}\n'
+    cohort_section = f"[cohort]\n{more}"
+    return before.replace("[cohort]\n", cohort_section).encode() + b"[evaluation]" + after.encode() + section.encode()
+
+
+def capped(rounds: int, *, most: int, separation: int = 1, mechanism: str = "gaussian", noise: str = LOUD) -> bytes:
+    """A job whose cohort is whoever has waited longest."""
+    bounds = f"max_participations = {most}\nmin_separation = {separation}\nmechanism = '{mechanism}'"
+    return private_job(
+        rounds=rounds, size=1, quorum=1, cohort='sampler = "least_recent"\nseed = 5', noise=noise, privacy=bounds
+    )
+
+
+def clipped(values: Values) -> Values:
+    return values * min(1.0, CLIP / float(np.linalg.norm(values)))
+
+
+async def state_of(federation: Federation, run: str) -> PrivateRun:
+    found = await federation.store.reader.run(noise_states.find, run)
+    assert found is not None
+    return PrivateRun.from_text(found.body)
+
+
+async def report(client: Client, seed: int, loss: float = 0.0) -> None:
+    invitation = await client.invitation()
+    await client.report(invitation.key, update_values(seed), loss=loss)
+
+
+async def test_the_model_moves_by_clipped_updates_over_the_planned_cohort_whoever_came(federation: Federation) -> None:
+    alice, bob = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job())
+    await report(alice, 1)
+    await bob.reply((await bob.invitation()).key, "declined", "no time")
+    ended = await federation.ended(run)
+    moved = federation.model(ended.current_model)
+    assert np.allclose(moved, clipped(update_values(1)) / 2, atol=1e-5)
+
+
+async def test_noise_has_the_size_that_the_contract_says(federation: Federation) -> None:
+    alice, bob = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job(rounds=60, noise=LOUD))
+    for seed in range(60):
+        await report(alice, seed)
+        await bob.reply((await bob.invitation()).key, "declined")
+    ended = await federation.ended(run)
+    moved = federation.model(ended.current_model)
+    expected = 4.0 * CLIP / 2 * np.sqrt(60)  # of 24 elements: their deviation is off by more than a half once in 1e6
+    assert 0.5 * expected < np.std(moved) < 1.6 * expected
+
+
+async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job(noise=LOUD))
+    for client in clients:
+        await client.reply((await client.invitation()).key, "declined")
+    ended = await federation.ended(run)
+    assert ended.status == RunStatus.FINISHED
+    assert np.all(federation.model(ended.current_model) != 0)
+    assert [one.population for one in await federation.store.reader.run(charges.listed, run)] == ["people"]
+
+
+async def test_every_release_is_charged_and_leaves_another_secret(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job(rounds=3))
+    secrets = [(await state_of(federation, run)).state.noise.secret]
+    for version in range(3):
+        for client in clients:
+            await report(client, version)
+        done = version + 1
+        await (_released(federation, run, done) if done < 3 else federation.ended(run))
+        secrets.append((await state_of(federation, run)).state.noise.secret)
+    assert len(set(secrets)) == 4
+    found = await federation.store.reader.run(charges.listed, run)
+    assert [(one.round, one.mechanism, json.loads(one.body)["clip"]) for one in found] == [
+        (number, "gaussian", CLIP) for number in range(3)
+    ]
+    spent = await federation.store.reader.run(ledger.spent, "people")
+    assert [one.run_id for one in spent.runs] == [run]
+
+
+async def test_members_are_told_the_terms_and_not_how_many_were_drawn(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob", "carol")
+    cohort = 'sampler = "poisson"\nrate = 1.0\nmin_available = 3'
+    run = await federation.submit(private_job(size=2, cohort=cohort, noise=LOUD))
+    invitation = await clients[0].invitation()
+    assert invitation.cohort_size == 2
+    terms = terms_from_proto(invitation.privacy)
+    promised = await state_of(federation, run)
+    assert (terms.mechanism, terms.population, terms.clip_norm) == (PrivacyMechanism.GAUSSIAN, "people", CLIP)
+    assert terms.epsilon == promised.epsilon
+    assert terms.noise_multiplier == 4.0
+
+
+async def test_metrics_of_participants_are_neither_kept_nor_shown(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job())
+    for client in clients:
+        await report(client, 1, loss=0.25)
+    await federation.ended(run)
+    (row,) = await federation.rounds(run)
+    assert row.metrics == ()
+
+
+async def test_whoever_was_in_as_many_rounds_as_the_job_allows_is_not_drawn_again(federation: Federation) -> None:
+    alice, bob = await federation.clients("alice", "bob")
+    run = await federation.submit(capped(4, most=2, separation=2))
+    order: list[str] = []
+    for _ in range(4):
+        drawn = await federation.state(run, lambda state: _open_round(state) not in (None, len(order) - 1))
+        assert drawn.round is not None
+        (member,) = drawn.round.roster
+        client = alice if member.participant == alice.name else bob
+        order.append(client.name)
+        await report(client, 1)
+    await federation.ended(run)
+    assert order in ([alice.name, bob.name] * 2, [bob.name, alice.name] * 2)
+
+
+async def _released(federation: Federation, run: str, models: int) -> None:
+    await federation.state(run, lambda state: state.version == models)
+
+
+def _open_round(state: RunState) -> int | None:
+    live = state.round
+    return live.key.round if live is not None and live.phase is Phase.OPEN else None
+
+
+async def test_a_run_waits_for_participants_that_may_still_be_drawn_and_says_so(federation: Federation) -> None:
+    (alice,) = await federation.clients("alice")
+    run = await federation.submit(capped(2, most=1))
+    await report(alice, 1)
+    await federation.state(run, lambda _: "1 of 1 participants" in federation.active(run).performer.trouble)
+    (bob,) = await federation.clients("bob")
+    await report(bob, 2)
+    assert (await federation.ended(run)).status == RunStatus.FINISHED
+
+
+async def test_a_round_that_would_pass_the_populations_limit_does_not_start(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    first = await federation.submit(private_job(noise=LOUD))
+    for client in clients:
+        await report(client, 1)
+    await federation.ended(first)
+    spent = (await federation.store.reader.run(ledger.spent, "people")).epsilon
+    await federation.store.writer.run(_limit, spent * 1.2)
+    second = await federation.submit(private_job(noise=LOUD))
+    ended = await federation.ended(second)
+    assert ended.status == RunStatus.FAILED
+    assert "population people has spent" in ended.reason
+    assert await federation.store.reader.run(charges.listed, second) == ()
+    assert all(client.told == 0 for client in clients)
+
+
+def _limit(connection: object, epsilon: float) -> None:
+    ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="admin", now=1.0)  # type: ignore[arg-type]
+
+
+async def test_a_population_keeps_to_one_adjacency(federation: Federation) -> None:
+    await federation.clients("alice", "bob")
+    await federation.submit(private_job())
+    cohort = 'sampler = "poisson"\nrate = 0.5'
+    with pytest.raises(ConflictError, match="population people is accounted for under replace_one"):
+        await federation.submit(private_job(cohort=cohort))
+
+
+async def test_a_job_without_a_valid_account_is_refused_at_submit(federation: Federation) -> None:
+    with pytest.raises(JobFileError, match=r"straggler\.late"):
+        await federation.submit(private_job().replace(b"max_attempts = 1", b'late = "carry"'))
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
+async def test_a_server_that_is_started_again_in_every_round_releases_the_same_models(
+    tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Same secret, same reports: the same bits, whether the server stops between the rounds or not."""
+    monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
+    monkeypatch.setattr("atoll.server.daemon.coordinator.new_run_id", lambda: "r0123456789ab")
+
+    async def played(data: Path, rounds: int, restarts: bool) -> str:
+        run = ""
+        for done in range(rounds):
+            async with opened(data) as federation:
+                clients = await federation.clients("alice", "bob")  # who take turns, as one rests after each round
+                if not run:
+                    toml = capped(rounds, most=4, separation=2, mechanism=mechanism)
+                    run = await federation.submit(toml)
+                last = rounds if not restarts else done + 1
+                for version in range(done, last):
+                    await _one_round(federation, clients, run, version)
+                if last == rounds:
+                    return (await federation.ended(run)).current_model
+                await _released(federation, run, last)
+        raise AssertionError("unreachable")
+
+    calm = await played(tmp_path / "calm", 4, restarts=False)
+    assert await played(tmp_path / "restarted", 4, restarts=True) == calm
+
+
+async def _one_round(federation: Federation, clients: list[Client], run: str, version: int) -> None:
+    drawn = await federation.state(run, lambda state: _open_round(state) == version)
+    assert drawn.round is not None
+    (member,) = drawn.round.roster
+    (client,) = [one for one in clients if one.name == member.participant]
+    await report(client, version)
+
+
+def test_the_layout_is_large_enough_for_a_deviation_to_be_judged() -> None:
+    assert LAYOUT.size == 24
