@@ -1,0 +1,99 @@
+"""Clipping: what each update is scaled by, and a clip norm that follows a quantile of the updates' norms.
+
+The adaptive norm is that of Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Section 2:
+after each round ``C <- C * exp(-eta (b - gamma))``, b being the noised share of updates whose norm was at most C, gamma
+the quantile wanted. The share spends budget: Section 3.1 of the paper splits the noise (``deriving``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from atoll.server.privacy.noise import DiscreteGaussian
+
+NORM_ERROR = 2.0**-36
+"""Relative: what a computed norm, and a product with a factor, can be off; counted against the update."""
+_LARGEST_STEP = 20.0
+"""Of the exponent in one update: noise alone cannot bring the norm to 0 or infinity."""
+
+
+def clip_factor(norm: float, clip: float) -> float:
+    """What to multiply an update of this L2 norm by, so that its norm is at most ``clip``: 1 if it is already.
+
+    Args:
+        norm: of the update, computed in float64: with a relative error below 2**-36.
+        clip: the bound, above 0.
+
+    Raises:
+        ValueError: if the norm is not finite (NaN would pass every comparison), or the clip not above 0 and finite.
+    """
+    if not (math.isfinite(norm) and norm >= 0):
+        raise ValueError(f"norm {norm}: only finite updates are clipped, refuse this one")
+    if not 0 < clip < math.inf:
+        raise ValueError(f"clip {clip}: must be above 0 and finite")
+    allowed = clip * (1 - NORM_ERROR)
+    return 1.0 if norm <= allowed else allowed / norm
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveClip:
+    """How the clip norm moves from round to round.
+
+    Attributes:
+        quantile: gamma: the share of updates that should not be clipped, in (0, 1).
+        learning_rate: eta: by how much the norm's logarithm moves for a share that is off by 1.
+        expected: the cohort's size that shares are of, however many reported; at least 1.
+        count_noise: sigma_b: standard deviation of the noise on the number of updates within the norm, where each
+            counts plus or minus 1/2; at least 1/32.
+
+    Raises:
+        ValueError: for a value outside these bounds.
+    """
+
+    quantile: float
+    learning_rate: float
+    expected: int
+    count_noise: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantile < 1:
+            raise ValueError(f"quantile {self.quantile}: must be above 0 and below 1")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate {self.learning_rate}: must be above 0 and finite")
+        if self.expected < 1:
+            raise ValueError(f"expected {self.expected}: a share is of at least 1 update")
+        DiscreteGaussian(2 * self.count_noise)
+
+    def noised_count(self, within: int, reported: int, key: bytes) -> int:
+        """What may be known of how many updates were within the norm: ``2 within - reported`` and noise.
+
+        Each update counts 1 or -1, so one participant moves it by 1; the noise is a discrete Gaussian of
+        ``2 count_noise``, drawn from ``key``: of this purpose and round only.
+
+        Raises:
+            ValueError: if more were within than reported, or fewer than none.
+        """
+        if not 0 <= within <= reported:
+            raise ValueError(f"{within} of {reported} updates within the norm")
+        noise = np.empty(1, np.int64)
+        DiscreteGaussian(2 * self.count_noise).draw(noise, key)
+        return 2 * within - reported + int(noise[0])
+
+    def share(self, noised_count: int) -> float:
+        """The noised share of updates within the norm; noise may bring it below 0 or above 1."""
+        return 0.5 + noised_count / (2 * self.expected)
+
+    def next_clip(self, clip: float, noised_count: int) -> float:
+        """The next round's norm: it falls if more than the quantile were within.
+
+        Raises:
+            OverflowError: if it leaves what a float64 can be.
+        """
+        step = self.learning_rate * (self.share(noised_count) - self.quantile)
+        moved = clip * math.exp(-max(-_LARGEST_STEP, min(_LARGEST_STEP, step)))
+        if not 0 < moved < math.inf:
+            raise OverflowError(f"the clip norm went from {clip:g} to {moved:g}: lower the learning rate")
+        return moved

@@ -1,0 +1,58 @@
+"""Known answers: a run that a newer server takes up gets the same noise and can read the noise that was kept.
+
+Never change these: a release that a crash cut short would be noised twice, and a kept vector could not be opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from atoll.server.privacy.mechanisms import derived, mechanism_named
+from tests.server.privacy.mechanisms.kept import SECRET, Releases
+
+
+def test_keys_are_hkdf_expand_with_sha_256() -> None:
+    """RFC 5869, Section 2.3: T(1) = HMAC(secret, info | 0x01); info is the context, purpose, version and binding."""
+    parts = (b"atoll 2026 noise", b"round", (3).to_bytes(8, "big"), b"set")
+    info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    block = 64
+    padded = SECRET.ljust(block, b"\0")
+    inner = hashlib.sha256(bytes(one ^ 0x36 for one in padded) + info + b"\x01").digest()
+    expected = hashlib.sha256(bytes(one ^ 0x5C for one in padded) + inner).digest()
+    assert derived(SECRET, "round", 3, b"set") == expected
+
+
+def test_no_two_purposes_versions_or_bindings_share_a_key() -> None:
+    keys = {
+        derived(secret, purpose, version, binding)
+        for secret in (SECRET, bytes(32))
+        for purpose in ("round", "roun", "advance")
+        for version in (0, 1, 256)
+        for binding in (b"", b"d", b"set", b"\0")
+    }
+    assert len(keys) == 2 * 3 * 3 * 4
+
+
+KNOWN = {
+    ("gaussian", 1): "4c3c81cfc785041dedbb159ab629f39dfe9e29779f3a17953cbe6f0c6f85c89d",
+    ("tree", 1): "e72319a8afc48ea3e21657cef55208c2b714307a448c80ea2399426aca2b0194",
+    ("banded", 3): "ae8fcc10fff151babe91976cbda84078eceeb4414e2fbab357ee4ec6ebb5ef6f",
+}
+"""SHA-256 of the noise of five releases of 1,000 elements, of what is kept, and of the state's secret at the end."""
+
+
+@pytest.mark.parametrize(("name", "bands"), KNOWN)
+def test_noise_is_that_of_every_other_version(name: str, bands: int) -> None:
+    assert digest(name, bands) == KNOWN[name, bands]
+
+
+def digest(name: str, bands: int) -> str:
+    run, found = Releases(mechanism_named(name, bands), 1000, 12345.6), hashlib.sha256()
+    for number in range(5):
+        found.update(run.next(bytes([number])).astype("<i8").tobytes())
+    for kept in sorted(run.history):
+        found.update(run.history[kept].data)
+    found.update(run.state.secret)
+    return found.hexdigest()
