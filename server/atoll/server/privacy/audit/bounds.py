@@ -15,6 +15,7 @@ import numpy as np
 
 CONFIDENCE = 0.95
 _HALVINGS = 50
+_NEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,18 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     q = 1.0 / (1.0 + math.exp(-epsilon))
     chance = float(binom.sf(right - 1, made, q))
     if delta and right:
-        just_below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), made, q))
-        steepest = float(np.max(just_below / np.arange(1, right + 1)))
+        steepest = _steepest(right, min(right, _NEAR + 8 * math.isqrt(made)), made, q)
         chance += 2.0 * guesses.canaries * delta * steepest
     return min(1.0, chance)
+
+
+def _steepest(right: int, steps: int, made: int, q: float) -> float:
+    """The largest ``P[v > B >= v - i] / i``, among the first ``steps`` and, if it may lie beyond, all."""
+    from scipy.stats import binom  # noqa: PLC0415  # half a second that only audits need
+
+    below = np.cumsum(binom.pmf(np.arange(right - 1, right - 1 - steps, -1), made, q))
+    found = float(np.max(below / np.arange(1, steps + 1)))
+    return found if steps == right or found * steps >= 1 else _steepest(right, right, made, q)
 
 
 def epsilon_at_least(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> float:

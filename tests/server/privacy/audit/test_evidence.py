@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, norm
+
+from atoll.server.privacy.audit.evidence import Attack, tree_covariance
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
+from tests.server.privacy.audit.contracts import BANDED, FIXED_SIZE, GAUSSIAN, POISSON, TREE
+
+
+def test_under_poisson_sampling_a_round_adds_the_logarithm_of_the_likelihood_ratio() -> None:
+    found, z, q = np.linspace(-3, 4, 15), 1.3, 0.2
+    inside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, 1, z)
+    assert np.allclose(Attack(POISSON).evidence(3, found), np.log(inside / norm.pdf(found, 0, z)))
+
+
+def test_under_fixed_size_sampling_the_other_world_sends_the_opposite() -> None:
+    found, z, q = np.linspace(-3, 4, 15), 5.0, 0.2
+    inside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, 1, z)
+    outside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, -1, z)
+    assert np.allclose(Attack(FIXED_SIZE).evidence(0, found), np.log(inside / outside))
+
+
+def covariance_of(contract: Contract) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Of the releases' noise in units of z, from the mechanism's definition."""
+    rounds = contract.rounds
+    if contract.mechanism == "gaussian":
+        return np.eye(rounds)
+    if contract.mechanism == "tree":
+        return np.asarray(tree_covariance(rounds))
+    coefficients = np.array(banded_coefficients(contract.bands))
+    matrix = np.array(
+        [[coefficients[i - j] if 0 <= i - j < contract.bands else 0 for j in range(rounds)] for i in range(rounds)]
+    )
+    return np.asarray(np.linalg.inv(matrix.T @ matrix))
+
+
+@pytest.mark.parametrize("contract", [GAUSSIAN, TREE, BANDED], ids=lambda contract: contract.mechanism)
+def test_without_a_draw_the_scores_add_up_to_the_logarithm_of_the_likelihood_ratio(contract: Contract) -> None:
+    attack, rng = Attack(contract), np.random.default_rng(2)
+    found = rng.standard_normal((contract.rounds, 5))
+    scores = sum(attack.evidence(version, row) for version, row in enumerate(found))
+    present = np.array([float(version in attack.schedule) for version in range(contract.rounds)])
+    covariance = contract.noise_multiplier**2 * covariance_of(contract)
+    ratio = [
+        multivariate_normal.logpdf(one, present, covariance) - multivariate_normal.logpdf(one, None, covariance)
+        for one in found.T
+    ]
+    assert np.allclose(np.asarray(scores), ratio)
+    apart = float(
+        np.mean(
+            [
+                multivariate_normal.logpdf(present, present, covariance)
+                - multivariate_normal.logpdf(present, None, covariance)
+            ]
+        )
+    )
+    assert attack.information == pytest.approx(2 * apart)
+
+
+def test_the_schedule_is_the_closest_that_the_bounds_allow() -> None:
+    assert Attack(TREE).schedule == {0, 4, 8}
+    assert Attack(GAUSSIAN).schedule == {0, 1, 2}
+
+
+def test_prefix_sums_of_a_tree_hold_as_many_nodes_as_binary_digits() -> None:
+    covariance = tree_covariance(13)
+    prefix = np.tril(np.ones((13, 13)))
+    assert np.diag(prefix @ covariance @ prefix.T).tolist() == [t.bit_count() for t in range(1, 14)]
+
+
+def test_an_attacker_who_expects_no_clipping_measures_in_longer_canaries() -> None:
+    found = np.array([0.0, 16.0])
+    scores = Attack(GAUSSIAN, unit=16.0).evidence(0, found)
+    assert scores[0] == -scores[1]
+    assert scores[1] > Attack(GAUSSIAN).evidence(0, np.array([1.0]))[0]
