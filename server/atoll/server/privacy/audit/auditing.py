@@ -90,6 +90,9 @@ def design(
 ) -> Design:
     """Choose canaries, delta and guesses so that the audit would fail, were there no noise.
 
+    With adaptive clipping, audited is what the updates cost at the first norm: the noised count is left out, from the
+    releases and from the claim.
+
     Args:
         contract: which is audited.
         canaries: a power of two; None for the fewest that do.
@@ -99,6 +102,7 @@ def design(
     Raises:
         InvalidRequestError: if no run could refute the claim.
     """
+    contract = replace(contract, adaptive=None)
     attack, rng = Attack(contract), np.random.default_rng()
     suspicions = (attack, replace(attack, noise_share=LITTLE_NOISE), replace(attack, unit=OVERSIZE))
     each = 1.0 - (1.0 - confidence) / len(suspicions)

@@ -10,7 +10,6 @@ import io
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,14 +27,13 @@ from atoll.server.aggregation import (
 )
 from atoll.server.aggregation.noised import EmptySum, NoisedSum
 from atoll.server.aggregation.optimisers import FedAvg
-from atoll.server.privacy.mechanisms import RoundNoise, mechanism_named, new_secret
-from atoll.server.privacy.scale import private_grid, sensitivity
+from atoll.server.privacy.mechanisms import RoundNoise
+from atoll.server.privacy.run import PrivateRun, Summed
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.digest import DIGEST_BYTES
 from atoll.wire.encoding import Encoding
 
 if TYPE_CHECKING:
-    from atoll.server.aggregation.noised import Noise
     from atoll.server.privacy.contract import Contract
     from atoll.wire.layout import Layout
 
@@ -86,84 +84,66 @@ class Rehearsal:
     ) -> None:
         self.contract, self.layout = contract, layout
         self.model = np.array(model, np.float32)
-        self.version = 0
         on = safeguards or Safeguards()
         self._optimiser = optimiser or FedAvg()
         self._optimiser_state: dict[str, bytes] = {}
-        grid = private_grid(
-            max(1, most) * contract.weight_bound,
-            max_abs,
-            contract.clip,
-            max(1.0, contract.noise_multiplier) * contract.weight_bound,
-        )
-        self._accumulator = Accumulator(layout.size, grid if on.clipping else replace(grid, clip=0.0))
-        self._mechanism = mechanism_named(contract.mechanism, contract.bands)
-        moved = contract.weight_bound * sensitivity(grid, layout.size) + self._mechanism.allowance(layout.size)
-        self._sigma = on.noise * contract.noise_multiplier * moved
-        self._state = self._mechanism.begin(new_secret())
+        grid = PrivateRun.begin(contract, math.inf).grid(most * contract.weight_bound, max_abs)
+        self._grid = grid if on.clipping else replace(grid, clip=0.0)
+        self._noised_on = grid
+        self._accumulator = Accumulator(layout.size, self._grid)
+        drawn = replace(contract, noise_multiplier=on.noise * contract.noise_multiplier)
+        self._run = PrivateRun.begin(drawn, math.inf)
         self._kept: dict[str, _Kept] = {}
 
-    def release(self, updates: Iterable[Floats], weight: int | None = None) -> None:
+    def release(self, updates: Iterable[Floats]) -> None:
         """Fold a round's updates, (N,) each, and replace the model by what their noised sum makes of it.
 
-        Each has the contract's largest weight, or ``weight``, in weight units.
+        Each has the contract's largest weight.
 
         Raises:
             AggregationError: for an update that a round would refuse.
         """
-        binding, grid = blake3(), self._accumulator.grid
-        self._accumulator.reset(grid)
+        norms, binding = [], blake3()
+        self._accumulator.reset(self._grid)
+        weight = self._grid.weight_of(self.contract.weight_bound)
         for number, update in enumerate(updates):
-            norm = math.sqrt(inspect(update.data, Encoding.FLOAT32).sum_squares)
+            norms.append(math.sqrt(inspect(update.data, Encoding.FLOAT32).sum_squares))
             header = ChunkHeader(ElementRange.run(0, update.size), Encoding.FLOAT32, _ANY_DIGEST)
-            units = grid.weight_of(self.contract.weight_bound if weight is None else weight)
-            self._accumulator.fold(str(number), units, [(header, update.data.cast("B"))], norm)
+            self._accumulator.fold(str(number), weight, [(header, update.data.cast("B"))], norms[-1])
             binding.update(update.data.cast("B"))
-        self._release(binding.digest())
-        self.version += 1
+        self._release(Summed(self._noised_on, self.layout.size, binding.digest(), norms))
 
-    def _release(self, binding: bytes) -> None:
-        total = self._accumulator if self._accumulator.updates else EmptySum(self.layout.size, self._accumulator.grid)
-        made = self._noise(binding)
+    def _release(self, summed: Summed) -> None:
+        total = self._accumulator if self._accumulator.updates else EmptySum(self.layout.size, self._grid)
         model, state = io.BytesIO(), {name: io.BytesIO() for name in self._optimiser.state_names}
         old = OldModel(self.model.tobytes(), self._optimiser_state)
-        with made, NoisedSum(total, made.noise, self.contract.divisor_weight, made.keep) as noised:
+        silent = not self._run.contract.noise_multiplier
+        noise = _Silence() if silent else self._run.noise(summed, self._kept)
+        keeping = _Keeping(noise)
+        with NoisedSum(total, noise, self.contract.divisor_weight, keeping.keep) as noised:
             release_model(self.layout, noised, self._optimiser, old, NewModel(model, state))
         self.model = np.frombuffer(model.getvalue(), np.float32)
         self._optimiser_state = {name: one.getvalue() for name, one in state.items()}
-        if self._sigma:
-            self._state = self._mechanism.advance(self._state, self.version, binding, self._sigma)
-
-    def _noise(self, binding: bytes) -> _Made:
-        if not self._sigma:
-            return _Made(_Silence(), None, self._kept)
-        noise = self._mechanism.round(self._state, self.version, binding, self._sigma, self._kept)
-        return _Made(noise, noise if noise.keeps else None, self._kept)
+        if not silent:
+            self._run = self._run.settle(summed)
+        if noise.keeps:
+            self._kept[noise.keeps] = keeping.sealed()
 
 
-class _Made:
-    """A round's noise, which is kept for later rounds when the ``with`` block is left, if they need it."""
+class _Keeping:
+    """Noise that later rounds need, sealed piece by piece as it is drawn."""
 
-    def __init__(self, noise: Noise, sealing: RoundNoise | None, kept: dict[str, _Kept]) -> None:
-        self.noise = noise
-        self._sealing, self._kept = sealing, kept
+    def __init__(self, noise: RoundNoise) -> None:
+        self._noise = noise
         self._pieces: list[Integers] = []
-        self._at = 0
 
-    def keep(self, piece: Integers) -> None:
-        """Takes the noise piece by piece, in order."""
-        if self._sealing is not None:
-            self._pieces.append(self._sealing.seal(piece, self._at))
-            self._at += piece.size
+    def keep(self, piece: Integers, start: int) -> None:
+        """Takes the noise in order."""
+        if self._noise.keeps:
+            self._pieces.append(self._noise.seal(piece, start))
 
-    def __enter__(self) -> _Made:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None and self._sealing is not None and self._sealing.keeps:
-            self._kept[self._sealing.keeps] = _Kept(np.concatenate(self._pieces).tobytes())
+    def sealed(self) -> _Kept:
+        return _Kept(np.concatenate(self._pieces).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,5 +163,10 @@ class _Kept:
 class _Silence:
     """No noise at all."""
 
-    def block(self, start: int, stop: int, /) -> Integers:
+    keeps: str | None = None
+
+    def block(self, start: int, stop: int) -> Integers:
         return np.zeros(stop - start, np.int64)
+
+    def seal(self, block: Integers, start: int) -> Integers:
+        raise AssertionError(f"{block.size} elements from {start} are not kept")
