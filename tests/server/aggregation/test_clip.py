@@ -36,17 +36,30 @@ def test_a_long_update_enters_with_the_norm_of_the_clip(encoding: Encoding) -> N
     norm = float(np.linalg.norm(decoded))
     made.fold("a", 3, chunks, norm)
     entered = made.sum_block(0, VALUES.size) / 3
-    assert np.array_equal(entered, np.rint(decoded * (GRID.scale * (CLIP / norm))))
+    assert np.array_equal(entered, np.rint(decoded * (GRID.scale * GRID.factor(norm))))
     assert np.linalg.norm(entered) <= CLIP * GRID.scale + np.sqrt(VALUES.size)
+    assert np.linalg.norm(entered) == pytest.approx(CLIP * GRID.scale, rel=1e-6)
 
 
-@pytest.mark.parametrize("norm", [0.0, CLIP / 2, CLIP])
+@pytest.mark.parametrize("norm", [0.0, CLIP / 2, CLIP * (1 - 2**-30)])
 def test_an_update_within_the_clip_stays_as_it_is_and_no_norm_divides_by_zero(norm: float) -> None:
     values = VALUES * (norm / np.linalg.norm(VALUES))
     chunks, decoded = chunks_of(values, Encoding.FLOAT64)
     made = Accumulator(VALUES.size, GRID)
     made.fold("a", 1, chunks, norm)
     assert np.array_equal(made.sum_block(0, VALUES.size), np.rint(decoded * GRID.scale))
+
+
+@pytest.mark.parametrize("norm", [CLIP, CLIP * (1 + 2**-50), 2.0, 1e30, 1e308])
+def test_what_is_beyond_is_scaled_to_the_clip_and_not_a_bit_above(norm: float) -> None:
+    assert norm * GRID.factor(norm) < CLIP
+    assert norm * GRID.factor(norm) == pytest.approx(CLIP, rel=1e-10)
+
+
+def test_norms_measured_too_small_are_counted() -> None:
+    """The real norm may be 2**-37 above the measured one."""
+    for measured in (CLIP * (1 - 2**-36), CLIP, 7.0):
+        assert measured * (1 + 2**-37) * GRID.factor(measured) <= CLIP
 
 
 @pytest.mark.parametrize("norm", [float("nan"), float("inf"), -1.0])

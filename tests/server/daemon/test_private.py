@@ -122,6 +122,22 @@ async def test_members_are_told_the_terms_and_not_how_many_were_drawn(federation
     assert terms.noise_multiplier == 4.0
 
 
+async def test_an_adaptive_norm_moves_by_the_noised_share_of_updates_within_it(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    adaptive = "adaptive = { initial = 100.0, learning_rate = 1.0, count_noise = 1.0 }"
+    toml = private_job(rounds=20, noise="noise_multiplier = 1.5").replace(f"clip = {CLIP}".encode(), adaptive.encode())
+    run = await federation.submit(toml)
+    before = (await state_of(federation, run)).state.clip
+    for version in range(20):
+        for client in clients:
+            await report(client, version)
+    await federation.ended(run)
+    found = await federation.store.reader.run(charges.listed, run)
+    clips = [json.loads(one.body)["clip"] for one in found]
+    assert clips[0] == before == 100.0
+    assert clips[-1] < 20.0  # norms are about 5, and both updates always within: by the half each round, but for noise
+
+
 async def test_metrics_of_participants_are_neither_kept_nor_shown(federation: Federation) -> None:
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(private_job())

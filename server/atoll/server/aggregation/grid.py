@@ -27,6 +27,8 @@ TARGET_WEIGHT_BITS = 24
 MIN_FRACTION_BITS = 16
 MAX_FRACTION_BITS = 52
 MIN_MAX_ABS = 2.0**-24
+NORM_ERROR = 2.0**-36
+"""Relative: what a computed norm, and a product with a factor, can be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,19 @@ class Grid:
             raise GridError(f"clip {self.clip}: allowed are norms above 0, or 0 for none")
 
     def factor(self, norm: float) -> float:
-        """What the values of an update of this L2 norm are multiplied with: 1, or C / norm of one that is clipped.
+        """What the values of an update of this L2 norm are multiplied with, so that its norm is at most C; 1 at most.
+
+        Args:
+            norm: of the update, computed in float64 with a relative error below ``NORM_ERROR``, which is counted
+                against the update.
 
         Raises:
-            GridError: if the norm is no finite number, which clips to nothing sensible.
+            GridError: if the norm is no finite number: NaN would pass every comparison.
         """
         if not 0.0 <= norm < math.inf:
-            raise GridError(f"norm {norm}: an update's is finite", "reject the update")
-        return 1.0 if norm <= self.clip or not self.clip else self.clip / norm
+            raise GridError(f"norm {norm}: only finite updates are clipped", "refuse this one")
+        allowed = self.clip * (1 - NORM_ERROR)
+        return 1.0 if norm <= allowed or not self.clip else allowed / norm
 
     @property
     def scale(self) -> float:

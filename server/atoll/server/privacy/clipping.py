@@ -1,6 +1,6 @@
-"""Clipping: what each update is scaled by, and a clip norm that follows a quantile of the updates' norms.
+"""A clip norm that follows a quantile of the updates' norms; clipping itself is ``aggregation.grid``.
 
-The adaptive norm is that of Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Section 2:
+It is that of Andrew et al. 2021, "Differentially Private Learning with Adaptive Clipping", Section 2:
 after each round ``C <- C * exp(-eta (b - gamma))``, b being the noised share of updates whose norm was at most C, gamma
 the quantile wanted. The share spends budget: Section 3.1 of the paper splits the noise (``deriving``).
 """
@@ -14,28 +14,8 @@ import numpy as np
 
 from atoll.server.privacy.noise import DiscreteGaussian
 
-NORM_ERROR = 2.0**-36
-"""Relative: what a computed norm, and a product with a factor, can be off; counted against the update."""
 _LARGEST_STEP = 20.0
 """Of the exponent in one update: noise alone cannot bring the norm to 0 or infinity."""
-
-
-def clip_factor(norm: float, clip: float) -> float:
-    """What to multiply an update of this L2 norm by, so that its norm is at most ``clip``: 1 if it is already.
-
-    Args:
-        norm: of the update, computed in float64: with a relative error below 2**-36.
-        clip: the bound, above 0.
-
-    Raises:
-        ValueError: if the norm is not finite (NaN would pass every comparison), or the clip not above 0 and finite.
-    """
-    if not (math.isfinite(norm) and norm >= 0):
-        raise ValueError(f"norm {norm}: only finite updates are clipped, refuse this one")
-    if not 0 < clip < math.inf:
-        raise ValueError(f"clip {clip}: must be above 0 and finite")
-    allowed = clip * (1 - NORM_ERROR)
-    return 1.0 if norm <= allowed else allowed / norm
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,14 @@ from typing import Any
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.release import Readable
 from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
-from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, mechanism_named, new_secret
+from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
 from atoll.server.privacy.scale import private_grid, sensitivity
 from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
 
+CLIPPED_BY_ITSELF = 1 - 2.0**-10
+"""From this part of the clip norm on, an update counts as clipped: participants clip too, and arrive at the norm."""
 SPARE_MEMBERS = 16
 """The grid has room for so many times the planned cohort: its fineness must not tell how many were drawn."""
 
@@ -142,7 +145,18 @@ class PrivateRun:
         """The run after this release."""
         before, version = self.state, self.state.version
         noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed))
-        return PrivateRun(self.contract, self.epsilon, PrivateState(before.clip, noise))
+        return PrivateRun(self.contract, self.epsilon, PrivateState(self._next_clip(summed), noise))
+
+    def _next_clip(self, summed: Summed) -> float:
+        """The norm after a noised count of the updates within it; paid for with the release (``Contract.cost``)."""
+        clip, settings = self.state.clip, self.contract.adaptive
+        if settings is None:
+            return clip
+        members = max(1, self.contract.divisor_weight // self.contract.weight_bound)
+        moving = AdaptiveClip(settings.quantile, settings.learning_rate, members, settings.count_noise)
+        key = derived(self.state.noise.secret, "count", self.state.version, summed.binding)
+        within = sum(norm < clip * CLIPPED_BY_ITSELF for norm in summed.norms)
+        return moving.next_clip(clip, moving.noised_count(within, len(summed.norms), key))
 
     def _sigma(self, summed: Summed) -> float:
         contract = self.contract

@@ -15,8 +15,6 @@ from atoll.server.aggregation.grid import MAX_FRACTION_BITS, MIN_FRACTION_BITS, 
 
 NOISE_BITS = 48
 """The noise's standard deviation takes at most so many bits: 13 of them and a full sum are below 2**63."""
-_CLIP_ERROR = 2.0**-40
-"""Relative: norms are sums of float64 squares, and factors are rounded."""
 
 
 def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: float) -> Grid:
@@ -51,4 +49,4 @@ def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: f
 
 def sensitivity(grid: Grid, elements: int) -> float:
     """Bound on the L2 norm of one update of weight 1 in grid units, clipped and rounded; see the module docstring."""
-    return grid.clip * grid.scale * (1 + _CLIP_ERROR) + math.sqrt(elements)
+    return grid.clip * grid.scale + math.sqrt(elements)

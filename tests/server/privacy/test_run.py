@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.contract import AdaptiveClipping, Contract
+from atoll.server.privacy.mechanisms import NoiseStateError
+from atoll.server.privacy.run import PrivateRun, Summed
+from atoll.server.privacy.values import Adjacency, Sampling
+
+CONTRACT = Contract(
+    population="people",
+    mechanism="gaussian",
+    adjacency=Adjacency.ADD_REMOVE,
+    accountant="prv",
+    sampling=Sampling.POISSON,
+    sample_rate=0.1,
+    epsilon=None,
+    delta=1e-5,
+    noise_multiplier=1.5,
+    clip=0.5,
+    adaptive=None,
+    weight_bound=1,
+    divisor_weight=100,
+    rounds=10,
+)
+
+
+def summed(run: PrivateRun, binding: bytes = b"one", norms: tuple[float, ...] = (0.1, 2.0)) -> Summed:
+    return Summed(run.grid(100, 32.0), 1000, binding, norms)
+
+
+def test_a_run_reads_back_as_it_was_stored() -> None:
+    run = PrivateRun.begin(CONTRACT, 3.5)
+    again = PrivateRun.from_text(run.to_text())
+    assert (again.contract, again.epsilon, again.state) == (run.contract, run.epsilon, run.state)
+    later = run.settle(summed(run))
+    assert PrivateRun.from_text(later.to_text()).state == later.state
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"clip": "0x1p-1"}', '{"clip": 1, "noise": {}, "contract": {}}'])
+def test_a_damaged_state_is_told(text: str) -> None:
+    with pytest.raises(CorruptDataError, match="damaged"):
+        PrivateRun.from_text(text)
+
+
+def test_the_secret_is_not_shown() -> None:
+    run = PrivateRun.begin(CONTRACT, 3.5)
+    assert run.state.noise.secret.hex() not in repr(run.state)
+    assert repr(run.state.noise.secret) not in repr(run.state)
+
+
+def test_the_same_sum_has_the_same_noise_and_another_set_another() -> None:
+    run = PrivateRun.begin(CONTRACT, 3.5)
+    again = PrivateRun.from_text(run.to_text())
+    noise = run.noise(summed(run), {}).block(0, 1000)
+    assert (again.noise(summed(again), {}).block(0, 1000) == noise).all()
+    assert (run.noise(summed(run, b"other"), {}).block(0, 1000) != noise).mean() > 0.99
+
+
+def test_noise_is_as_wide_as_the_contract_says_in_the_grids_units() -> None:
+    run = PrivateRun.begin(replace(CONTRACT, weight_bound=4, divisor_weight=400), 3.5)
+    total = summed(run)
+    deviation = run.noise(total, {}).block(0, 1000).std()
+    assert deviation == pytest.approx(1.5 * 4 * 0.5 * total.grid.scale, rel=0.15)
+
+
+def test_what_was_released_cannot_be_noised_again() -> None:
+    run = PrivateRun.begin(CONTRACT, 3.5)
+    later = run.settle(summed(run))
+    assert later.state.version == 1
+    assert later.state.noise.secret != run.state.noise.secret
+    stale = PrivateRun(CONTRACT, 3.5, replace(later.state, noise=replace(later.state.noise, mechanism="tree")))
+    with pytest.raises(NoiseStateError, match="not of gaussian"):
+        stale.noise(summed(stale), {})
+
+
+def test_the_grid_does_not_tell_how_many_were_drawn() -> None:
+    run = PrivateRun.begin(CONTRACT, 3.5)
+    assert run.grid(0, 32.0) == run.grid(100, 32.0) == run.grid(1500, 32.0)
+
+
+def adaptive(clip: float, noise: float = 1 / 32) -> PrivateRun:
+    settings = AdaptiveClipping(clip, quantile=0.5, learning_rate=0.2, count_noise=noise)
+    return PrivateRun.begin(replace(CONTRACT, clip=clip, adaptive=settings, divisor_weight=2), 3.5)
+
+
+@pytest.mark.parametrize(
+    ("norms", "moves"),
+    [((0.1, 0.2), -1), ((2.0, 3.0), 1), ((0.1, 2.0), 0), ((), 0), ((1.0, 1.0), 1)],  # clipped by itself: clipped
+)
+def test_an_adaptive_norm_follows_the_count(norms: tuple[float, ...], moves: int) -> None:
+    run = adaptive(1.0)
+    after = run.settle(summed(run, norms=norms)).state.clip
+    assert (after > 1.0) - (after < 1.0) == moves
+
+
+def test_terms_tell_the_norm_in_force() -> None:
+    run = adaptive(1.0)
+    later = run.settle(summed(run, norms=(5.0, 5.0)))
+    assert later.terms.clip_norm == later.state.clip > 1.0
+    assert (later.terms.epsilon, later.terms.population) == (3.5, "people")
