@@ -13,22 +13,29 @@ from atoll.server.cli.checks import Finding
 from atoll.server.cli.demo import Summary, demo
 from atoll.server.cli.doctor import doctor
 from atoll.server.cli.participants import participants
+from atoll.server.cli.privacy import privacy
 from atoll.server.cli.run import run
 from atoll.server.cli.token import token
 from atoll.server.control import Member, NewTokens, Participant, Progress, Round, Run, RunDetail, Token
+from atoll.server.privacy.contract import AdaptiveClipping, Contract
+from atoll.server.privacy.planning import Alternative, Plan, Spent
 
 TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    "kind", [Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary]
+    "kind",
+    [
+        *(Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary),
+        *(Plan, Spent, Alternative, Contract, AdaptiveClipping),
+    ],
 )
 def test_every_key_is_documented(kind: type) -> None:
     missing = [item.name for item in fields(kind) if f"`{item.name}`" not in TEXT and f'"{item.name}"' not in TEXT]
     assert not missing
 
 
-@pytest.mark.parametrize("command", [token, participants, run, doctor, demo])
+@pytest.mark.parametrize("command", [token, participants, run, privacy, doctor, demo])
 def test_every_command_is_documented(command: click.Command) -> None:
     names = command.commands if isinstance(command, click.Group) else {}
     expected = [f"{command.name} {name}" for name in names] or [f"atoll {command.name}"]
@@ -42,7 +49,7 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def commands() -> list[click.Command]:
-    groups = [token, participants, run]
+    groups = [token, participants, run, privacy]
     return [*(item for group in groups for item in group.commands.values()), doctor, demo]
 
 

@@ -18,12 +18,14 @@ by less than float64 can tell.
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from types import ModuleType
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,7 @@ from atoll.server.privacy.values import Event, Sampling
 from atoll.server.privacy.without_replacement import MAX_ORDER, subsampled_divergence
 
 Accountant = Literal["prv", "rdp"]
+ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)
 Curve = npt.NDArray[np.float64]
 
 ORDERS = np.array(
@@ -61,10 +64,12 @@ def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> fl
     Takes from a millisecond to a few seconds; the latest answers are kept.
 
     Raises:
-        ValueError: for a delta that is none, and events that have no common account: fixed-size sampling with other
-            events (adjacencies differ), or with ``prv``.
+        ValueError: for an unknown accountant, a delta that is none, and events without a common account: fixed-size
+            sampling beside other events (adjacencies differ), or with ``prv``.
         SetupError: if Opacus is not installed.
     """
+    if accountant not in ACCOUNTANTS:
+        raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta}: must be above 0 and below 1")
     paid = merged(events)
@@ -205,36 +210,52 @@ def calibrate(event: Event, target: float, delta: float, accountant: Accountant)
 def _calibrate(  # its arguments are the key of the cache
     rate: float, count: int, sampling: Sampling, target: float, delta: float, accountant: Accountant
 ) -> float:
-    def meets(noise: float, by: Accountant) -> bool:
-        return epsilon((Event(noise, rate, count, sampling),), delta, by) <= target
+    def cost(noise: float, by: Accountant) -> float:
+        return epsilon((Event(noise, rate, count, sampling),), delta, by)
 
-    if not meets(_MAX_NOISE, "rdp"):
+    if cost(_MAX_NOISE, "rdp") > target:
         raise InvalidRequestError(
             "privacy.target",
             f"epsilon {target:g} at delta {delta:g} is below what can be accounted for",
             "choose a larger epsilon or delta",
         )
     low, high = 1.0, 1.0
-    while meets(low, "rdp"):
+    while cost(low, "rdp") <= target:
         high, low = low, low / 2
-    while not meets(high, "rdp"):
+    while cost(high, "rdp") > target:
         low, high = high, high * 2
-    high = _bisected(low, high, 1.01, lambda noise: meets(noise, "rdp"))
-    if accountant == "prv":
-        while meets(high / 1.1, "prv"):
-            high /= 1.1
-        low = high / 1.1
-    return _bisected(low, high, _TOLERANCE, lambda noise: meets(noise, accountant))
+    if accountant == "rdp":
+        return _least(low, high, lambda noise: cost(noise, "rdp") / target)
+    high = _least(low, high, lambda noise: cost(noise, "rdp") / target, 1.01)
+    while cost(high / 1.1, "prv") <= target:
+        high /= 1.1
+    return _least(high / 1.1, high, lambda noise: cost(noise, "prv") / target)
 
 
-def _bisected(low: float, high: float, ratio: float, meets: Callable[[float], bool]) -> float:
-    """A noise that meets what ``high`` meets and ``low`` does not, at most ``ratio`` above the least."""
-    while high / low > ratio:
+def _least(low: float, high: float, share: Callable[[float], float], tolerance: float = _TOLERANCE) -> float:
+    """A noise of which ``share`` of the target is used, at most 1, and at most ``tolerance`` times the least such.
+
+    ``share`` is above 1 at ``low`` and at most 1 at ``high``. By interpolating its logarithm over the noise's, slightly
+    to either side in turn, so that both ends close in; every fourth step halves, whatever the shape.
+    """
+    above, below = share(low), share(high)
+    for step in itertools.count(1):
+        if high / low <= tolerance:
+            break
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if meets(middle) else (middle, high)
+        if step % 4 and math.isfinite(above) and below > 0:
+            where = math.log(above) / (math.log(above) - math.log(below))
+            aside = tolerance ** (0.4 if step % 2 else -0.4)
+            middle = min(max(low * (high / low) ** where * aside, low * tolerance**0.2), high / tolerance**0.2)
+        found = share(middle)
+        if found <= 1:
+            high, below = middle, found
+        else:
+            low, above = middle, found
     return high
 
 
+@lru_cache(maxsize=1)
 def _opacus() -> ModuleType:
     """Its accountants; imported here as it brings PyTorch along, which takes seconds."""
     try:
@@ -246,4 +267,5 @@ def _opacus() -> ModuleType:
             f"a private run needs Opacus for its account: {error}",
             "pip install 'atoll[server,privacy]'",
         ) from error
+    warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # of the bound by which it sizes its grid
     return cast("ModuleType", opacus.accountants)

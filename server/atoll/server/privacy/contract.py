@@ -101,6 +101,12 @@ class Contract:
             return self.noise_multiplier
         return 1.0 / math.hypot(1.0 / self.noise_multiplier, 0.5 / self.adaptive.count_noise)
 
+    @property
+    def participations(self) -> int:
+        """Rounds that one participant can be in: the cap, or fewer where separation leaves room for no more."""
+        room = -(-self.rounds // self.min_separation)
+        return room if self.max_participations is None else min(self.max_participations, room)
+
     def cost(self, version: int) -> Event | None:
         """What releasing the train round adds to the ledger before which ``version`` others were released.
 

@@ -1,0 +1,15 @@
+"""``atoll privacy``: what a job would promise, what has been spent on whom, and whether it holds."""
+
+from __future__ import annotations
+
+import click
+
+from atoll.server.cli.privacy_plan import plan
+
+
+@click.group()
+def privacy() -> None:
+    """Differential privacy: plan a job, read the ledger, audit what is released."""
+
+
+privacy.add_command(plan)

@@ -1,0 +1,186 @@
+"""``atoll privacy plan``: what a job would cost its participants, and its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.model_files import open_model
+from atoll.server.cli.output import busy, json_option, print_json, print_table
+from atoll.server.errors import CallerError, ServerError
+from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
+from atoll.server.privacy.values import Adjacency, Sampling
+
+if TYPE_CHECKING:
+    from atoll.server.privacy.contract import Contract
+    from atoll.server.privacy.planning import Alternative, Plan
+
+_ADJACENCY = {
+    Adjacency.ADD_REMOVE: "one participant's updates are there, or zeros in their place",
+    Adjacency.REPLACE_ONE: "one participant's updates are exchanged for anybody else's",
+}
+_SAMPLING = {
+    Sampling.POISSON: "each with probability {rate:.4g}, counted on",
+    Sampling.FIXED_SIZE: "a random {rate:.4g} of those available, counted on",
+    Sampling.NONE: "not counted on: at most {most} of {rounds} rounds for each",
+}
+_COLUMNS = ("cohort>", "rounds>", "rate>", "noise multiplier>", "signal/noise of a round>", "of the run>")
+
+
+@click.command()
+@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--elements", type=click.IntRange(1), help="Size of the model. Default: as in the job's initial weights.")
+@click.option(
+    "--epsilon",
+    "target",
+    type=click.FloatRange(0, 1000, min_open=True),
+    help="Plan for this target. Default: the job's.",
+)
+@click.option(
+    "--signal-to-noise",
+    "wanted",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Find the smallest cohort with this ratio in a round.",
+)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: FILE.svg or FILE.html.")
+@json_option
+def plan(
+    *, job: Path, elements: int | None, target: float | None, wanted: float, plot: Path | None, json_output: bool
+) -> None:
+    """Show what the private job JOB would spend round by round, its noise, and what would meet a target."""
+    if plot is not None and plot.suffix not in {".svg", ".html"}:
+        raise BadInputError(f"{plot}: pictures are .svg or .html", "name the file so")
+    spec = _parsed(job)
+    size = elements or _elements(job, spec)
+    found = _worked_out(spec, size, target, wanted)
+    if plot is not None:
+        _draw(found, plot)
+    if json_output:
+        print_json(found)
+        return
+    _show(found)
+
+
+def _parsed(job: Path) -> JobSpec:
+    try:
+        return parse_job(job.read_bytes(), str(job))
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
+
+
+def _elements(job: Path, spec: JobSpec) -> int:
+    """Elements that one round updates, at most, by the header of the initial weights."""
+    path = job.parent / spec.model.initial
+    if not path.is_file():
+        raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
+    with open_model(path) as model:
+        return fragments_of(spec, model.layout).largest
+
+
+def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: float) -> Plan:
+    from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
+
+    try:
+        with busy("working out the noise"):
+            return plan_of(spec, elements, target, wanted)
+    except CallerError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
+    except ServerError as error:
+        raise CommandError(error.detail.message, error.detail.remedy) from error
+
+
+def _draw(found: Plan, path: Path) -> None:
+    from atoll.server.privacy.plan_figure import write_plan  # noqa: PLC0415  # brings matplotlib along
+
+    try:
+        write_plan(found, path)
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _show(found: Plan) -> None:
+    contract = found.contract
+    print_table(("promise", ""), _promise(found), "")
+    click.echo()
+    print_table(("round>", "epsilon>"), [(one.rounds, f"{one.epsilon:.4f}") for one in found.spent], "")
+    click.echo()
+    print_table(("in the mean of a round", "noise>", "signal, at most>", "signal/noise>"), _signal(found), "")
+    click.echo(f"\nLeast noise for epsilon {found.target:.4g} at delta {contract.delta:g}:\n")
+    print_table(_COLUMNS, map(_row, found.cohorts), "")
+    click.echo()
+    print_table(_COLUMNS, map(_row, found.durations), "")
+    click.echo()
+    for line in _conclusions(found):
+        click.echo(line)
+
+
+def _promise(found: Plan) -> list[tuple[str, str]]:
+    contract = found.contract
+    return [
+        ("unit", "one participant, with all that it sends in all rounds"),
+        ("adjacency", f"{contract.adjacency}: {_ADJACENCY[contract.adjacency]}"),
+        ("epsilon, delta", f"{found.spent[-1].epsilon:.4f}, {contract.delta:g} after {contract.rounds} rounds"),
+        ("accountant", contract.accountant),
+        ("draw", _draw_words(contract)),
+        ("mechanism", contract.mechanism + (f", {contract.bands} bands" if contract.mechanism == "banded" else "")),
+        ("noise multiplier", _noise_words(contract)),
+        ("clip norm", f"{contract.clip:g}" + (", then adaptive" if contract.adaptive else "")),
+        ("largest weight", str(contract.weight_bound)),
+        ("sums divided by", str(contract.divisor_weight)),
+        ("population", f"{contract.population}, of {found.population_least} or more"),
+    ]
+
+
+def _draw_words(contract: Contract) -> str:
+    return _SAMPLING[contract.sampling].format(
+        rate=contract.sample_rate, most=contract.participations, rounds=contract.rounds
+    )
+
+
+def _noise_words(contract: Contract) -> str:
+    words = f"{contract.noise_multiplier:.5g}"
+    if contract.count_noise is None:
+        return words
+    return f"{words} on updates, {contract.count_noise:g} on the count: together {contract.accounted_noise:.5g}"
+
+
+def _signal(found: Plan) -> list[tuple[str, ...]]:
+    ratio = f"{found.signal_to_noise:.3g}"
+    return [
+        ("one element, root mean square", f"{found.noise_element:.3g}", f"{found.signal_element:.3g}", ratio),
+        (f"all {found.elements} elements, L2", f"{found.noise_norm:.3g}", f"{found.signal_norm:.3g}", ratio),
+        ("all rounds together, if they agree", "", "", f"{found.signal_to_noise_run:.3g}"),
+    ]
+
+
+def _row(one: Alternative) -> tuple[str, ...]:
+    rate = f"{one.sample_rate:.4g}"
+    if one.noise_multiplier is None or one.signal_to_noise is None or one.signal_to_noise_run is None:
+        return (str(one.cohort), str(one.rounds), rate, "none meets it", "", "")
+    return (
+        str(one.cohort),
+        str(one.rounds),
+        rate,
+        f"{one.noise_multiplier:.4g}",
+        f"{one.signal_to_noise:.3g}",
+        f"{one.signal_to_noise_run:.3g}",
+    )
+
+
+def _conclusions(found: Plan) -> list[str]:
+    within, best = found.rounds_within, found.cohort_wanted
+    rounds = f"{within} rounds" if within is not None else "all planned rounds, and more,"
+    lines = [f"With this noise {rounds} are within epsilon {found.target:.4g}."]
+    if best is None:
+        lines.append(
+            f"No cohort of this population has signal/noise {found.wanted:g} in a round at epsilon {found.target:.4g}: "
+            "take a smaller model, fewer rounds, more participants, or a larger epsilon."
+        )
+    else:
+        lines.append(f"Signal/noise {found.wanted:g} in a round takes a cohort of about {best.cohort}.")
+    return lines

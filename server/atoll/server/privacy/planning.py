@@ -1,0 +1,248 @@
+"""What a private job would cost and lose: epsilon by round, noise beside signal, and what would meet a target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.signal import noise_of_round, signal_to_noise, signal_to_noise_of_run
+from atoll.server.privacy.values import Sampling
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.models import JobSpec
+
+SHOWN_ROUNDS = 10
+COHORT_FACTORS = (0.5, 1, 2, 4, 10)
+ROUND_FACTORS = (0.25, 0.5, 1, 2, 4)
+MAX_COHORT = 100_000
+MAX_LONGER = 100
+"""Rounds are tried up to so many times those planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Epsilon after so many rounds."""
+
+    rounds: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A cohort and a number of rounds, with the least noise that meets the target there.
+
+    Attributes:
+        cohort: reports expected in a round.
+        rounds: train rounds.
+        sample_rate: probability of one participant to be in a round, of the same population; 1 where none is counted.
+        noise_multiplier: what meets the target; None if nothing does.
+        signal_to_noise: of one round, at best; None without noise that meets the target.
+        signal_to_noise_run: of all rounds together, likewise.
+    """
+
+    cohort: int
+    rounds: int
+    sample_rate: float
+    noise_multiplier: float | None
+    signal_to_noise: float | None
+    signal_to_noise_run: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a job promises, and what that does to its model.
+
+    Attributes:
+        contract: as the job stands.
+        elements: d, of the part of the model that one round updates.
+        cohort: reports expected in a round; every sum is divided by that many.
+        population_least: participants that the plan is for, or needs at least.
+        spent: epsilon by round.
+        noise_element: standard deviation of the noise on one element of a round's mean.
+        signal_element: root mean square of an element of the mean, at most.
+        noise_norm: L2 norm expected of the noise on the mean.
+        signal_norm: L2 norm of the mean at most: the clip norm.
+        signal_to_noise: of one round, at best.
+        signal_to_noise_run: of all rounds together, at best.
+        target: epsilon that the rest of the plan is about: the one asked for, the job's own, or what the job comes to.
+        rounds_within: rounds with the job's noise until the target is spent; None if participation is capped and all
+            planned rounds are within, or a hundred times as many are.
+        cohorts: cohorts of the same population, with the noise that they need for the target.
+        durations: numbers of rounds, likewise.
+        wanted: signal-to-noise of one round that the smallest cohort was looked for.
+        cohort_wanted: that cohort, within a twentieth; None if no cohort of this population has it.
+    """
+
+    contract: Contract
+    elements: int
+    cohort: int
+    population_least: int
+    spent: tuple[Spent, ...]
+    noise_element: float
+    signal_element: float
+    noise_norm: float
+    signal_norm: float
+    signal_to_noise: float
+    signal_to_noise_run: float
+    target: float
+    rounds_within: int | None
+    cohorts: tuple[Alternative, ...]
+    durations: tuple[Alternative, ...]
+    wanted: float
+    cohort_wanted: Alternative | None
+
+
+def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0) -> Plan:
+    """The plan of a private job; takes up to a minute with many rounds.
+
+    Args:
+        spec: a valid job.
+        elements: d, of the part of the model that one round updates.
+        target: epsilon to meet; None for the job's own, or what the job comes to.
+        wanted: signal-to-noise of one round for which the smallest cohort is looked for.
+
+    Raises:
+        InvalidRequestError: if the job has no privacy section, or no noise meets its target.
+        SetupError: if Opacus is not installed.
+    """
+    contract = contract_of(spec)
+    if contract is None:
+        raise InvalidRequestError(
+            "privacy.absent",
+            "the job has no [privacy] section, so it promises nothing",
+            "add one: docs/job-reference.md has its keys",
+        )
+    size = spec.cohort.size
+    spent = tuple(Spent(done, contract.epsilon_after(done)) for done in _shown(contract.rounds))
+    aim = target or contract.epsilon or spent[-1].epsilon
+    search = _Search(spec, elements, aim)
+    noise = noise_of_round(contract) * contract.clip / size
+    return Plan(
+        contract=contract,
+        elements=elements,
+        cohort=size,
+        population_least=_population_least(spec, contract),
+        spent=spent,
+        noise_element=noise,
+        signal_element=contract.clip / math.sqrt(elements),
+        noise_norm=noise * math.sqrt(elements),
+        signal_norm=contract.clip,
+        signal_to_noise=signal_to_noise(contract, size, elements),
+        signal_to_noise_run=signal_to_noise_of_run(contract, size, elements),
+        target=aim,
+        rounds_within=_rounds_within(contract, aim),
+        cohorts=search.over(COHORT_FACTORS, cohorts=True),
+        durations=search.over(ROUND_FACTORS, cohorts=False),
+        wanted=wanted,
+        cohort_wanted=search.least_cohort(wanted),
+    )
+
+
+def _shown(rounds: int) -> list[int]:
+    """Rounds to show, evenly spread, with the first and the last."""
+    return sorted({1, *(max(1, round(rounds * step / SHOWN_ROUNDS)) for step in range(1, SHOWN_ROUNDS + 1))})
+
+
+def _population_least(spec: JobSpec, contract: Contract) -> int:
+    """Whom a rate or a fixed size is of; with capped participation, how many it takes to fill all rounds."""
+    size = spec.cohort.size
+    if contract.sampling is not Sampling.NONE:
+        return round(size / contract.sample_rate)
+    return size * max(contract.min_separation, -(-contract.rounds // contract.participations))
+
+
+def _rounds_within(contract: Contract, target: float) -> int | None:
+    def fits(rounds: int) -> bool:
+        return replace(contract, rounds=rounds).epsilon_after(rounds) <= target * (1 + 1e-9)
+
+    most = contract.rounds * MAX_LONGER
+    if target == contract.epsilon:
+        return contract.rounds
+    rounds = contract.rounds
+    while fits(rounds):
+        if rounds == most or contract.sampling is Sampling.NONE:
+            return None
+        rounds = min(rounds * 2, most)
+    return _first(lambda found: not fits(found), 1, rounds) - 1
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int, tolerance: float = 1.0) -> int:
+    """The smallest number from ``low`` to ``high`` that it holds for, as it does for ``high``, or one close above."""
+    while low < high and high > low * tolerance:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Other cohorts and durations of a job, all for one target."""
+
+    spec: JobSpec
+    elements: int
+    target: float
+
+    def over(self, factors: Iterable[float], *, cohorts: bool) -> tuple[Alternative, ...]:
+        """The job's cohort, or its rounds, times each of the factors, as far as that is possible."""
+        size, rounds = self.spec.cohort.size, self.spec.job.rounds
+        scaled = sorted({max(1, round((size if cohorts else rounds) * factor)) for factor in factors})
+        if not cohorts:
+            return tuple(self.at(size, found) for found in scaled)
+        return tuple(self.at(found, rounds) for found in scaled if found <= self._most())
+
+    def least_cohort(self, wanted: float) -> Alternative | None:
+        """The smallest cohort with that signal-to-noise, or one a little above it."""
+        rounds, most = self.spec.job.rounds, self._most()
+
+        def enough(size: int) -> bool:
+            return (self.at(size, rounds).signal_to_noise or 0.0) >= wanted
+
+        size = min(self.spec.cohort.size, most)
+        while not enough(size):
+            if size == most:
+                return None
+            size = min(size * 4, most)
+        return self.at(_first(enough, 1, size, 1.05), rounds)
+
+    def at(self, size: int, rounds: int) -> Alternative:
+        """That cohort for so many rounds."""
+        cohort, section = self.spec.cohort, self.spec.privacy
+        changed = {"size": size}
+        rate = None if cohort.rate is None else min(1.0, cohort.rate * size / cohort.size)
+        spec = self.spec.model_copy(
+            update={
+                "cohort": cohort.model_copy(update={**changed, "rate": rate}),
+                "job": self.spec.job.model_copy(update={"rounds": rounds}),
+                "privacy": section and section.model_copy(update={"epsilon": self.target, "noise_multiplier": None}),
+            }
+        )
+        try:
+            contract = contract_of(spec)
+        except InvalidRequestError:
+            contract = None
+        if contract is None:
+            return Alternative(size, rounds, rate or 1.0, None, None, None)
+        return Alternative(
+            size,
+            rounds,
+            contract.sample_rate,
+            contract.noise_multiplier,
+            signal_to_noise(contract, size, self.elements),
+            signal_to_noise_of_run(contract, size, self.elements),
+        )
+
+    def _most(self) -> int:
+        """The largest cohort that the population has."""
+        cohort = self.spec.cohort
+        match cohort.sampler:
+            case "poisson":
+                return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
+            case "uniform":
+                return cohort.min_available
+            case _:
+                return MAX_COHORT

@@ -1,0 +1,66 @@
+"""How much noise is in what a run releases, beside the most signal that clipping leaves.
+
+The noise on the mean of a round has, in each of d elements, standard deviation z C / n: z the noise multiplier, C the
+clip norm, n the cohort that every sum is divided by. The mean of clipped updates has at most norm C, so at most
+C / sqrt(d) in each element, root mean square. Their ratio n / (z sqrt(d)) is the signal-to-noise at best: C cancels,
+and so does the largest weight. Whole norms have the same ratio, as the noise's norm is z C sqrt(d) / n.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
+
+
+def noise_of_round(contract: Contract) -> float:
+    """Standard deviation of the noise on one round's sum, in clip norms times ``weight_bound``; root mean square.
+
+    With correlated noise that of C**-1 z. Of the tree a round takes the nodes that its prefix sum has and the one
+    before has not, and the other way round: 1 + the trailing zeros of its number, which is 2 on average.
+    """
+    match contract.mechanism:
+        case "gaussian":
+            factor = 1.0
+        case "tree":
+            factor = math.sqrt((2 * contract.rounds - contract.rounds.bit_count()) / contract.rounds)
+        case "banded":
+            factor = float(np.sqrt(np.mean(np.cumsum(np.square(_inverse(contract.bands, contract.rounds))))))
+    return contract.noise_multiplier * factor
+
+
+def noise_of_run(contract: Contract) -> float:
+    """Likewise, of the noise on the sum over all rounds: what is in the last model, at a server learning rate of 1."""
+    rounds = contract.rounds
+    match contract.mechanism:
+        case "gaussian":
+            factor = math.sqrt(rounds)
+        case "tree":
+            factor = math.sqrt(rounds.bit_count())
+        case "banded":
+            factor = float(np.sqrt(np.sum(np.square(np.cumsum(_inverse(contract.bands, rounds))))))
+    return contract.noise_multiplier * factor
+
+
+def signal_to_noise(contract: Contract, cohort: int, elements: int) -> float:
+    """Of one round's mean over ``elements`` elements, at best."""
+    return cohort / (noise_of_round(contract) * math.sqrt(elements))
+
+
+def signal_to_noise_of_run(contract: Contract, cohort: int, elements: int) -> float:
+    """Of the sum of all rounds' means, at best: if all rounds point the same way."""
+    return contract.rounds * cohort / (noise_of_run(contract) * math.sqrt(elements))
+
+
+def _inverse(bands: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The first column of C**-1, ``count`` long: of 1 / (1 + c_1 x + c_2 x**2 + ...)."""
+    coefficients = np.array(banded_coefficients(bands)[1:])[::-1]
+    found = np.zeros(count)
+    found[0] = 1.0
+    for index in range(1, count):
+        width = min(index, bands - 1)
+        found[index] = -np.dot(coefficients[len(coefficients) - width :], found[index - width : index])
+    return found

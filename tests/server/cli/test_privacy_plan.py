@@ -1,0 +1,92 @@
+"""``atoll privacy plan``: the table, the JSON, the picture, and every refusal with its remedy."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from atoll.server.cli.privacy import privacy
+from atoll.wire import safetensors
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from tests.server.privacy.jobs import NOISE, job_text
+
+CAPPED = f"{NOISE}\nclip = 0.5\naccountant = 'rdp'\nmax_participations = 4"
+LAYOUT = Layout((TensorSpec("w", (30, 10), Dtype.FLOAT32), TensorSpec("b", (100,), Dtype.FLOAT32)))
+
+
+def plan(folder: Path, text: str, *options: str) -> Result:
+    path = folder / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    return CliRunner().invoke(privacy, ["plan", str(path), *options])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with the initial weights of the jobs."""
+    blob = np.zeros(LAYOUT.size, "<f4").tobytes()
+    safetensors.write(tmp_path / "init.safetensors", LAYOUT, [blob], {})
+    return tmp_path
+
+
+def test_the_table_says_what_is_promised_and_what_it_costs(folder: Path) -> None:
+    found = plan(folder, job_text("availability", CAPPED))
+    assert found.exit_code == 0, found.output
+    for words in (
+        "add_remove: one participant's updates are there, or zeros in their place",
+        "not counted on: at most 4 of 1000 rounds for each",
+        "wards, of 25000 or more",
+        "all 400 elements, L2",
+        "all planned rounds, and more, are within epsilon",
+    ):
+        assert words in found.output
+
+
+def test_json_has_the_plan_and_the_contract(folder: Path) -> None:
+    found = plan(folder, job_text("availability", CAPPED), "--json", "--epsilon", "20", "--signal-to-noise", "0.5")
+    assert found.exit_code == 0, found.output
+    said = json.loads(found.stdout)
+    assert (said["elements"], said["cohort"], said["target"], said["wanted"]) == (400, 100, 20.0, 0.5)
+    assert said["contract"]["sampling"] == "none"
+    assert said["contract"]["max_participations"] == 4
+    assert said["spent"][-1]["rounds"] == 1000
+    assert said["cohort_wanted"]["signal_to_noise"] >= 0.5
+
+
+def test_fragments_are_planned_for_what_one_round_updates(folder: Path) -> None:
+    text = job_text("availability", CAPPED, '[aggregation]\nweighting = "uniform"\nfragments = 2')
+    assert json.loads(plan(folder, text, "--json").stdout)["elements"] == 300
+
+
+@pytest.mark.parametrize("name", ["plan.svg", "plan.html"])
+def test_the_picture_is_written(folder: Path, name: str) -> None:
+    found = plan(folder, job_text("availability", CAPPED), "--plot", str(folder / name))
+    assert found.exit_code == 0, found.output
+    assert "<svg" in (folder / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (job_text("availability", f"{NOISE}\nclip = 0.5"), (), "give the most that one participant may have"),
+        (job_text(rest=""), (), "aggregation.max_weight: is missing"),
+        (job_text("availability", CAPPED), ("--plot", "plan.png"), "name the file so"),
+        (job_text("availability", CAPPED).replace("init.", "other."), (), "give --elements N"),
+        (
+            job_text("availability", CAPPED.replace("noise_multiplier = 1.0", "epsilon = 0.0001")),
+            (),
+            "choose a larger epsilon or delta",
+        ),
+        (job_text().split("[privacy]")[0], (), "add one: docs/job-reference.md"),
+    ],
+)
+def test_refusals_say_why_and_what_to_do(folder: Path, text: str, options: tuple[str, ...], words: str) -> None:
+    found = plan(folder, text, *options)
+    assert found.exit_code == 2
+    assert words in found.output
+
+
+def test_a_model_that_is_not_there_can_be_named_by_its_size(tmp_path: Path) -> None:
+    found = plan(tmp_path, job_text("availability", CAPPED), "--json", "--elements", "1000000")
+    assert json.loads(found.stdout)["elements"] == 1_000_000
