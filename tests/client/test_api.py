@@ -11,6 +11,7 @@ import atoll.client
 
 PUBLIC = [
     "Access",
+    "BudgetSpentError",
     "ClientError",
     "Continuous",
     "Decision",
@@ -23,6 +24,7 @@ PUBLIC = [
     "Participant",
     "Policy",
     "PolicyError",
+    "PrivacyDemand",
     "RefusedError",
     "RoundGoneError",
     "RoundKey",
@@ -82,6 +84,7 @@ def test_every_error_has_the_base_and_an_exit_code() -> None:
     errors = [getattr(atoll.client, name) for name in PUBLIC if name.endswith("Error")]
     assert all(issubclass(error, atoll.client.ClientError) for error in errors)
     assert {error.__name__: error.exit_code for error in errors} == {
+        "BudgetSpentError": 1,
         "ClientError": 1,
         "NotPermittedError": 4,
         "PolicyError": 2,

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.client import Decision, Policy, PolicyError, SettingRule, Settings, Task
+from atoll.client import Decision, Policy, PolicyError, PrivacyDemand, SettingRule, Settings, Task
 from atoll.client.policy import Spent
 from atoll.client.policy_file import read_policy
+from atoll.client.randomise import Gaussian, Limit, LocalPrivacy, Sphere
 from atoll.client.testing import make_task
 
 TASK = make_task(
@@ -94,6 +95,10 @@ def test_demands_are_further_rules() -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
+SPHERE = '[local_privacy]\nmechanism = "sphere"\nepsilon = 1.0\nclip_norm = 2.0\nmax_epsilon = 4.0'
+GAUSSIAN = "[local_privacy]\nepsilon = 1\ndelta = 1e-7\nclip_norm = 2\nmax_epsilon = 8\nmax_delta = 1e-5"
+
+
 def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "policy.toml"
     path.write_text(text)
@@ -130,6 +135,20 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert policy.hook(TASK) == Decision.decline("night")
 
 
+def test_demands_of_privacy_and_noise_of_ones_own(tmp_path: Path) -> None:
+    demand = '[privacy]\nmax_epsilon = 8\nmax_delta = 1e-5\nmin_noise_multiplier = 0.5\nmechanisms = ["tree"]\n'
+    policy = read_policy(write(tmp_path, demand + GAUSSIAN))
+    assert policy.privacy == PrivacyDemand(
+        max_epsilon=8.0, max_delta=1e-5, min_noise_multiplier=0.5, mechanisms=("tree",)
+    )
+    assert policy.local_privacy == LocalPrivacy(Gaussian(1.0, 1e-7, 2.0), Limit(8.0, 1e-5))
+    assert reason(policy) == "policy: the run has no privacy terms, and they are required"
+    sphere = read_policy(write(tmp_path, f"[privacy]\nrequire = false\n{SPHERE}"))
+    assert sphere.privacy == PrivacyDemand(require=False)
+    assert sphere.local_privacy == LocalPrivacy(Sphere(1.0, 2.0), Limit(4.0, 0.0))
+    assert reason(sphere) == ""
+
+
 def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
     assert read_policy(write(tmp_path, "")) == Policy()
 
@@ -152,6 +171,22 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("hook = 'nowhere:f'", "hook: no module 'nowhere'"),
         ("hook = 'math:pi'", "hook = 'math:pi'; allowed is the name of a function"),
         ("min_cohort =", "is not TOML"),
+        ("privacy = 3", "privacy = 3; allowed is a table"),
+        ("[privacy]\nepsilon = 3", "unknown key privacy.epsilon; allowed are require, max_epsilon"),
+        ("[privacy]\nmax_epsilon = -1", r"privacy\.max_epsilon = -1; allowed is a number, at least 0"),
+        ("[privacy]\nmax_delta = nan", r"privacy\.max_delta = nan"),
+        ("[privacy]\nrequire = 1", r"privacy\.require = 1; allowed is true or false"),
+        ("[privacy]\nmechanisms = ['laplace']", r"privacy\.mechanisms = \['laplace'\]; .* gaussian, tree, banded"),
+        ("[privacy]\nmechanisms = 'tree'", r"privacy\.mechanisms = 'tree'; allowed is a list of texts"),
+        ("local_privacy = true", "local_privacy = True; allowed is a table"),
+        ("[local_privacy]\nmechanism = 'laplace'", "'laplace'; allowed is gaussian or sphere"),
+        ("[local_privacy]\nmechanism = ['sphere']", r"\['sphere'\]; allowed is gaussian or sphere"),
+        ("[local_privacy]\nepsilon = 1", "local_privacy lacks delta, clip_norm, max_epsilon"),
+        (f"{SPHERE}\ndelta = 0.1", r"local_privacy\.delta = 0\.1; allowed is left out"),
+        (f"{SPHERE}\nsigma = 0.1", r"unknown key local_privacy\.sigma"),
+        (SPHERE.replace("epsilon = 1.0", "epsilon = 0"), "local_privacy: epsilon = 0.0; allowed is above 0"),
+        (SPHERE.replace("max_epsilon = 4.0", "max_epsilon = 0.5"), "one update costs epsilon 1 at delta 0"),
+        (SPHERE.replace("clip_norm = 2.0", "clip_norm = 'x'"), r"local_privacy\.clip_norm = 'x'; allowed is a number"),
     ],
 )
 def test_errors_name_file_key_value_and_what_is_allowed(tmp_path: Path, text: str, message: str) -> None:

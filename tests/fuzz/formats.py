@@ -72,6 +72,8 @@ TERMS = PrivacyTerms(
     population="digits",
 )
 POLICY = b'min_cohort = 3\nmax_rounds_per_day = 10\nruns = ["digits-*"]\n[settings.epochs]\nmax = 5\n'
+POLICY += b'[privacy]\nmax_epsilon = 8.0\nmechanisms = ["tree"]\n[local_privacy]\nepsilon = 1.0\ndelta = 1e-7\n'
+POLICY += b"clip_norm = 1.0\nmax_epsilon = 8.0\nmax_delta = 1e-5\n"
 SERVER = b'port = 9000\nhost = "127.0.0.1"\nworkers = 2\n[limits]\nreplies_per_task = 3\nhandshake_s = 5.5\n'
 BACK_UP = Manifest(
     atoll="0.1.0",

@@ -7,6 +7,7 @@ import os
 
 from atoll.client.continuous import Continuous
 from atoll.client.errors import (
+    BudgetSpentError,
     ClientError,
     NotPermittedError,
     PolicyError,
@@ -24,6 +25,7 @@ from atoll.client.limits import Limits
 from atoll.client.model import Model
 from atoll.client.participant import Participant
 from atoll.client.policy import Decision, Policy, SettingRule
+from atoll.client.privacy.demand import PrivacyDemand
 from atoll.client.run import Access, run, serve
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
@@ -35,6 +37,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __all__ = [
     "Access",
+    "BudgetSpentError",
     "ClientError",
     "Continuous",
     "Decision",
@@ -47,6 +50,7 @@ __all__ = [
     "Participant",
     "Policy",
     "PolicyError",
+    "PrivacyDemand",
     "RefusedError",
     "RoundGoneError",
     "RoundKey",

@@ -9,6 +9,7 @@
     │   └── StateInUseError         2  another process works in the same state directory
     ├── UnreachableError            3  the server could not be reached for as long as allowed
     ├── NotPermittedError           4  the server does not accept this identity (revoked, expired, unknown)
+    ├── BudgetSpentError            1  the participant's own privacy limit does not allow another round
     ├── TrainerError                1  the participant's own code failed or broke the contract
     │   └── UpdateError             1  an update that the server would reject; names tensor and value
     └── RefusedError                1  the server refused one request; says whose fault and what to do
@@ -57,6 +58,10 @@ class NotPermittedError(ClientError):
     """The server does not accept this identity: revoked, expired or unknown."""
 
     exit_code = 4
+
+
+class BudgetSpentError(ClientError):
+    """The participant's own privacy limit does not allow another round; says what is spent and what it would become."""
 
 
 class TrainerError(ClientError):

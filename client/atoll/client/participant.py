@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from atoll.client.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atoll.client.model import Model
     from atoll.client.task import Task
     from atoll.client.update import Evaluation, Update
@@ -36,6 +38,13 @@ class Participant:
     def can_evaluate(self) -> bool:
         """Whether the server may ask for evaluations: by default, whether ``evaluate`` is written."""
         return type(self).evaluate is not Participant.evaluate
+
+    def prepare(self, state: Path) -> None:
+        """Called once before the first task, with the directory that keeps what the participant must not forget."""
+
+    def objection(self, task: Task) -> str | None:  # noqa: ARG002  # for those who write it
+        """Why this participant does not want a task that its policy allows; None if it does. Asked before training."""
+        return None
 
     def close(self) -> None:
         """Called once when the session is over; frees what the participant holds."""

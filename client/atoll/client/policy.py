@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from atoll.client.privacy.demand import PrivacyDemand
+    from atoll.client.randomise import LocalPrivacy
     from atoll.client.task import Task
     from atoll.wire.messages import SettingValue
 
@@ -62,7 +64,7 @@ class SettingRule:
 
 
 Rule = Callable[["Policy", "Task", Spent], str | None]
-"""Says why a task is not acceptable, or None. Further demands (privacy among them) are further rules."""
+"""Says why a task is not acceptable, or None."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Policy:
         max_rounds_per_day: tasks accepted in 24 hours.
         max_bytes_per_day: bytes downloaded and uploaded in 24 hours.
         max_model_bytes: the largest model that is downloaded.
+        privacy: what the operator must promise; None asks for nothing.
+        local_privacy: a randomiser for every update, whatever the server promises; None sends updates as they are.
         hook: asked last, for what only this machine knows: hours, battery, metered links. Runs in a thread.
         demands: further rules, checked before the hook.
     """
@@ -86,6 +90,8 @@ class Policy:
     max_rounds_per_day: int = 100_000
     max_bytes_per_day: int = 100 << 40
     max_model_bytes: int = 1 << 40
+    privacy: PrivacyDemand | None = None
+    local_privacy: LocalPrivacy | None = None
     hook: Callable[[Task], Decision] | None = None
     demands: tuple[Rule, ...] = field(default=(), repr=False)
 
@@ -136,4 +142,9 @@ def _bytes(policy: Policy, task: Task, spent: Spent) -> str | None:
     return None
 
 
-_RULES: tuple[Rule, ...] = (_cohort, _run, _settings, _rounds, _bytes)
+def _privacy(policy: Policy, task: Task, _: Spent) -> str | None:
+    objection = None if policy.privacy is None else policy.privacy.objection(task)
+    return None if objection is None else f"policy: {objection}"
+
+
+_RULES: tuple[Rule, ...] = (_cohort, _run, _settings, _privacy, _rounds, _bytes)

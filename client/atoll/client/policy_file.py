@@ -15,6 +15,21 @@
 
     [settings.optimiser]
     choices = ["sgd", "adam"]
+
+    [privacy]                           # what the operator must promise; with this table, runs without are declined
+    max_epsilon = 8.0                   # of the whole run
+    max_delta = 1e-5
+    min_noise_multiplier = 0.5
+    mechanisms = ["gaussian", "banded"] # default: any
+    require = true                      # false: only terms that there are must be as good
+
+    [local_privacy]                     # noise on each update before it leaves, whatever the operator promises
+    mechanism = "gaussian"              # or "sphere", which has no delta
+    epsilon = 1.0                       # of one update
+    delta = 1e-7
+    clip_norm = 1.0
+    max_epsilon = 8.0                   # of all updates ever; beyond it rounds are declined
+    max_delta = 1e-5
 """
 
 from __future__ import annotations
@@ -22,15 +37,24 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.client.errors import PolicyError, UsageError
 from atoll.client.locate import locate
 from atoll.client.policy import Policy, SettingRule
+from atoll.client.privacy.demand import PrivacyDemand
+from atoll.wire.privacy import PrivacyMechanism
+
+if TYPE_CHECKING:
+    from atoll.client.randomise import LocalPrivacy
 
 _COUNTS = ("min_cohort", "max_rounds_per_day", "max_bytes_per_day", "max_model_bytes")
-_KEYS = (*_COUNTS, "runs", "hook", "settings")
+_KEYS = (*_COUNTS, "runs", "hook", "settings", "privacy", "local_privacy")
 _RULE_KEYS = ("min", "max", "choices")
+_DEMAND_NUMBERS = ("max_epsilon", "max_delta", "min_noise_multiplier")
+_DEMAND_KEYS = ("require", *_DEMAND_NUMBERS, "mechanisms")
+_LOCAL_NUMBERS = ("epsilon", "delta", "clip_norm", "max_epsilon", "max_delta")
+_MECHANISMS = ("gaussian", "sphere")
 
 
 def read_policy(path: Path) -> Policy:
@@ -61,7 +85,60 @@ class _Reader:
             values["hook"] = self._hook(document["hook"])
         if "settings" in document:
             values["settings"] = self._settings(document["settings"])
+        if "privacy" in document:
+            values["privacy"] = self._demand(document["privacy"])
+        if "local_privacy" in document:
+            values["local_privacy"] = self._local(document["local_privacy"])
         return Policy(**values)
+
+    def _demand(self, table: object) -> PrivacyDemand:
+        if not isinstance(table, dict):
+            raise self._wrong("privacy", table, "a table")
+        self._known(table, _DEMAND_KEYS, "privacy.")
+        values: dict[str, Any] = {
+            key: self._positive(f"privacy.{key}", table[key]) for key in _DEMAND_NUMBERS if key in table
+        }
+        require = table.get("require", True)
+        if not isinstance(require, bool):
+            raise self._wrong("privacy.require", require, "true or false")
+        known = [item.value for item in PrivacyMechanism]
+        mechanisms = self._texts("privacy.mechanisms", table.get("mechanisms", []))
+        if not set(mechanisms) <= set(known):
+            raise self._wrong("privacy.mechanisms", table["mechanisms"], f"a list out of {', '.join(known)}")
+        return PrivacyDemand(require=require, mechanisms=mechanisms, **values)
+
+    def _local(self, table: object) -> LocalPrivacy:
+        from atoll.client import randomise  # noqa: PLC0415  # loads cryptography when it is needed
+
+        if not isinstance(table, dict):
+            raise self._wrong("local_privacy", table, "a table")
+        self._known(table, ("mechanism", *_LOCAL_NUMBERS), "local_privacy.")
+        name = table.get("mechanism", "gaussian")
+        if name not in _MECHANISMS:
+            raise self._wrong("local_privacy.mechanism", name, " or ".join(_MECHANISMS))
+        without = ("delta",) if name == "sphere" else ()
+        wanted = [key for key in _LOCAL_NUMBERS if key not in (*without, "max_delta")]
+        missing = [key for key in wanted if key not in table]
+        if missing:
+            raise PolicyError(f"{self._path}: local_privacy lacks {', '.join(missing)}")
+        if without and "delta" in table:
+            raise self._wrong("local_privacy.delta", table["delta"], 'left out: "sphere" has none')
+        values = {key: self._positive(f"local_privacy.{key}", table.get(key, 0.0)) for key in _LOCAL_NUMBERS}
+        try:
+            mechanism = (
+                randomise.Sphere(values["epsilon"], values["clip_norm"])
+                if name == "sphere"
+                else randomise.Gaussian(values["epsilon"], values["delta"], values["clip_norm"])
+            )
+            return randomise.LocalPrivacy(mechanism, randomise.Limit(values["max_epsilon"], values["max_delta"]))
+        except UsageError as error:
+            raise PolicyError(f"{self._path}: local_privacy: {error}") from None
+
+    def _positive(self, key: str, value: object) -> float:
+        number = self._bound(key, value)
+        if number is None or not number >= 0:
+            raise self._wrong(key, value, "a number, at least 0")
+        return number
 
     def _settings(self, table: object) -> dict[str, SettingRule]:
         if not isinstance(table, dict):

@@ -6,15 +6,17 @@
     assert result.rounds[-1].reports[0].metrics["loss"] < 0.5
 
 Everything that the real path checks is checked here, by the same code and with the same errors: names, shapes, values
-that are not finite or too large, weights above the declared one, the participant's policy. Updates pass through the
-wire's encoding, and the mean of round r is the model of round r + 1.
+that are not finite or too large, weights above the declared one, the participant's policy and privacy. Updates pass
+through the wire's encoding, and the mean of round r is the model of round r + 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +25,19 @@ from atoll.client.clock import now_s
 from atoll.client.control import TaskControl
 from atoll.client.model import Model, as_float32
 from atoll.client.participant import Participant, declared_examples
-from atoll.client.policy import Policy, Spent
+from atoll.client.policy import Decision, Policy, Spent
+from atoll.client.privacy.protection import Outgoing, Protection, protection_of
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.transfer.cut import cut_ranges
-from atoll.client.transfer.source import DeltaSource
-from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
+from atoll.client.update import Evaluation, check_evaluation, check_update, finite_metrics
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import SettingValue
+
+if TYPE_CHECKING:
+    from atoll.wire.privacy import PrivacyTerms
 
 _CHUNK_ELEMENTS = 1 << 16
 _DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
@@ -68,6 +73,21 @@ class FakeRun:
     model: Model
 
 
+@dataclass(frozen=True)
+class _Member:
+    """A participant with its policy, as its session has it."""
+
+    index: int
+    participant: Participant
+    policy: Policy
+    protection: Protection
+
+    def decide(self, task: Task) -> Decision:
+        decision = self.policy.decide(task, Spent())
+        objection = self.protection.objection(task) or self.participant.objection(task)
+        return decision if not decision.accepted or objection is None else Decision.decline(objection)
+
+
 class FakeServer:
     """Federated averaging of one model over participants in this process.
 
@@ -76,6 +96,8 @@ class FakeServer:
         max_abs: the largest magnitude of an element of an update.
         encoding: how updates are written on the wire.
         window_s: the time that participants have in each round.
+        privacy: terms that the rounds come with.
+        state: where participants keep what they must not forget, a folder for each; None: nothing is kept.
     """
 
     def __init__(
@@ -85,11 +107,15 @@ class FakeServer:
         max_abs: float = 32.0,
         encoding: Encoding = Encoding.FLOAT32,
         window_s: float = 60.0,
+        privacy: PrivacyTerms | None = None,
+        state: Path | None = None,
     ) -> None:
         self._model = model_of(model)
         self._max_abs = max_abs
         self._encoding = encoding
         self._window_s = window_s
+        self._privacy = privacy
+        self._state = state
 
     def run(
         self,
@@ -101,27 +127,38 @@ class FakeServer:
     ) -> FakeRun:
         """Run rounds with all participants, one after the other, in the caller's thread.
 
-        Models are evaluated before training where a participant can.
+        Models are evaluated before training where a participant can, unless there are privacy terms.
 
         Raises:
             TrainerError: what the real session would report as failed; here it ends the test.
         """
+        task = make_task(
+            run_name=run_name,
+            rounds_total=rounds,
+            settings=Settings(settings),
+            cohort_size=len(participants),
+            max_abs=self._max_abs,
+            encoding=self._encoding,
+            model_bytes=self._model.layout.size_bytes,
+            evaluate=self._privacy is None,
+            privacy=self._privacy,
+        )
         played = []
-        for number in range(rounds):
-            task = make_task(
-                key=RoundKey("rtest", number, 0),
-                run_name=run_name,
-                rounds_total=rounds,
-                settings=Settings(settings),
-                cohort_size=len(participants),
-                max_abs=self._max_abs,
-                encoding=self._encoding,
-                model_bytes=self._model.layout.size_bytes,
-                evaluate=True,
-            )
-            played.append(self._round(task, participants, policy or Policy()))
-            self._model = self._averaged(played[-1].reports)
+        with TemporaryDirectory() as forgotten:
+            members = self._members(participants, policy or Policy(), self._state or Path(forgotten))
+            for number in range(rounds):
+                played.append(self._round(replace(task, key=RoundKey("rtest", number, 0)), members))
+                self._model = self._averaged(played[-1].reports)
         return FakeRun(tuple(played), self._model)
+
+    def _members(self, participants: tuple[Participant, ...], policy: Policy, state: Path) -> tuple[_Member, ...]:
+        members = []
+        for index, participant in enumerate(participants):
+            folder = state / str(index)
+            folder.mkdir(exist_ok=True)
+            participant.prepare(folder)
+            members.append(_Member(index, participant, policy, protection_of(policy.local_privacy, folder)))
+        return tuple(members)
 
     def evaluate(self, participant: Participant, settings: Mapping[str, SettingValue] | None = None) -> Evaluation:
         """Ask one participant to evaluate the current model.
@@ -133,52 +170,52 @@ class FakeServer:
         check_evaluation(evaluation)
         return evaluation
 
-    def _round(self, task: Task, participants: tuple[Participant, ...], policy: Policy) -> FakeRound:
+    def _round(self, task: Task, members: tuple[_Member, ...]) -> FakeRound:
         reports, declined = [], []
-        for index, participant in enumerate(participants):
+        for member in members:
             control = TaskControl(self._window_s)
-            mine = replace(task, control=control, max_weight=declared_examples(participant))
-            decision = policy.decide(mine, Spent())
+            mine = replace(task, control=control, max_weight=declared_examples(member.participant))
+            decision = member.decide(mine)
             if not decision.accepted:
-                declined.append((index, decision.reason))
+                declined.append((member.index, decision.reason))
                 continue
             control.arm(reserve_s=0.0)
             try:
-                reports.append(self._report(index, participant, mine))
+                reports.append(self._report(member, mine))
             finally:
                 control.disarm()
         return FakeRound(task.round, tuple(reports), tuple(declined))
 
-    def _report(self, index: int, participant: Participant, task: Task) -> FakeReport:
+    def _report(self, member: _Member, task: Task) -> FakeReport:
         evaluation: Mapping[str, float] = {}
-        if task.evaluate and participant.can_evaluate:
+        participant, protection = member.participant, member.protection
+        if task.evaluate and participant.can_evaluate and protection.evaluates(task):
             found = participant.evaluate(self._model, task)
             check_evaluation(found)
             evaluation = finite_metrics(found.metrics)
+        protection.charge(task)
         started = now_s()
         update = participant.fit(self._model, task)
         seconds = now_s() - started
         check_update(update, self._model.layout, task)
+        sent = protection.outgoing(self._model, update, task, declared_examples(participant))
         return FakeReport(
-            participant=index,
-            weight=int(update.weight),
-            partial=update.partial,
+            participant=member.index,
+            weight=sent.weight,
+            partial=sent.partial,
             seconds=seconds,
-            metrics=finite_metrics(update.metrics),
+            metrics=sent.metrics,
             evaluation=evaluation,
-            update=self._received(update, task),
+            update=self._received(sent, task),
         )
 
-    def _received(self, update: Update, task: Task) -> npt.NDArray[np.float64]:
+    def _received(self, sent: Outgoing, task: Task) -> npt.NDArray[np.float64]:
         """The update's elements as the server decodes them from the wire."""
-        source = DeltaSource(
-            self._model, weights=update.tensors, is_delta=update.delta is not None, max_abs=task.max_abs
-        )
         size = self._model.layout.size
         flat = np.empty(size)
         for chunk in cut_ranges([ElementRange.run(0, size)], _CHUNK_ELEMENTS):
             payload = np.empty(stored_items(task.encoding, chunk.size), task.encoding.storage)
-            source.read(chunk, task.encoding, payload)
+            sent.shard.source.read(chunk, task.encoding, payload)
             flat[chunk.offset : chunk.stop] = decode(payload.view(np.uint8).data, task.encoding, chunk.size)
         return flat
 

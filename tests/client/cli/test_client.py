@@ -117,10 +117,15 @@ async def test_once(server: Federation, processes: list[Process], tmp_path: Path
     assert await client.ended() == (0, "")
 
 
+SPHERE = '[local_privacy]\nmechanism = "sphere"\nepsilon = 0.5\nclip_norm = 0.1\nmax_epsilon = 4.0\n'
+
+
 async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Process], tmp_path: Path) -> None:
     async with SecureFederation(MODEL) as server:
         (tmp_path / "token").write_text(server.token() + "\n")
+        (tmp_path / "policy.toml").write_text(SPHERE)
         start = ["client", "start", "trainer_cli:Add", "--join", "@token", "--state", "state", "--once"]
+        start += ["--policy", "policy.toml"]
         client = await atoll(processes, tmp_path, *start)
         server.invite()
         await server.report()
@@ -132,9 +137,22 @@ async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Proc
         assert found["bytes_24h"] == 2 * server.layout.size_bytes
         assert (found["cached_models"], found["running_pid"]) == (1, None)
         assert 0 < found["certificate_remaining_s"] <= 600
+        assert found["privacy"] == [
+            {
+                "name": "updates",
+                "unit": "participant",
+                "epsilon": 0.5,
+                "delta": 0.0,
+                "limit_epsilon": 4.0,
+                "rounds": 1,
+                "runs": ["demo"],
+            }
+        ]
         status = await atoll(processes, tmp_path, "client", "status", "--state", "state")
         out, _ = await status.process.communicate()
         assert out.decode().startswith("participant    p1 (edge, clinic-a)\nserver         127.0.0.1:")
+        spent = "updates: epsilon 0.5 of 4 at delta 0 spent on each participant, in 1 rounds of demo"
+        assert f"\nprivacy        {spent}\n" in out.decode()
 
 
 async def test_trainers_may_fork(server: Federation, processes: list[Process], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,24 @@ from pathlib import Path
 from atoll.client import identity as identities
 from atoll.client.errors import UsageError
 from atoll.client.files import holder_of
+from atoll.client.privacy.ledger import FOLDER, read_account
 from atoll.client.usage import UsageLog
+
+
+@dataclass(frozen=True)
+class LedgerStatus:
+    """What one ledger says: spent on each ``unit``, out of what limit, in how many rounds of which runs.
+
+    An epsilon without end is None.
+    """
+
+    name: str
+    unit: str
+    epsilon: float | None
+    delta: float
+    limit_epsilon: float | None
+    rounds: int
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -28,6 +46,7 @@ class Status:
     bytes_24h: int
     cached_models: int
     cached_bytes: int
+    privacy: tuple[LedgerStatus, ...]
 
     def as_dict(self) -> dict[str, object]:
         """JSON-friendly."""
@@ -59,7 +78,27 @@ def status_of(state: Path) -> Status:
         bytes_24h=spent.bytes,
         cached_models=len(blobs),
         cached_bytes=sum(blobs),
+        privacy=tuple(map(_ledger, sorted((state / FOLDER).glob("*.json")))),
     )
+
+
+def _ledger(path: Path) -> LedgerStatus:
+    account = read_account(path)
+    if account is None:
+        raise UsageError(f"{path} is gone")
+    return LedgerStatus(
+        name=path.stem,
+        unit=account.unit,
+        epsilon=_finite(account.epsilon),
+        delta=account.limit.delta,
+        limit_epsilon=_finite(account.limit.epsilon),
+        rounds=account.rounds,
+        runs=tuple(dict.fromkeys(entry.run_name for entry in account.entries)),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def describe(status: Status) -> str:
@@ -74,5 +113,15 @@ def describe(status: Status) -> str:
         ("client", running),
         ("last 24 hours", f"{status.rounds_24h} rounds, {status.bytes_24h / 1e6:.1f} MB"),
         ("cached models", f"{status.cached_models}, {status.cached_bytes / 1e6:.1f} MB"),
+        *(("privacy", _spent(ledger)) for ledger in status.privacy),
     )
     return "\n".join(f"{name:<14} {value}" for name, value in rows)
+
+
+def _spent(ledger: LedgerStatus) -> str:
+    def number(value: float | None) -> str:
+        return "unlimited" if value is None else f"{value:.3g}"
+
+    spent = f"epsilon {number(ledger.epsilon)} of {number(ledger.limit_epsilon)} at delta {ledger.delta:.3g}"
+    runs = ", ".join(ledger.runs) or "no run"
+    return f"{ledger.name}: {spent} spent on each {ledger.unit}, in {ledger.rounds} rounds of {runs}"

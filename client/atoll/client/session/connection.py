@@ -113,7 +113,7 @@ class Connection:
             examples=declared_examples(participant),
             labels=dict(self._labels),
             encodings=[tensors_pb2.Encoding.ValueType(encoding) for encoding in Encoding],
-            can_evaluate=participant.can_evaluate,
+            can_evaluate=self._desk.can_evaluate,
             resuming=[key_to(key) for key in self._desk.resuming()],
         )
 

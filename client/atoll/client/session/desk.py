@@ -17,6 +17,8 @@ from atoll.client.clock import bounded_s
 from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
 from atoll.client.logs import about
+from atoll.client.policy import Decision
+from atoll.client.privacy.protection import protection_of
 from atoll.client.session.invitation import Invitation, invitation_of, key_of, remaining_s_of, reply_to
 from atoll.client.session.thread import in_thread
 from atoll.client.session.work import MakeWork, Work
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from atoll.client.channel import Endpoint
     from atoll.client.limits import Limits
     from atoll.client.participant import Participant
-    from atoll.client.policy import Decision, Policy
+    from atoll.client.policy import Policy
     from atoll.client.task import RoundKey
 
 log = logging.getLogger("atoll.client")
@@ -96,6 +98,7 @@ class Desk:
         self._observer = observer
         self._tracing = tracing or Tracing()
         self._make_work = make_work
+        self._protection = protection_of(policy.local_privacy, state)
         self._usage = UsageLog(state)
         self._cache = BlobCache(state / "blobs", limits.cached_models)
         self._calls: TransferCalls | None = None
@@ -105,6 +108,11 @@ class Desk:
         self._next: Invitation | None = None
         self._answers: OrderedDict[RoundKey, participation_pb2.CheckInRequest] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether the server may ask for evaluations."""
+        return self.participant.can_evaluate and not self._protection.silent
 
     def resuming(self) -> tuple[RoundKey, ...]:
         """Rounds in work, to be named in the next Hello."""
@@ -243,6 +251,10 @@ class Desk:
     def _decide(self, invitation: Invitation) -> Decision:
         decision = self._policy.decide(invitation.task, self._usage.spent())
         if decision.accepted:
+            task = invitation.task
+            objection = self._protection.objection(task) or self.participant.objection(task)
+            if objection is not None:
+                return Decision.decline(objection)
             self._usage.add(rounds=1)
         return decision
 
@@ -252,7 +264,14 @@ class Desk:
         task = invitation.task
         link = TransferLink(self._calls, self._limits, task.control, self._chunk_bytes, task.traceparent)
         return self._make_work(
-            self.participant, invitation, link, self._cache, self._usage, self._observer, self._tracing
+            self.participant,
+            invitation,
+            link,
+            self._cache,
+            self._usage,
+            self._observer,
+            self._tracing,
+            self._protection,
         )
 
     def _fail(self, key: RoundKey, error: Exception) -> None:
@@ -260,7 +279,7 @@ class Desk:
             log.error("%s failed: %s", key, error)
         else:
             log.error("%s failed unexpectedly", key, exc_info=error)
-        self._finish(key, FAILED, f"{type(error).__name__}: {error}")
+        self._finish(key, FAILED, self._protection.told(error))
 
     def _finish(self, key: RoundKey, verdict: participation_pb2.TaskReply.Verdict.ValueType, reason: str) -> None:
         """Answer a round with something else than a report, and remember the answer."""

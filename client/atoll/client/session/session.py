@@ -91,6 +91,7 @@ class Session:
         if self._stop_reason:
             self._ending.set()
         announce = Announcer(self.observer)
+        self.participant.prepare(self.state)
         desk = Desk(self.participant, self.state, self.policy, self.limits, announce, self.tracing, self.make_work)
         desk.on_finished = lambda: self._count(desk.tally)
         renewal = Renewal(self.endpoint, self.state, self.limits, announce)

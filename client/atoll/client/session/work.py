@@ -14,10 +14,12 @@ from atoll.client.errors import RefusedError, TrainerError
 from atoll.client.events import Observer, Reported, Trained, Transferred
 from atoll.client.logs import about
 from atoll.client.model import Model
+from atoll.client.participant import declared_examples
+from atoll.client.privacy.protection import Protection
 from atoll.client.session.invitation import MODEL, Input, Invitation, key_to
 from atoll.client.task import TaskKind
 from atoll.client.tracing import Tracing
-from atoll.client.transfer import Abandoned, BlobCache, DeltaSource, Shard, TransferLink, Uploading
+from atoll.client.transfer import Abandoned, BlobCache, TransferLink, Uploading
 from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
 from atoll.wire.chunks import UploadKey, update_digest
 from atoll.wire.v1 import transfer_pb2
@@ -60,6 +62,7 @@ class Work:
     usage: UsageLog
     observer: Observer
     tracing: Tracing = field(default_factory=Tracing)
+    protection: Protection = field(default_factory=Protection)
 
     def perform(self) -> Reported:
         """Download, evaluate, train, upload, report; what to tell the observer of the report."""
@@ -102,7 +105,7 @@ class Work:
 
     def _evaluate(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Evaluation | None:
         wanted = task.kind is TaskKind.EVALUATE or (task.evaluate and self.participant.can_evaluate)
-        if not wanted:
+        if not wanted or not self.protection.evaluates(task):
             return None
         self.raise_if_abandoned()
         with self.tracing.step("evaluate"):
@@ -114,18 +117,18 @@ class Work:
 
     def _train(self, model: Model, task: Task, request: transfer_pb2.ReportRequest) -> Uploading:
         self.raise_if_abandoned()
+        self.protection.charge(task)
         with self.tracing.step("fit"):
             update, seconds = timed(lambda: self.participant.fit(model, task), "fit")
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
         self._tell_trained(task.key, update.weight, seconds, update)
+        sent = self.protection.outgoing(model, update, task, declared_examples(self.participant))
         request.upload_id = secrets.token_hex(16)
-        request.weight, request.partial, request.train_seconds = int(update.weight), update.partial, seconds
-        request.metrics.update(finite_metrics(update.metrics))
-        source = DeltaSource(model, weights=update.tensors, is_delta=update.delta is not None, max_abs=task.max_abs)
+        request.weight, request.partial, request.train_seconds = sent.weight, sent.partial, seconds
+        request.metrics.update(sent.metrics)
         key = UploadKey(task.run, task.round, task.attempt, request.upload_id)
-        shard = Shard(task.ranges, source) if task.ranges else Shard.whole(model.layout, source)
-        return Uploading(key, shard, task.encoding, self.link.chunk_bytes)
+        return Uploading(key, sent.shard, task.encoding, self.link.chunk_bytes)
 
     def _deliver(self, uploading: Uploading | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         if uploading is None:
@@ -180,7 +183,9 @@ class Work:
             raise Abandoned(self.invitation.task.control.reason)
 
 
-MakeWork = Callable[["Participant", Invitation, TransferLink, BlobCache, "UsageLog", Observer, Tracing], Work]
+MakeWork = Callable[
+    ["Participant", Invitation, TransferLink, BlobCache, "UsageLog", Observer, Tracing, Protection], Work
+]
 """What makes the work on an invitation: ``Work`` itself, or a kind of it."""
 
 

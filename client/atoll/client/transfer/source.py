@@ -89,7 +89,7 @@ class DeltaSource:
 
     def _read(self, elements: ElementRange, encoding: Encoding, out: Flat) -> None:
         position = 0
-        for start, stop in _runs(elements):
+        for start, stop in runs_of(elements):
             for span, first, last in self._pieces(start, stop):
                 piece = out[position : position + last - first]
                 self._write(piece, span, first, last, encoding)
@@ -138,7 +138,8 @@ class DeltaSource:
         )
 
 
-def _runs(elements: ElementRange) -> Iterator[tuple[int, int]]:
+def runs_of(elements: ElementRange) -> Iterator[tuple[int, int]]:
+    """The first and one past the last of each run of consecutive elements."""
     if elements.contiguous:
         yield elements.offset, elements.offset + elements.size
         return

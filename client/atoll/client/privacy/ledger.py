@@ -1,0 +1,289 @@
+"""What has been spent on this participant's data, kept across rounds, runs and restarts in one small file.
+
+A round is charged before its data is touched, and the charge is on disk before ``charge`` returns: a process that is
+killed later has spent too much on paper, never too little. Nothing is ever paid back for a round that failed.
+
+The file is replaced in one step, under a lock: several processes may share a ledger. It holds sums by run and
+mechanism, so it stays small: of more than ``MAX_ENTRIES``, the oldest are added up under no run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.client.errors import BudgetSpentError, UsageError
+from atoll.client.files import read_private, replace_file
+
+if TYPE_CHECKING:
+    from atoll.client.task import RoundKey
+
+try:
+    import fcntl
+except ImportError:  # not POSIX: two processes that share a ledger are not kept apart there
+    fcntl = None  # type: ignore[assignment]
+
+MAX_ENTRIES = 1000
+FOLDER = "privacy"
+"""Where the ledgers of a state directory lie."""
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that may ever be spent: epsilon, and the chance ``delta`` that it does not hold.
+
+    Raises:
+        UsageError: for values that cannot be.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise UsageError(f"a limit of epsilon = {self.epsilon}; allowed is anything above 0")
+        if not 0 <= self.delta < 1:
+            raise UsageError(f"a limit of delta = {self.delta}; allowed is 0 to below 1")
+
+
+@dataclass(frozen=True)
+class Release:
+    """``count`` releases of one mechanism.
+
+    Attributes:
+        mechanism: its name.
+        noise_multiplier: standard deviation of the noise over the sensitivity; 0 for a mechanism without.
+        epsilon: of one release, for a mechanism with pure epsilon; else 0.
+        sample_rate: chance of a sample to be in a release.
+        count: how many.
+    """
+
+    mechanism: str
+    noise_multiplier: float = 0.0
+    epsilon: float = 0.0
+    sample_rate: float = 1.0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Releases of one run with the same parameters; times are ISO 8601 in UTC."""
+
+    run: str
+    run_name: str
+    release: Release
+    rounds: int
+    first_at: str
+    last_at: str
+
+    def has(self, run: str, release: Release) -> bool:
+        """Whether further such releases of that run belong here."""
+        return self.run == run and replace(self.release, count=1) == replace(release, count=1)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A ledger's content: the unit that it protects, its limit when it was last charged, and what it comes to."""
+
+    unit: str
+    limit: Limit
+    epsilon: float
+    entries: tuple[Entry, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were charged."""
+        return sum(entry.rounds for entry in self.entries)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """Of all entries."""
+        return tuple(entry.release for entry in self.entries)
+
+
+Cost = Callable[[Sequence[Release], float], float]
+"""The epsilon that releases come to at a delta, whoever chose their number on the way."""
+
+
+class Ledger:
+    """See the module.
+
+    Args:
+        path: of the file; its folder is made.
+        unit: what is protected as one: "sample" or "participant".
+        limit: what may be spent.
+        cost: what releases come to.
+    """
+
+    def __init__(self, path: Path, unit: str, limit: Limit, cost: Cost) -> None:
+        self.path, self.unit, self.limit = path, unit, limit
+        self._cost = cost
+
+    def account(self) -> Account:
+        """What has been spent so far, at the limit's delta.
+
+        Raises:
+            UsageError: if the file is damaged or about another unit.
+        """
+        entries = self._entries()
+        return Account(self.unit, self.limit, self._epsilon(entries), entries)
+
+    def objection(self, release: Release) -> str | None:
+        """Why the limit does not allow a release; None if it does."""
+        entries = self._entries()
+        after = self._epsilon(_added(entries, "", "", release))
+        if after <= self.limit.epsilon:
+            return None
+        return (
+            f"privacy: {self._epsilon(entries):.4g} of epsilon {self.limit.epsilon:g} (delta {self.limit.delta:g}) "
+            f"are spent on each {self.unit} here, and this round would make it {after:.4g}; "
+            f"it takes part again with a higher limit or more noise"
+        )
+
+    def charge(self, key: RoundKey, run_name: str, release: Release) -> None:
+        """Charge a round, durably.
+
+        Raises:
+            BudgetSpentError: if the limit does not allow it; nothing is charged then.
+            UsageError: if the file is damaged, about another unit, or cannot be written.
+        """
+        with self._locked():
+            objection = self.objection(release)
+            if objection is not None:
+                raise BudgetSpentError(objection)
+            self._write(_added(self._entries(), key.run, run_name, release))
+
+    def settle(self, key: RoundKey, release: Release, made: int) -> None:
+        """Of a charged round only ``made`` releases took place, and no others will: take the rest off."""
+        unused = release.count - made
+        if not 0 <= made <= release.count:
+            raise ValueError(f"{made} releases were made of {release.count} that were charged")
+        if not unused:
+            return
+        with self._locked():
+            entries = tuple(
+                replace(entry, release=replace(entry.release, count=entry.release.count - unused))
+                if entry.has(key.run, release) and entry.release.count >= unused
+                else entry
+                for entry in self._entries()
+            )
+            self._write(entries)
+
+    def _epsilon(self, entries: Iterable[Entry]) -> float:
+        releases = [entry.release for entry in entries if entry.release.count]
+        return self._cost(releases, self.limit.delta) if releases else 0.0
+
+    def _entries(self) -> tuple[Entry, ...]:
+        found = read_account(self.path)
+        if found is None:
+            return ()
+        if found.unit != self.unit:
+            raise UsageError(f"{self.path} counts what is spent on each {found.unit}, not on each {self.unit}")
+        return found.entries
+
+    def _write(self, entries: tuple[Entry, ...]) -> None:
+        entries = _bounded(entries)
+        document = {
+            "version": _VERSION,
+            "unit": self.unit,
+            "limit": {"epsilon": _finite(self.limit.epsilon), "delta": self.limit.delta},
+            "epsilon": _finite(self._epsilon(entries)),
+            "entries": [asdict(entry) for entry in entries],
+        }
+        try:
+            replace_file(self.path, json.dumps(document, indent=1))
+        except OSError as error:
+            raise UsageError(f"cannot write {self.path}: {error}; nothing may be spent that is not recorded") from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = self.path.with_suffix(".lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot use {self.path.parent} for a ledger: {error}") from None
+        with file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def read_account(path: Path) -> Account | None:
+    """A ledger's file as it was last written; None if there is none.
+
+    Raises:
+        UsageError: if it cannot be read or is damaged.
+    """
+    text = read_private(path)
+    if text is None:
+        return None
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            raise UsageError(f"{path} has version {document['version']}, this is version {_VERSION}; upgrade Atoll")
+        limit = Limit(_number(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
+        entries = tuple(map(_entry, document["entries"]))
+        return Account(str(document["unit"]), limit, _number(document["epsilon"]), entries)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it: without it what was spent is forgotten"
+        ) from None
+
+
+def _entry(item: dict[str, Any]) -> Entry:
+    release = Release(**item["release"])
+    numbers = (release.noise_multiplier, release.epsilon, release.sample_rate)
+    if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+        raise ValueError(f"a release of {numbers}")
+    if not all(isinstance(count, int) and count >= 0 for count in (release.count, item["rounds"])):
+        raise ValueError(f"counts of {release.count} and {item['rounds']}")
+    texts = {name: str(item[name]) for name in ("run", "run_name", "first_at", "last_at")}
+    return Entry(release=release, rounds=item["rounds"], **texts)
+
+
+def _added(entries: tuple[Entry, ...], run: str, run_name: str, release: Release) -> tuple[Entry, ...]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for index, entry in enumerate(entries):
+        if entry.has(run, release):
+            more = replace(entry.release, count=entry.release.count + release.count)
+            grown = replace(entry, release=more, rounds=entry.rounds + 1, last_at=now)
+            return (*entries[:index], *entries[index + 1 :], grown)
+    return (*entries, Entry(run, run_name, release, 1, now, now))
+
+
+def _bounded(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """At most ``MAX_ENTRIES``, unless the parameters of as many differ: the oldest are added up under no run."""
+    surplus = max(0, len(entries) - MAX_ENTRIES // 2) if len(entries) > MAX_ENTRIES else 0
+    sums: dict[Release, Entry] = {}
+    for entry in entries[:surplus]:
+        kind = replace(entry.release, count=1)
+        known = sums.get(kind)
+        count = entry.release.count + (known.release.count if known else 0)
+        sums[kind] = Entry(
+            run="",
+            run_name="earlier runs",
+            release=replace(kind, count=count),
+            rounds=entry.rounds + (known.rounds if known else 0),
+            first_at=min(entry.first_at, known.first_at) if known else entry.first_at,
+            last_at=max(entry.last_at, known.last_at) if known else entry.last_at,
+        )
+    return (*sums.values(), *entries[surplus:])
+
+
+def _finite(value: float) -> float | str:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else "inf"
+
+
+def _number(value: float | str) -> float:
+    number = float(value)
+    if math.isnan(number):
+        raise ValueError("not a number")
+    return number
