@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from atoll.client import Participant
 from atoll.client.locate import make_participant
-from atoll.client.testing import FakeServer
+from atoll.client.opacus import OpacusParticipant
+from atoll.client.testing import FakeServer, make_task
+from atoll.client.torch import TorchParticipant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -34,6 +39,34 @@ def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) ->
     accuracies = [report.evaluation["accuracy"] for report in result.rounds[-1].reports]
     assert np.mean(accuracies) > 0.85
     assert not any(report.partial for report in result.rounds[-1].reports)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """So small steps are not slowed down by threads that wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_digits_with_dp_sgd(tmp_path: Path) -> None:
+    """It learns within its budget, and takes no part in what would go beyond."""
+    script = "opacus_client.py"
+    subprocess.run([sys.executable, EXAMPLES / script], cwd=tmp_path, check=True)
+    initial: dict[str, npt.NDArray[Any]] = load_file(tmp_path / "initial.safetensors")
+    clients = [example(f"{script}:digits", shard=str(shard), shards="4", epsilon="5.0") for shard in range(2)]
+    server = FakeServer(initial, state=tmp_path)
+    result = server.run(*clients, rounds=7, settings={"epochs": 3})
+    assert [len(played.reports) for played in result.rounds] == [2, 2, 2, 2, 0, 0, 0]
+    assert "of epsilon 5 (delta 0.0001) are spent on each sample" in result.rounds[-1].declined[0][1]
+    judge = example("torch_client.py:digits")
+    assert isinstance(judge, TorchParticipant)
+    judge.module = cast("OpacusParticipant", clients[0]).module
+    assert judge.evaluate(result.model, make_task()).metrics["accuracy"] > 0.85
+    spent = [json.loads((tmp_path / str(client) / "privacy" / "samples-data.json").read_text()) for client in range(2)]
+    assert all(4.0 < account["epsilon"] <= 5.0 for account in spent)
 
 
 def test_ridge() -> None:

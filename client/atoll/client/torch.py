@@ -98,7 +98,7 @@ class TorchParticipant(Participant):
         tensors = travelling(self.module, self._buffers)
         load(tensors, model)
         epochs = task.settings.integer("epochs", 1)
-        pull = _proximal(self.module, model, task.proximal_mu)
+        pull = proximal_pull(self.module, model, task.proximal_mu)
         optimiser = self.optimiser([p for p in self.module.parameters() if p.requires_grad], task.settings)
         self.module.train()
         seen, total_loss = 0, 0.0
@@ -262,7 +262,7 @@ def _until_stopped(batches: Iterable[Any], epochs: int, task: Task) -> Iterator[
             yield batch
 
 
-def _proximal(module: torch.nn.Module, model: Model, mu: float) -> Callable[[], None]:
+def proximal_pull(module: torch.nn.Module, model: Model, mu: float) -> Callable[[], None]:
     """Adds FedProx's gradient mu * (w - w_global) to each parameter's (Li et al. 2020, eq. 2)."""
     if mu == 0.0:
         return lambda: None

@@ -1,0 +1,346 @@
+"""DP-SGD on the participant's side: what the update tells about any one sample is bounded (Abadi et al. 2016).
+
+::
+
+    participant = OpacusParticipant(
+        module=net, loader=DataLoader(data, batch_size=64), loss=cross_entropy, optimiser=sgd,
+        privacy=DpSgd(noise_multiplier=1.0, max_grad_norm=1.0, limit=Limit(epsilon=8.0, delta=1e-5)),
+    )
+
+The unit is one sample of the data set. Its own ledger counts all rounds and runs: a round that would go beyond the
+limit is declined before training. Losses are not sent, the weight does not depend on who was sampled.
+
+Layers, clipping and accountants are Opacus'. Samples and noise are drawn from ``privacy.keystream`` instead: a
+generator of PyTorch's has 32 bits of seed on the CPU, and Opacus' ``secure_mode`` needs torchcsprng.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import torch
+from opacus.accountants import create_accountant
+from opacus.grad_sample import GradSampleHooks
+from opacus.optimizers import DPOptimizer
+from opacus.validators import ModuleValidator
+from torch.utils.data import DataLoader, Sampler
+
+from atoll.client.errors import UsageError
+from atoll.client.privacy.keystream import Keystream
+from atoll.client.privacy.ledger import FOLDER, Ledger, Limit, Release
+from atoll.client.task import TaskKind
+from atoll.client.torch import Loss, OptimiserFactory, TorchParticipant, load, proximal_pull, to_array, travelling
+from atoll.client.update import Update
+
+if TYPE_CHECKING:
+    from atoll.client.model import Model
+    from atoll.client.task import Task
+
+__all__ = ["DpSgd", "Limit", "OpacusParticipant", "PrivateSteps", "cost"]
+
+MECHANISM = "dp-sgd"
+SAMPLE = "sample"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """How each step is noised, and what may be spent on the data set in all rounds and runs together.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise over ``max_grad_norm``.
+        max_grad_norm: what a sample's gradient is clipped to.
+        limit: of all rounds together; its delta is well below 1 / samples.
+        data: name of the data set, by which its ledger is called.
+        ledger: its file, for data that several state directories share; None:
+            ``privacy/samples-<data>.json`` in the participant's state directory.
+        accountant: ``rdp``, or ``prv``, which is tighter and takes seconds. Rounds with other noise or sampling than
+            before are always added up by ``rdp``: for steps that are chosen on the way no other bound is known (Feldman
+            & Zrnic 2021).
+
+    Raises:
+        UsageError: for values that cannot be.
+    """
+
+    noise_multiplier: float
+    max_grad_norm: float
+    limit: Limit
+    data: str = "data"
+    ledger: Path | None = None
+    accountant: Literal["rdp", "prv"] = "rdp"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_multiplier < float("inf") or not 0 < self.max_grad_norm < float("inf"):
+            given = f"noise_multiplier = {self.noise_multiplier}, max_grad_norm = {self.max_grad_norm}"
+            raise UsageError(f"{given}: both must be above 0")
+        if self.limit.delta == 0:
+            raise UsageError("the limit's delta is 0, and Gaussian noise has no epsilon then; allowed is above 0")
+        if not _NAME.fullmatch(self.data):
+            raise UsageError(f"data = {self.data!r}; allowed are 1 to 64 letters, digits, and any of . _ -")
+        if self.accountant not in ("rdp", "prv"):
+            raise UsageError(f"accountant = {self.accountant!r}; allowed are 'rdp' and 'prv'")
+
+    def release(self, sample_rate: float, steps: int) -> Release:
+        """What so many steps cost."""
+        return Release(MECHANISM, self.noise_multiplier, sample_rate=sample_rate, count=steps)
+
+    def open_ledger(self, state: Path) -> Ledger:
+        """The data set's ledger, for a state directory."""
+        path = self.ledger or state / FOLDER / f"samples-{self.data}.json"
+        return Ledger(path, SAMPLE, self.limit, lambda releases, delta: cost(releases, delta, self.accountant))
+
+
+class OpacusParticipant(TorchParticipant):
+    """Trains a module with DP-SGD; see the module and ``TorchParticipant``.
+
+    Settings that it honours: ``epochs`` (default 1; as many steps as batches make), ``proximal_mu``, and those that the
+    optimiser factory reads. When the deadline is near it stops between two steps; those that were not made are taken
+    off the ledger again.
+
+    Args:
+        module: of layers that Opacus has rules for: no batch norm.
+        loader: says data set, expected batch size and how to collate; its order is replaced by Poisson sampling.
+        loss: mean loss of (outputs, targets).
+        optimiser: makes the optimiser from parameters and the task's settings.
+        privacy: noise and limit.
+        evaluation: batches to evaluate on. Their metrics are sent as they are, so they must not be of the data set.
+        device: where to train.
+
+    Raises:
+        UsageError: for a module or a loader that cannot be used.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loader: DataLoader[Any],
+        loss: Loss,
+        optimiser: OptimiserFactory,
+        *,
+        privacy: DpSgd,
+        evaluation: Iterable[Any] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__(module, loader, loss, optimiser, evaluation=evaluation, device=device)
+        problems = ModuleValidator.validate(module, strict=False)
+        if problems:
+            raise UsageError(f"the module cannot be trained with DP-SGD: {problems[0]}")
+        if not loader.batch_size:
+            raise UsageError("the loader has no batch_size, which the sampling rate is worked out from")
+        self._private_loader = loader
+        self._privacy = privacy
+        self._sample_rate = min(1.0, loader.batch_size / self.examples)
+        self._ledger = None if privacy.ledger is None else privacy.open_ledger(privacy.ledger.parent)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been spent.
+
+        Raises:
+            UsageError: before ``prepare``, which the session calls, if no file was given.
+        """
+        if self._ledger is None:
+            raise UsageError("there is no ledger yet: call prepare(state) first, or give DpSgd(ledger=...)")
+        return self._ledger
+
+    def prepare(self, state: Path) -> None:
+        """See ``Participant``."""
+        self._ledger = self._privacy.open_ledger(state)
+
+    def objection(self, task: Task) -> str | None:
+        """See ``Participant``: whether all steps that the task asks for stay within the limit."""
+        return None if task.kind is TaskKind.EVALUATE else self.ledger.objection(self._release(task))
+
+    def fit(self, model: Model, task: Task) -> Update:
+        """Charge the round, load the global model, train, hand over views of the module's tensors.
+
+        Raises:
+            BudgetSpentError: if the limit does not allow the round.
+        """
+        release = self._release(task)
+        self.ledger.charge(task.key, task.run_name, release)
+        tensors = travelling(self.module, self._buffers)
+        load(tensors, model)
+        pull = proximal_pull(self.module, model, task.proximal_mu)
+        optimiser = self.optimiser([p for p in self.module.parameters() if p.requires_grad], task.settings)
+        self.module.train()
+        with PrivateSteps(self.module, optimiser, self._private_loader, self._privacy, release.count) as steps:
+            for batch in steps:
+                if batch is not None:
+                    torch.autograd.backward(self.batch_loss(batch))
+                steps.step(pull)
+                if task.should_stop:
+                    break
+        self.ledger.settle(task.key, release, steps.made)
+        share = self.examples * steps.made // release.count
+        return Update(
+            weights={name: to_array(tensor) for name, tensor in tensors.items()},
+            weight=min(max(1, share), task.max_weight),
+            partial=steps.made < release.count,
+        )
+
+    def _release(self, task: Task) -> Release:
+        per_epoch = -(-self.examples // (self._private_loader.batch_size or 1))
+        return self._privacy.release(self._sample_rate, max(1, task.settings.integer("epochs", 1) * per_epoch))
+
+
+class PrivateSteps:
+    """The steps of one charged round, for training loops of one's own; a context manager.
+
+    ::
+
+        with PrivateSteps(net, optimiser, loader, privacy, release.count) as steps:
+            for batch in steps:
+                if batch is not None:
+                    loss(net(batch[0]), batch[1]).backward()
+                steps.step()
+
+    Each batch has each sample with the same chance, independently; an empty one is None, and makes a step of noise. A
+    sample whose gradient is not finite counts as none.
+
+    Args:
+        module: its hooks are removed at the end.
+        optimiser: over all its trainable parameters; losses are means over the batch.
+        loader: see ``OpacusParticipant``.
+        privacy: noise.
+        count: steps that were charged.
+
+    Attributes:
+        made: steps so far.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        optimiser: torch.optim.Optimizer,
+        loader: DataLoader[Any],
+        privacy: DpSgd,
+        count: int,
+    ) -> None:
+        samples = len(loader.dataset)  # type: ignore[arg-type]  # Sized is what DpSgd is for
+        expected = min(samples, loader.batch_size or 1)
+        self._hooks = GradSampleHooks(module, loss_reduction="mean")
+        self._clipping: Any = DPOptimizer(
+            optimiser,
+            noise_multiplier=privacy.noise_multiplier,
+            max_grad_norm=privacy.max_grad_norm,
+            expected_batch_size=expected,
+        )
+        self._optimiser = optimiser
+        self._std = privacy.noise_multiplier * privacy.max_grad_norm
+        self._noise, self._drawn = Keystream(), 0
+        self._batches = DataLoader(
+            loader.dataset,
+            batch_sampler=PoissonSampler(samples, expected / samples, count, Keystream()),
+            collate_fn=_Collate(loader.collate_fn),
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+        )
+        self._quiet = warnings.catch_warnings()
+        self.made = 0
+
+    def __enter__(self) -> Self:
+        self._quiet.__enter__()
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")  # of the first layer: as it should
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clipping.zero_grad(set_to_none=True)
+        self._hooks.cleanup()
+        self._quiet.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            self._clipping.zero_grad(set_to_none=True)
+            if batch is None:
+                for parameter in self._clipping.params:
+                    parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
+            yield batch
+
+    @torch.no_grad()
+    def step(self, before: Callable[[], object] = lambda: None) -> None:
+        """Clip, noise, and make the optimiser's step; ``before`` it, gradients may be changed by what is public."""
+        _drop_infinite([parameter.grad_sample for parameter in self._clipping.params])
+        self._clipping.clip_and_accumulate()
+        for parameter in self._clipping.params:
+            parameter.grad = (parameter.summed_grad + self._noise_like(parameter)).view_as(parameter)
+        self._clipping.scale_grad()
+        before()
+        self._optimiser.step()
+        self.made += 1
+
+    def _noise_like(self, parameter: torch.Tensor) -> torch.Tensor:
+        drawn = self._noise.normals(self._drawn, parameter.numel())
+        self._drawn += parameter.numel()
+        return torch.from_numpy(self._std * drawn).to(parameter.device, parameter.dtype).view(parameter.shape)
+
+
+class PoissonSampler(Sampler[list[int]]):
+    """Batches that have each sample with the same chance, independently (Poisson sampling).
+
+    Args:
+        samples: how many there are.
+        rate: chance of each.
+        count: batches.
+        stream: what it is drawn from.
+    """
+
+    def __init__(self, samples: int, rate: float, count: int, stream: Keystream) -> None:
+        self._samples, self._rate, self._count, self._stream = samples, rate, count, stream
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for number in range(self._count):
+            drawn = self._stream.uniforms(number * self._samples, self._samples)
+            yield np.flatnonzero(drawn < self._rate).tolist()
+
+
+def cost(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
+    """The epsilon that steps come to, by Opacus' accountants; by ``rdp`` if their parameters differ."""
+    steps: dict[tuple[float, float], int] = {}
+    for release in releases:
+        kind = (release.noise_multiplier, release.sample_rate)
+        steps[kind] = steps.get(kind, 0) + release.count
+    history = tuple((noise, rate, count) for (noise, rate), count in steps.items())
+    return _epsilon(history, delta, accountant if len(history) == 1 else "rdp")
+
+
+@lru_cache(maxsize=256)
+def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
+    counting = create_accountant(mechanism=accountant)
+    counting.history = list(history)
+    with warnings.catch_warnings(action="ignore"):  # of orders that turn out not to be the best
+        return float(counting.get_epsilon(delta=delta))
+
+
+@dataclass(frozen=True)
+class _Collate:
+    """The loader's own way to make a batch; None of nothing."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, items: list[Any]) -> Any:
+        return self.collate(items) if items else None
+
+
+def _drop_infinite(gradients: Sequence[torch.Tensor]) -> None:
+    """Set to 0, in place, the gradients of samples that are not finite: no factor clips them."""
+    samples = len(gradients[0])
+    if not samples:
+        return
+    finite = torch.stack([gradient.isfinite().reshape(samples, -1).all(dim=1) for gradient in gradients]).all(dim=0)
+    if not bool(finite.all()):
+        for gradient in gradients:
+            gradient[~finite] = 0
