@@ -125,3 +125,31 @@ def test_a_value_that_no_server_takes_is_refused_with_its_tensor(base: Base, val
     train(base, flat)
     with pytest.raises(UpdateError, match="'w' has a value that is not finite or beyond 32"):
         sent(Difference(base, Rounding(), MAX_ABS, [0, 1, 2]), Encoding.FLOAT32)
+
+
+@pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.INT8_BLOCK])
+def test_the_norm_is_of_what_is_sent_and_the_scale_goes_before_rounding(base: Base, encoding: Encoding) -> None:
+    """What was rounded off before counts; what the scale takes away does not come back."""
+    rounding = Rounding()
+    train(base, model(1))
+    first = Difference(base, rounding, MAX_ABS, [0, 1, 2])
+    _, chunks = sent(first, encoding)
+    first.settle(chunks, encoding)
+    lost = np.zeros(790, np.float32) if rounding.lost is None else rounding.lost.numpy().copy()
+    difference = Difference(base, rounding, MAX_ABS, [0, 1, 2])
+    update = (model(1) - model(0))[places(chunks)] + lost
+    assert difference.norm(encoding) == pytest.approx(float(np.linalg.norm(update.astype(np.float64))), rel=1e-6)
+    difference.scale = 0.125
+    found, _ = sent(difference, encoding)
+    np.testing.assert_array_equal(found, receive(update * np.float32(0.125), chunks, encoding))
+    difference.settle(chunks, encoding)
+    if rounding.lost is not None:
+        np.testing.assert_allclose(rounding.lost.numpy(), update * 0.125 - found, atol=1e-7)
+
+
+def test_a_part_that_is_not_finite_has_no_norm(base: Base) -> None:
+    flat = model(0)
+    flat[20 * 32 + 17] = np.nan
+    train(base, flat)
+    with pytest.raises(UpdateError, match="'w' has a value that is not finite"):
+        Difference(base, Rounding(), MAX_ABS, [0, 1, 2]).norm(Encoding.FLOAT32)

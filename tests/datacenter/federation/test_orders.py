@@ -40,6 +40,7 @@ def order(number: int) -> Order:
         address="127.0.0.1:1",
         chunk_bytes=4096,
         inner_steps=500,
+        clip_norm=0.25,
         traceparent="00-1",
     )
 

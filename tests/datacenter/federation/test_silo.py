@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import pytest
 
 from atoll.client import Limits
 from atoll.client.channel import Endpoint
+from atoll.client.privacy.clipping import MARGIN
 from atoll.client.session import Session
 from atoll.client.session.work import MakeWork
 from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
@@ -26,6 +28,7 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
 from atoll.wire.encoding import Encoding, as_received
+from atoll.wire.privacy import terms_to_proto
 from atoll.wire.safetensors import read_header
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.views import tensor_views
@@ -33,6 +36,7 @@ from tests.client.harness import FAST, Federation
 from tests.datacenter.ranks import RankError, run_ranks
 from tests.datacenter.training import small
 from tests.system.diloco import Worker
+from tests.wire.test_privacy import TERMS
 
 RANKS, STEPS = 2, 3
 WAIT_S = 60.0
@@ -120,7 +124,7 @@ async def failed(server: Federation) -> str:
 async def test_rounds_go_through_what_a_network_does(server: Federation, initial: Weights, tmp_path: Path) -> None:
     """Breaks, flipped bits, chunks that are lost after all, an answer that is lost: each update is local - global."""
     worker = Worker.of(SiloJob.model_validate(JOB), tmp_path)
-    silo = start(server, tmp_path, 3)
+    silo = start(server, tmp_path, 4)
     await soon(server.hellos)
     server.faults.flip_download, server.faults.break_download_after = [3, 7], [2]
     server.faults.break_upload_after = [4]
@@ -148,7 +152,15 @@ async def test_rounds_go_through_what_a_network_does(server: Federation, initial
     rounded = as_received(flat(again) + lost, Encoding.BFLOAT16)
     assert np.mean(server.update_of(report) == rounded) > 0.95, "with what was rounded off before"
     assert len(server.download_starts) == downloads, "the model is the same: nothing is fetched"
-    assert await silo == [(3 * STEPS, 3), (3 * STEPS, 0)]
+
+    server.invite(3, privacy=terms_to_proto(replace(TERMS, clip_norm=1e-3)))
+    report = await soon(server.reports)
+    long, _ = worker.trained(weights)
+    factor = 1e-3 * MARGIN / float(np.linalg.norm(flat(long)))
+    np.testing.assert_allclose(server.update_of(report), factor * flat(long), atol=1e-6 * factor)
+    assert np.linalg.norm(server.update_of(report)) == pytest.approx(1e-3 * MARGIN, rel=1e-3), "of both ranks together"
+    assert not report.metrics
+    assert await silo == [(4 * STEPS, 4), (4 * STEPS, 0)]
 
 
 def flat(update: Weights) -> npt.NDArray[np.float32]:

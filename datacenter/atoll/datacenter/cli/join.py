@@ -13,10 +13,10 @@ from atoll.client import Access, identity
 from atoll.client.cli.client import Pair
 from atoll.client.errors import UsageError
 from atoll.client.files import locked
-from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state, read_token
 from atoll.datacenter.cli.launching import Start, start_options
 from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.federation.policy import silo_policy
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -78,7 +78,7 @@ def join(
         if job.asynchrony is not None:
             raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
         if policy is not None:
-            read_policy(policy)
+            silo_policy(policy)
         access = Access(read_token(token), state, server, insecure, participant)
         if start["meet"] is not None and access.join and identity.load(state) is None:
             raise UsageError(

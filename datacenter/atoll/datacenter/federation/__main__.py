@@ -16,7 +16,6 @@ from atoll.client.cli.client import Pair
 from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.files import locked
 from atoll.client.logs import configure_logging
-from atoll.client.policy_file import read_policy
 from atoll.client.run import default_state
 from atoll.client.session import Session
 from atoll.client.session.work import MakeWork
@@ -24,6 +23,7 @@ from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
 from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.policy import silo_policy
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.mesh import World, join_world
@@ -87,7 +87,7 @@ class Options:
         """Rank 0's."""
         found = Session(SiloParticipant(_declared(job)), self.access.endpoint(), self.state, make_work=make_work)
         if self.policy is not None:
-            found.policy = read_policy(self.policy)
+            found.policy = silo_policy(self.policy)
         found.observer = JsonLines() if self.as_json else HumanLines()
         found.labels, found.max_rounds = {"ranks": str(world.size), **dict(self.labels)}, self.max_rounds
         return found

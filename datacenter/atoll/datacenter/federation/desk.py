@@ -144,7 +144,7 @@ class SiloWork(Work):
             upload_id=handed.upload_id,
             digest=update_digest(list(delivery.headers)),
             weight=delivery.weight,
-            metrics=delivery.metrics,
+            metrics=delivery.metrics if self.invitation.task.privacy is None else {},
             partial=delivery.partial,
             download_seconds=download,
             train_seconds=train,

@@ -7,6 +7,7 @@ the next round's update before that is encoded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from atoll.client import UpdateError
+from atoll.client.privacy.clipping import BLOCK
+from atoll.client.transfer import cut_ranges
 from atoll.datacenter.federation.ranges import Positions
 from atoll.wire.encoding import Encoding, as_received, encode
 
@@ -57,6 +60,9 @@ class Difference:
         max_abs: largest magnitude that the server takes.
         wanted: which pieces are sent, by number.
         copied: keep a copy of them as they are now, for they will change while they are sent.
+
+    Attributes:
+        scale: what every element is multiplied by; what that takes away is not kept as rounding.
     """
 
     def __init__(
@@ -69,6 +75,7 @@ class Difference:
         self._ends = np.cumsum([piece.sends[1] - piece.sends[0] for piece in base.pieces])
         self._copies = {index: _sent(base.pieces[index]).clone() for index in wanted} if copied else {}
         self._room: Floats = np.empty(0, np.float32)
+        self.scale = 1.0
         self._size = sum(span.size for span in everything)
         if rounding.lost is not None and rounding.lost.numel() != self._size:
             rounding.lost = None
@@ -83,6 +90,16 @@ class Difference:
             self._values(elements, encoding, out.view(np.float32))
         else:
             out[:] = encode(self._values(elements, encoding, self._scratch(elements.size)), encoding)
+
+    def norm(self, encoding: Encoding) -> float:
+        """The Euclidean norm of this rank's part as it is to be encoded; one pass, a block of memory.
+
+        Raises:
+            UpdateError: for a value that is not finite, or beyond ``max_abs``.
+        """
+        chunks = cut_ranges(self.ranges, BLOCK)
+        parts = (self._values(chunk, encoding, self._scratch(chunk.size)).astype(np.float64) for chunk in chunks)
+        return math.sqrt(math.fsum(float(np.dot(part, part)) for part in parts))
 
     def settle(self, chunks: Iterable[ElementRange], encoding: Encoding) -> None:
         """The update has been counted: keep what its encoding rounded off.
@@ -118,6 +135,8 @@ class Difference:
                 f"local - global of tensor {piece.span.spec.name!r} has a value that is not finite or beyond "
                 f"{self._max_abs:g}: lower the learning rate, or let the job take more (aggregation.max_abs)"
             )
+        if self.scale != 1.0:
+            values *= self.scale
         return into
 
     def _scratch(self, size: int) -> Floats:

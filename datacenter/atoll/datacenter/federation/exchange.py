@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from atoll.client import ClientError
 from atoll.client.clock import now_s
+from atoll.client.privacy.clipping import clip_factor
 from atoll.client.session.work import INCOMPLETE, upload_reserve_s
 from atoll.client.transfer import Abandoned, Shard, Uploading
 from atoll.datacenter.checkpoint.state import MODEL
@@ -190,6 +192,18 @@ class Exchange:
         wanted = [index for index, piece in enumerate(self._here.pieces) if piece.span.spec.name in spans]
         return Difference(self._here, self._rounding, order.max_abs, wanted, copied=overlaps)
 
+    def clip(self, order: Order, difference: Difference) -> None:
+        """Scale all ranks' parts alike, if together they are longer than the order allows. Collective.
+
+        Raises:
+            RoundError: on every rank, if a part of one is not finite.
+        """
+        if order.clip_norm is None:
+            return
+        found = self._orders.agree(order, "measured", tried(lambda: difference.norm(order.encoding).hex().encode()))
+        factor = clip_factor(math.hypot(*map(_from_hex, found)), order.clip_norm) if found else 1.0
+        difference.scale = _from_hex(self._orders.say(order, "scale", factor.hex()).encode())
+
     def send(self, now: Round) -> None:
         """Send this rank's part, and again what the server turns out to lack; all hear how it ended. Any thread.
 
@@ -261,6 +275,10 @@ def _upload(link: TransferLink, uploading: Uploading, attempt: int) -> bytes:
         link.resume(uploading, ask=attempt > 0)
     chunks = [header_to_proto(header) for header in uploading.headers]
     return transfer_pb2.GetUploadStatusResponse(chunks=chunks).SerializeToString()
+
+
+def _from_hex(digits: bytes) -> float:
+    return float.fromhex(digits.decode())
 
 
 def _headers(data: bytes) -> list[ChunkHeader]:

@@ -70,6 +70,7 @@ class Order:
         address: where transfers go.
         chunk_bytes: of an upload.
         inner_steps: steps to make.
+        clip_norm: largest norm of the update, all ranks' parts together; None: any.
         traceparent: W3C trace context; empty without tracing.
     """
 
@@ -86,6 +87,7 @@ class Order:
     address: str
     chunk_bytes: int
     inner_steps: int
+    clip_norm: float | None
     traceparent: str
 
     def encoded(self) -> bytes:

@@ -147,6 +147,7 @@ class Silo:
         self._exchange.begin(order)
         now.trained = self._exchange.train(order, now.handed, now.fetched_s or 0.0)
         now.difference = self._exchange.difference(order)
+        self._exchange.clip(order, now.difference)
 
     def _finish(self, now: Round) -> Round | None:
         """Send, wait for the next round, fetch it."""
@@ -206,6 +207,7 @@ class Silo:
             address=handed.address,
             chunk_bytes=handed.chunk_bytes,
             inner_steps=task.settings.integer(INNER_STEPS, section.inner_steps),
+            clip_norm=None if task.privacy is None else task.privacy.clip_norm,
             traceparent=task.traceparent,
         )
 
