@@ -44,7 +44,7 @@ class Delivery:
         headers: of all chunks of all ranks.
         weight: what the update counts for.
         metrics: of the inner steps.
-        fetched_bytes: by all ranks, before.
+        fetched_bytes: by all ranks, before the steps; the same in each delivery of a round.
         seconds: of download, training and upload.
         partial: fewer steps were made than were asked for.
     """
@@ -109,8 +109,10 @@ class SiloWork(Work):
         return reported
 
     def _until_counted(self, handed: Handed) -> Reported:
-        for _ in range(MAX_REPAIRS + 1):
+        for attempt in range(MAX_REPAIRS + 1):
             delivery = self._delivered(handed)
+            if not attempt:
+                self.usage.add(transferred_bytes=delivery.fetched_bytes)
             answer = self._reported(handed, delivery)
             if answer is not None:
                 return Reported(self.invitation.task.key, disposition_of(answer), delivery.weight)
@@ -128,7 +130,7 @@ class SiloWork(Work):
         """The server's answer; None if it lacks chunks, which the ranks have been told."""
         request = self._request(handed, delivery)
         sent_bytes = sum(header.payload_bytes for header in delivery.headers)
-        self.usage.add(transferred_bytes=delivery.fetched_bytes + sent_bytes)
+        self.usage.add(transferred_bytes=sent_bytes)
         try:
             return self._report(request, sent_bytes)
         except RefusedError as refusal:
