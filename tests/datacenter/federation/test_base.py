@@ -39,14 +39,14 @@ def test_what_is_held_arrives_and_then_only_what_has_changed(base: Base) -> None
     assert_holds(base, flat)
     assert base.lacks(manifest_of(flat)) == []
 
-    base.changed.clear()
+    base.taken_over()
     flat[40 * 32 + 95] += 1.0
     assert fetch(base, flat) == [5]
     assert base.changed == {1}
     assert_holds(base, flat)
 
     flat[0] += 1.0  # in a chunk of which this rank holds something, but not this
-    base.changed.clear()
+    base.taken_over()
     assert fetch(base, flat) == [0]
     assert base.changed == set()
     assert_holds(base, flat)

@@ -65,7 +65,9 @@ def test_what_was_fetched_counts_once_and_what_is_sent_each_time(lacking: int, t
     usage, rounds = UsageLog(tmp_path), Queue[Handed | None]()
     invitation = Invitation(make_task(), (Input("model", LAYOUT, "0" * 64),))
     link = cast("TransferLink", Forgetful(lacking))
-    work = SiloWork(SiloParticipant(1), invitation, link, BlobCache(tmp_path, keep=1), usage, lambda _: None, rounds=rounds)
+    work = SiloWork(
+        SiloParticipant(1), invitation, link, BlobCache(tmp_path, keep=1), usage, lambda _: None, rounds=rounds
+    )
     with ThreadPoolExecutor(1) as session:
         reported = session.submit(work.perform)
         handed = rounds.get(timeout=WAIT_S)

@@ -93,6 +93,7 @@ class Exchange:
         state = {name.removeprefix(MODEL): tensor for name, tensor in self._trainer.state.model_tensors().items()}
         pieces = pieces_of(state, order.layout, self._trainer.world.device)
         self._orders.agree(order, "arranged", tried(partial(self._keep, pieces)))
+        self._here.meet(self._trainer.world.device)
         self._layout, self._following = order.layout, ""
 
     def _keep(self, pieces: Sequence[Piece]) -> None:
@@ -145,7 +146,7 @@ class Exchange:
                 local.copy_(fresh if not share else fresh.lerp(local, share))
             since = self._ended if follows else None
             self._place.begin(order.key, *(since or (state.step, state.tokens)))
-        base.changed.clear()
+        base.taken_over()
         self._following, self._ended = order.key.run, None
 
     def train(self, order: Order, handed: Handed | None, fetched_s: float) -> Trained:
