@@ -3,7 +3,8 @@
 One silo of two ranks under ZeRO-3 takes part in a federation of its own on loopback. Each round's exchange is from the
 first rank's beginning to the last one's end, down and up; as in ``benchmarks.bulk`` some rounds pass before, until the
 server's files are written over. What is compared with are two plain streams of half the bytes each, down and up: the
-mean of what is measured before and after.
+mean of what is measured before and after. Both are three processes, two connections without TLS and messages of 2 MiB;
+the plain ones send bytes that they have and count those that come, nothing is hashed, looked at, subtracted or kept.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def run(smoke: bool) -> list[Figure]:
         notes = _take_part(place, Path(folder), rounds)
         after = _plain(size, smoke=smoke)
     plain = baselines.Streams.mean([before, after])
-    seconds = {kind: [one[kind] for one in _rounds(notes)[warm_up:]] for kind in ("fetch", "send")}
+    measured = _rounds(notes)[warm_up:]
+    seconds = {kind: [one[kind] for one in measured] for kind in ("fetch", "send")}
     both = statistics.median(map(sum, zip(*seconds.values(), strict=True)))
     what = f"exchange of {size / MB:.0f} MB, {RANKS} ranks"
     beside = Figure.within(what, both, "s", COMMAND, limit=plain.total_s, target=TARGET)
@@ -88,8 +90,20 @@ def run(smoke: bool) -> list[Figure]:
         beside,
         Figure.stated("  down", statistics.median(seconds["fetch"]), "s", COMMAND, beside=plain.down_s),
         Figure.stated("  up", statistics.median(seconds["send"]), "s", COMMAND, beside=plain.up_s),
+        *_processor_time(measured, plain),
         _memory(notes, size),
     ]
+
+
+def _processor_time(rounds: list[dict[str, float]], plain: baselines.Streams) -> list[Figure]:
+    """Of all that takes part, and where it is spent."""
+    where = {
+        f"    {'down' if kind == 'fetch' else 'up'}, {who}": statistics.median(one[f"{kind} {who}"] for one in rounds)
+        for kind in ("fetch", "send")
+        for who in ("ranks", "server")
+    }
+    both = Figure.stated("  processor time, both ways", sum(where.values()), "s", COMMAND, beside=plain.cpu_s)
+    return [both, *(Figure.stated(name, spent, "s", COMMAND) for name, spent in where.items())]
 
 
 def _plain(size: int, *, smoke: bool) -> baselines.Streams:
@@ -108,7 +122,8 @@ def _write(folder: Path, model: dict[str, int], rounds: int) -> int:
 
 def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, Any]]:
     """What each rank has noted."""
-    place.environment["EXCHANGING"] = str(folder)
+    assert place.server is not None
+    place.environment |= {"EXCHANGING": str(folder), "EXCHANGING_SERVER": str(place.server.pid)}
     access = [
         "--state",
         str(folder / "state"),
@@ -127,7 +142,10 @@ def _take_part(place: Federation, folder: Path, rounds: int) -> list[dict[str, A
 
 
 def _rounds(notes: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """For each round and kind of exchange, seconds from the first rank's beginning to the last one's end."""
+    """For each round and kind of exchange, seconds from the first rank's beginning to the last one's end.
+
+    And under ``KIND ranks`` and ``KIND server`` the processor seconds that these have spent meanwhile.
+    """
     found: list[dict[str, float]] = []
     for kind in ("fetch", "send"):
         every = [[one for one in rank["exchanges"] if one["kind"] == kind] for rank in notes]
@@ -135,6 +153,9 @@ def _rounds(notes: list[dict[str, Any]]) -> list[dict[str, float]]:
             if number == len(found):
                 found.append({})
             found[number][kind] = max(one["ended"] for one in ranks) - min(one["began"] for one in ranks)
+            found[number][f"{kind} ranks"] = sum(one["cpu"] for one in ranks)
+            spent = [one["server"] for one in ranks]
+            found[number][f"{kind} server"] = max(end for _, end in spent) - min(begin for begin, _ in spent)
     return found
 
 

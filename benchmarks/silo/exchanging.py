@@ -2,7 +2,8 @@
 
 Everything is the product's; what is added takes times, and samples memory while nothing but an exchange goes on. Each
 rank leaves ``$EXCHANGING/rank-N.json``: anonymous bytes before the model is made, and of each exchange its kind, when
-it began and ended (epoch seconds), and its peak of anonymous bytes.
+it began and ended (epoch seconds), its peak of anonymous bytes, the processor seconds that the rank spent in it, and
+those that the server (process ``$EXCHANGING_SERVER``) had spent when it began and when it ended.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.federation import __main__ as program
 from atoll.datacenter.federation import exchange
+from benchmarks.sampling import cpu_s_of, family
 
 SAMPLE_S = 0.01
 _STATUS = Path("/proc/self/status")
@@ -35,12 +37,14 @@ class Notes:
 
     def __init__(self) -> None:
         self._path = Path(os.environ["EXCHANGING"]) / f"rank-{os.environ['RANK']}.json"
+        self._server = int(os.environ["EXCHANGING_SERVER"])
         self._notes: dict[str, Any] = {"before": anonymous_bytes(), "exchanges": []}
 
     @contextmanager
     def noting(self, kind: str) -> Iterator[None]:
         """Sample while inside."""
         done, peak, began = threading.Event(), [anonymous_bytes()], time.time()
+        spent, server = time.process_time(), self._server_cpu_s()
 
         def sample() -> None:
             while not done.wait(SAMPLE_S):
@@ -53,8 +57,13 @@ class Notes:
         finally:
             done.set()
             sampler.join()
-            self._notes["exchanges"].append({"kind": kind, "began": began, "ended": time.time(), "peak": max(peak)})
+            note = {"kind": kind, "began": began, "ended": time.time(), "peak": max(peak)}
+            note |= {"cpu": time.process_time() - spent, "server": [server, self._server_cpu_s()]}
+            self._notes["exchanges"].append(note)
             self._path.write_text(json.dumps(self._notes), encoding="utf-8")
+
+    def _server_cpu_s(self) -> float:
+        return cpu_s_of(family(self._server))
 
     def noted(self, kind: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """The same work, noted."""
