@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks import bulk, connected, flood, fold, growth, memory, rounds, soak, workers
+from benchmarks import bulk, connected, flood, fold, growth, memory, privacy_noise, rounds, soak, workers
 from benchmarks.options import Case, Options
 from benchmarks.runner import exit_with, run_all
 
@@ -26,6 +26,7 @@ CASES: dict[str, Case] = {
     "workers": Case(workers.run, _SIZES | {"workers"}),
     "growth": Case(growth.run, _SIZES),
     "flood": Case(flood.run, frozenset({"clients", "rounds"})),
+    "privacy-noise": Case(privacy_noise.run),
     "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),
 }
 

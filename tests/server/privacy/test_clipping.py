@@ -53,15 +53,15 @@ def test_the_count_is_noised_as_it_is_charged() -> None:
     assert np.mean(counts) == pytest.approx(20, abs=1)
     assert np.std(counts) == pytest.approx(14.0, rel=0.05)
     noise = np.empty(1, np.int64)
-    DiscreteGaussian(14.0).draw(noise, KEY)
-    assert settings.noised_count(60, 100, KEY) == 20 + int(noise[0])
+    DiscreteGaussian(14.0 * 2**20).draw(noise, KEY)
+    assert settings.noised_count(60, 100, KEY) == 20 + int(noise[0]) / 2**20
 
 
 @pytest.mark.parametrize(
     "bad", [(0.0, 0.2, 10, 1.0), (1.0, 0.2, 10, 1.0), (0.5, 0.0, 10, 1.0), (0.5, 0.2, 0, 1.0), (0.5, 0.2, 10, 0.0)]
 )
 def test_settings_out_of_bounds_are_refused(bad: tuple[float, float, int, float]) -> None:
-    with pytest.raises(ValueError, match=r"quantile|learning_rate|expected|sigma"):
+    with pytest.raises(ValueError, match=r"quantile|learning_rate|expected|count_noise"):
         AdaptiveClip(*bad)
 
 

@@ -14,6 +14,8 @@ import numpy as np
 
 from atoll.server.privacy.noise import DiscreteGaussian
 
+_COUNT_UNIT = 2.0**-20
+"""Grid of the noised count: so fine that noise on it is as good as continuous, which accountants take it for."""
 _LARGEST_STEP = 20.0
 """Of the exponent in one update: noise alone cannot bring the norm to 0 or infinity."""
 
@@ -27,7 +29,7 @@ class AdaptiveClip:
         learning_rate: eta: by how much the norm's logarithm moves for a share that is off by 1.
         expected: the cohort's size that shares are of, however many reported; at least 1.
         count_noise: sigma_b: standard deviation of the noise on the number of updates within the norm, where each
-            counts plus or minus 1/2; at least 1/32.
+            counts plus or minus 1/2; at least 2**-20.
 
     Raises:
         ValueError: for a value outside these bounds.
@@ -45,13 +47,14 @@ class AdaptiveClip:
             raise ValueError(f"learning_rate {self.learning_rate}: must be above 0 and finite")
         if self.expected < 1:
             raise ValueError(f"expected {self.expected}: a share is of at least 1 update")
-        DiscreteGaussian(2 * self.count_noise)
+        if not 2.0**-20 <= self.count_noise <= 2.0**20:
+            raise ValueError(f"count_noise {self.count_noise}: must be 2**-20 to 2**20 participants")
 
-    def noised_count(self, within: int, reported: int, key: bytes) -> int:
+    def noised_count(self, within: int, reported: int, key: bytes) -> float:
         """What may be known of how many updates were within the norm: ``2 within - reported`` and noise.
 
         Each update counts 1 or -1, so one participant moves it by 1; the noise is a discrete Gaussian of
-        ``2 count_noise``, drawn from ``key``: of this purpose and round only.
+        ``2 count_noise`` over the multiples of 2**-20, drawn from ``key``: of this purpose and round only.
 
         Raises:
             ValueError: if more were within than reported, or fewer than none.
@@ -59,14 +62,14 @@ class AdaptiveClip:
         if not 0 <= within <= reported:
             raise ValueError(f"{within} of {reported} updates within the norm")
         noise = np.empty(1, np.int64)
-        DiscreteGaussian(2 * self.count_noise).draw(noise, key)
-        return 2 * within - reported + int(noise[0])
+        DiscreteGaussian(2 * self.count_noise / _COUNT_UNIT).draw(noise, key)
+        return 2 * within - reported + int(noise[0]) * _COUNT_UNIT
 
-    def share(self, noised_count: int) -> float:
+    def share(self, noised_count: float) -> float:
         """The noised share of updates within the norm; noise may bring it below 0 or above 1."""
         return 0.5 + noised_count / (2 * self.expected)
 
-    def next_clip(self, clip: float, noised_count: int) -> float:
+    def next_clip(self, clip: float, noised_count: float) -> float:
         """The next round's norm: it falls if more than the quantile were within.
 
         Raises:

@@ -1,0 +1,132 @@
+"""How fast noise is drawn, on one core and on two, beside numpy's standard normal in the same run.
+
+numpy's generator is no cryptographic one and its normal is rounded; it is the plain limit that a sampler can be held
+to. All write 2**17 elements at a time over the same megabyte, as a release does; kept noise of the banded mechanism
+lies in memory. Cases take turns, and the best of each counts. Target: 3 million samples/s on one core at every sigma.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.aggregation.release import RELEASE_BLOCK
+from atoll.server.privacy.mechanisms import Mechanism, RoundNoise, mechanism_named
+from atoll.server.privacy.noise import DiscreteGaussian, warm
+from atoll.server.privacy.noise.keystream import RUN, Run
+from benchmarks.figures import Figure
+from benchmarks.options import Options
+
+TARGET = 3.0
+UNIT = "million/s"
+PLAIN = "numpy standard_normal, float64"
+SIGMAS = {"1": 1.0, "10": 10.0, "10^4": 1e4, "2^40": 2.0**40}
+ROUNDS = 16
+BANDS = 8
+_KEY = bytes(range(32))
+_THREADS = 2
+
+Integers = npt.NDArray[np.int64]
+
+
+def run(options: Options) -> list[Figure]:
+    """The benchmark as ``python -m benchmarks privacy-noise`` runs it."""
+    elements, repeats = (RELEASE_BLOCK, 1) if options.smoke else (64 * RELEASE_BLOCK, 7)
+    warm()
+    rates = _rates(_cases(elements), elements, repeats)
+    command, plain = options.command("privacy-noise"), rates[PLAIN]
+    return [
+        Figure.at_least(name, rate, UNIT, TARGET, command, beside=plain)
+        if name.startswith("sigma")
+        else Figure.stated(name, rate, UNIT, command, beside=plain)
+        for name, rate in rates.items()
+    ]
+
+
+def _rates(cases: dict[str, Callable[[], object]], elements: int, repeats: int) -> dict[str, float]:
+    best = dict.fromkeys(cases, float("inf"))
+    for _ in range(repeats):
+        for name, case in cases.items():
+            started = time.perf_counter()
+            case()
+            best[name] = min(best[name], time.perf_counter() - started)
+    return {name: elements / seconds / 1e6 for name, seconds in best.items()}
+
+
+def _cases(elements: int) -> dict[str, Callable[[], object]]:
+    generator, out = np.random.default_rng(0), np.empty(RELEASE_BLOCK)
+    cases: dict[str, Callable[[], object]] = {
+        PLAIN: partial(_in_blocks, elements, lambda _: generator.standard_normal(out=out)),
+        "keystream alone, 16 bytes for each": partial(_keystream, elements),
+    }
+    for name, sigma in SIGMAS.items():
+        cases[f"sigma {name}"] = partial(_draw, DiscreteGaussian(sigma), 0, elements)
+    cases["two threads, sigma 2^40"] = partial(_threads, DiscreteGaussian(2.0**40), elements)
+    for mechanism in (mechanism_named("tree"), mechanism_named("banded", BANDS)):
+        noise = _late_round(mechanism)
+        cases[f"{_name(mechanism)}, sigma 2^40"] = partial(_in_blocks, elements, partial(_block, noise))
+    return cases
+
+
+def _name(mechanism: Mechanism) -> str:
+    """What its round draws: the tree's sixteenth is the one of most nodes."""
+    kept = len(mechanism.needs)
+    return f"{mechanism.name}, {kept + 1} bands" if kept else f"{mechanism.name}, round {ROUNDS} (5 draws)"
+
+
+def _in_blocks(elements: int, make: Callable[[int], object]) -> None:
+    for start in range(0, elements, RELEASE_BLOCK):
+        make(start)
+
+
+def _keystream(elements: int) -> None:
+    run_of = Run(_KEY, 0)
+    for _ in range(0, elements, RUN):
+        run_of.next(RUN)
+
+
+def _draw(noise: DiscreteGaussian, first: int, elements: int) -> None:
+    out = np.empty(RELEASE_BLOCK, np.int64)
+    _in_blocks(elements, lambda start: noise.draw(out, _KEY, first + start))
+
+
+def _threads(noise: DiscreteGaussian, elements: int) -> None:
+    share = elements // _THREADS
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(lambda number: _draw(noise, number * share, share), range(_THREADS)))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Sealed noise of one block, which stands for every block's."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return 1 << 62
+
+    def read(self, start: int, stop: int, /) -> memoryview:
+        return memoryview(self.data)[: stop - start]
+
+
+def _late_round(mechanism: Mechanism) -> RoundNoise:
+    """The last of ``ROUNDS`` rounds."""
+    state, history, sigma = (
+        mechanism.begin(_KEY),
+        dict.fromkeys(mechanism.needs, _Kept(bytes(8 * RELEASE_BLOCK))),
+        2.0**40,
+    )
+    for version in range(ROUNDS - 1):
+        state = mechanism.advance(state, version, b"", sigma)
+    return mechanism.round(state, ROUNDS - 1, b"", sigma, history)
+
+
+def _block(noise: RoundNoise, start: int) -> Integers:
+    return noise.block(start, start + RELEASE_BLOCK)
