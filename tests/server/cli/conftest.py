@@ -82,6 +82,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.rounds = [a_round(0)]
         self.status = control_pb2.RUN_STATUS_RUNNING
         self.now = NOW
+        self.populations: list[control_pb2.PopulationSummary] = []
 
     def UploadModel(self, request_iterator: Iterator[control_pb2.UploadModelRequest], context: Context) -> Any:
         del context
@@ -182,6 +183,22 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     def GetServerInfo(self, request: control_pb2.GetServerInfoRequest, context: Context) -> Any:
         del request, context
         return control_pb2.GetServerInfoResponse(version="9.9", now=self.now, disk_free_bytes=10**12)
+
+    def ListPopulations(self, request: control_pb2.ListPopulationsRequest, context: Context) -> Any:
+        del request, context
+        return control_pb2.ListPopulationsResponse(populations=self.populations)
+
+    def ListCharges(self, request: control_pb2.ListChargesRequest, context: Context) -> Any:
+        del request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "tests of the ledger have a real server")
+
+    def GetParticipantPrivacy(self, request: control_pb2.GetParticipantPrivacyRequest, context: Context) -> Any:
+        del request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "tests of the ledger have a real server")
+
+    def LimitPopulation(self, request: control_pb2.LimitPopulationRequest, context: Context) -> Any:
+        del request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "tests of the ledger have a real server")
 
     def PruneStorage(self, request: control_pb2.PruneStorageRequest, context: Context) -> Any:
         del context

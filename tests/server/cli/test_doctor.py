@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from atoll.server.cli.connection import Target
 from atoll.server.cli.doctor import _connection, doctor
 from atoll.server.identity import Authority, OperatorCredential
+from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,23 @@ def test_a_wrong_clock_gives_exit_code_1_and_a_remedy(fake: Any, tmp_path: Path)
     clock = next(item for item in json.loads(result.stdout) if item["check"] == "clock")
     assert clock["status"] == "fail"
     assert "NTP" in clock["remedy"]
+
+
+def test_a_damaged_ledger_fails(fake: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    fake.control.now = time.time()
+    fake.control.populations = [
+        control_pb2.PopulationSummary(population="clinic", charges=5, head="ab" * 32),
+        control_pb2.PopulationSummary(population="school", flaw="charge 3 was changed"),
+    ]
+    port = fake.address.rpartition(":")[2]
+    arguments = ["--data", str(tmp_path), "--insecure", "--server", fake.address, "--enrol-port", port, "--json"]
+    result = CliRunner().invoke(doctor, arguments)
+    assert result.exit_code == 1
+    found = {item["check"]: item for item in json.loads(result.stdout)}
+    assert found["ledger of clinic"]["status"] == "ok"
+    assert found["ledger of school"]["message"] == "charge 3 was changed"
+    assert "back-up" in found["ledger of school"]["remedy"]
 
 
 def test_without_a_server_the_ports_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

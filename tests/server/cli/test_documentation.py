@@ -14,9 +14,24 @@ from atoll.server.cli.demo import Summary, demo
 from atoll.server.cli.doctor import doctor
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
+from atoll.server.cli.privacy_ledger import Chain
 from atoll.server.cli.run import run
 from atoll.server.cli.token import token
-from atoll.server.control import Member, NewTokens, Participant, Progress, Round, Run, RunDetail, Token
+from atoll.server.control import (
+    Charge,
+    Member,
+    NewTokens,
+    Participant,
+    ParticipantPrivacy,
+    ParticipantRun,
+    PopulationSpending,
+    Progress,
+    Round,
+    Run,
+    RunDetail,
+    RunSpending,
+    Token,
+)
 from atoll.server.privacy.contract import AdaptiveClipping, Contract
 from atoll.server.privacy.planning import Alternative, Plan, Spent
 
@@ -27,6 +42,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encodi
     "kind",
     [
         *(Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary),
+        *(PopulationSpending, RunSpending, Charge, ParticipantPrivacy, ParticipantRun, Chain),
         *(Plan, Spent, Alternative, Contract, AdaptiveClipping),
     ],
 )

@@ -1,7 +1,6 @@
 import dataclasses
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Executable, update
@@ -16,65 +15,16 @@ from atoll.server.privacy.values import Adjacency, Event, Sampling
 from atoll.server.stores import (
     NoiseRecord,
     RecordMissingError,
-    Release,
     Store,
     StoreDamagedError,
     charges,
     models,
     noise_states,
     populations,
-    runs,
     schema,
 )
-from atoll.server.stores.models import Model
-from tests.server.stores.samples import DIGEST, NOW, attempt, run
-
-FIRST, SECOND = "rfirst", "rsecond"
-CLINIC = "clinic"
-DELTA = 1e-5
-
-
-def contract(**changes: Any) -> Contract:
-    """Ten rounds over a tenth of the population."""
-    return dataclasses.replace(
-        Contract(
-            population=CLINIC,
-            mechanism="gaussian",
-            adjacency=Adjacency.ADD_REMOVE,
-            accountant="rdp",
-            sampling=Sampling.POISSON,
-            sample_rate=0.1,
-            epsilon=None,
-            delta=DELTA,
-            noise_multiplier=1.0,
-            clip=1.0,
-            adaptive=None,
-            weight_bound=1,
-            divisor_weight=10,
-            rounds=10,
-        ),
-        **changes,
-    )
-
-
-def release_of(run_id: str, version: int, promise: Contract) -> Release:
-    made = dataclasses.replace(attempt(version), run_id=run_id, phase="charged")
-    charge = ledger.charge_of(
-        promise, run_id=run_id, round_number=version, attempt=0, version=version, now=NOW + version
-    )
-    return Release(
-        charge,
-        made,
-        (),
-        Model(run_id, version + 1, version, DIGEST, 10, NOW),
-        noise=NoiseRecord(run_id, version + 1, "{}"),
-    )
-
-
-def submit(connection: Connection, run_id: str, promise: Contract) -> None:
-    runs.add(connection, run(run_id))
-    ledger.enrol(connection, promise, NOW)
-    noise_states.add(connection, NoiseRecord(run_id, 0, "{}"))
+from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, contract, release_of, submit
+from tests.server.stores.samples import NOW
 
 
 def charge(store: Store, run_id: str, versions: Sequence[int], promise: Contract) -> None:

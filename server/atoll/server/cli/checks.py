@@ -18,7 +18,7 @@ from atoll.server.cli.output import size, when
 from atoll.server.identity import OPERATOR_FILE
 
 if TYPE_CHECKING:
-    from atoll.server.control import ServerInfo
+    from atoll.server.control import PopulationSpending, ServerInfo
 
 MIN_PYTHON = (3, 11)
 MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba": "0.61"}
@@ -157,6 +157,17 @@ def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) 
         yield Finding("clock", Status.WARN, message, remedy)
     else:
         yield Finding("clock", Status.OK, "agrees with the server's")
+
+
+def ledgers(found: Sequence[PopulationSpending]) -> Iterator[Finding]:
+    """Whether every charge of the privacy ledger is in its place, as it was made."""
+    for item in found:
+        name = f"ledger of {item.population}"
+        if item.flaw:
+            remedy = "stop the server and restore a back-up; compare it with the last export of the ledger"
+            yield Finding(name, Status.FAIL, item.flaw, remedy)
+        else:
+            yield Finding(name, Status.OK, f"{item.charges} charges, head {item.head}")
 
 
 def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:

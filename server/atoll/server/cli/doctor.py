@@ -52,7 +52,7 @@ def doctor(
     insecure: bool,
     json_output: bool,
 ) -> None:
-    """Check ports, certificates, disk, clock, versions and permissions; exit code 1 if a check fails."""
+    """Check ports, certificates, disk, clock, ledgers, versions and permissions; exit code 1 if a check fails."""
     findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
     findings += checks.certificate_files(data, time.time())
     try:
@@ -84,6 +84,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
             asked_at = time.time()
             info = client.server_info()
             yield from checks.server(info, target.address, asked_at, time.time())
+            yield from checks.ledgers(client.populations(verify=True))
             yield from checks.ports(host, wanted, serving=True)
     except UnreachableError as error:
         if not is_loopback(host):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from atoll.server.cli.privacy_ledger import ledger, limit, verify
 from atoll.server.cli.privacy_plan import plan
 
 
@@ -12,4 +13,5 @@ def privacy() -> None:
     """Differential privacy: plan a job, read the ledger, audit what is released."""
 
 
-privacy.add_command(plan)
+for command in (plan, ledger, limit, verify):
+    privacy.add_command(command)

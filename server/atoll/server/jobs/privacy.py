@@ -9,6 +9,7 @@ from pydantic import Field
 
 from atoll.settings.section import Hint, Section
 
+POPULATION_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 MAX_BANDS = 64
 MAX_ROUNDS = 1_000_000
 """As of a job (``jobs.models``)."""
@@ -49,7 +50,7 @@ class PrivacySection(Section):
     population: Annotated[
         str,
         Field(
-            pattern=r"^[a-z0-9][a-z0-9_.-]{0,62}$",
+            pattern=POPULATION_PATTERN,
             description="Whose budget it is: runs that may draw the same people name the same population, and their "
             "costs add up.",
         ),

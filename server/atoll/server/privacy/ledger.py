@@ -8,6 +8,7 @@ the transaction that releases (``record``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ from functools import lru_cache
 from sqlalchemy import Connection
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs.privacy import POPULATION_PATTERN
 from atoll.server.privacy import accounting
 from atoll.server.privacy.accounting import Accountant
 from atoll.server.privacy.contract import Contract
@@ -242,6 +244,9 @@ def set_limit(
     if standing is None:
         if adjacency is None:
             raise RecordMissingError("population", name)
+        if not re.fullmatch(POPULATION_PATTERN, name):
+            remedy = "use up to 63 lower-case letters, digits, dots, dashes or underscores"
+            raise InvalidRequestError("privacy.limit", f"{name[:80]!r} is no name of a population", remedy)
         standing = populations.add(connection, name, adjacency, now)
     elif adjacency not in (None, standing.adjacency):
         raise AdjacencyError(name, standing.adjacency, str(adjacency))

@@ -66,7 +66,7 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
 def unknown_populations(connection: Connection) -> tuple[str, ...]:
     """Populations with charges of runs that were deleted, and with them who was drawn."""
     deleted = ~select(runs.c.id).where(runs.c.id == charges.c.run_id).exists()
-    query = select(distinct(charges.c.population)).where(charges.c.population.is_not(None), deleted)
+    query = select(charges.c.population).where(charges.c.population.is_not(None), deleted).distinct()
     return tuple(sorted(name for name in connection.execute(query).scalars() if name is not None))
 
 

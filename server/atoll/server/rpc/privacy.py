@@ -179,10 +179,8 @@ def _adjacency(text: str) -> Adjacency | None:
     try:
         return Adjacency(text) if text else None
     except ValueError:
-        allowed = ", ".join(Adjacency)
-        raise InvalidRequestError(
-            "privacy.adjacency", f"adjacency {text[:40]!r} is none", f"one of {allowed}"
-        ) from None
+        remedy = f"one of {', '.join(Adjacency)}"
+        raise InvalidRequestError("privacy.limit", f"there is no adjacency {text[:40]!r}", remedy) from None
 
 
 def _summary(found: ledger.Spent, names: dict[str, str]) -> control_pb2.PopulationSummary:

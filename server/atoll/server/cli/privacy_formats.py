@@ -1,0 +1,163 @@
+"""The privacy ledger as table rows and lines of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atoll.server.cli.output import when
+from atoll.server.control import (
+    Charge,
+    ParticipantPrivacy,
+    ParticipantRun,
+    PopulationSpending,
+    RunSpending,
+)
+
+if TYPE_CHECKING:
+    from atoll.server.cli.privacy_ledger import Chain
+    from atoll.server.privacy.chain import Flaw
+
+POPULATION_COLUMNS = (
+    "population",
+    "spent>",
+    "at delta>",
+    "limit>",
+    "left>",
+    "releases>",
+    "runs>",
+    "adjacency",
+    "added up by",
+    "head",
+)
+RUN_COLUMNS = ("run", "name", "spent>", "at delta>", "target>", "releases>", "added up by", "first", "last")
+CHARGE_COLUMNS = ("round>", "noise>", "rate>", "sampling", "clip>", "spent by then>", "charged at")
+PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "releases>")
+CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "adjacency", "added up by", "head")
+
+
+def figure(value: float | None) -> str:
+    """Four digits; a dash for None, ``unbounded`` for infinity: no promise at all."""
+    if value is None:
+        return "-"
+    return "unbounded" if math.isinf(value) else f"{value:.4g}"
+
+
+def population_row(item: PopulationSpending) -> tuple[object, ...]:
+    """A line of the overview."""
+    if item.flaw:
+        return (item.population, *("?" for _ in POPULATION_COLUMNS[1:-1]), "damaged")
+    return (
+        item.population,
+        figure(item.epsilon),
+        figure(item.delta),
+        figure(item.limit_epsilon),
+        figure(item.left),
+        item.charges,
+        len(item.runs),
+        item.adjacency,
+        item.accountant,
+        item.head,
+    )
+
+
+def population_line(item: PopulationSpending) -> str:
+    """A population in words."""
+    if item.flaw:
+        return f"population {item.population}: {item.flaw}"
+    spent = f"epsilon {figure(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
+    if item.limit_epsilon is None:
+        limit = "there is no limit"
+    else:
+        limit = f"{figure(item.left)} left of a limit of {figure(item.limit_epsilon)}"
+    return (
+        f"population {item.population}: {spent} spent in {item.charges} releases of {len(item.runs)} runs; {limit}\n"
+        f"protected is one {item.unit}, under {item.adjacency} adjacency; added up by {item.accountant}\n"
+        f"head {item.head}"
+    )
+
+
+def run_row(item: RunSpending) -> tuple[object, ...]:
+    """A run of a population."""
+    return (
+        item.run,
+        item.name or "(deleted)",
+        figure(item.epsilon),
+        figure(item.delta),
+        figure(item.target),
+        item.releases,
+        item.accountant,
+        when(item.first_at),
+        when(item.last_at),
+    )
+
+
+def run_line(item: RunSpending, population: PopulationSpending) -> str:
+    """A run in words."""
+    target = "" if item.target is None else f" of its target of {figure(item.target)}"
+    return (
+        f"run {item.run} ({item.name or 'deleted'}): epsilon {figure(item.epsilon)}{target} at delta "
+        f"{figure(item.delta)}, by {item.accountant}, in {item.releases} releases; population {population.population}"
+    )
+
+
+def charge_row(item: Charge) -> tuple[object, ...]:
+    """A round of a run."""
+    return (
+        item.version + 1,
+        "adds nothing" if item.noise_multiplier is None else figure(item.noise_multiplier),
+        figure(item.sample_rate) if item.sampling else "",
+        item.sampling.replace("_", " "),
+        figure(item.clip),
+        figure(item.epsilon_after),
+        when(item.charged_at),
+    )
+
+
+def part_row(item: ParticipantRun) -> tuple[object, ...]:
+    """A participant's part in a run."""
+    population = item.population or "none: released without privacy"
+    return (item.run, item.name, population, item.drawn, item.counted, item.releases)
+
+
+def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
+    """What holds for a participant, in words."""
+    yield f"participant {item.participant} ({item.organisation})"
+    for population in item.populations:
+        yield population.flaw or (
+            f"  population {population.population}: what was released tells it apart by at most epsilon "
+            f"{figure(population.epsilon)} at delta {figure(population.delta)}"
+        )
+    if len(item.populations) > 1:
+        yield f"  together: at most epsilon {figure(item.epsilon)} at delta {figure(item.delta)}"
+    if item.unprotected:
+        yield f"  runs without privacy counted it: {', '.join(item.unprotected)}; nothing is promised about these"
+    if item.unknown:
+        yield f"  runs that are deleted may have drawn it: see population {', '.join(item.unknown)}"
+    if item.truncated:
+        yield "  it has older runs, which are not shown"
+
+
+def chain_row(item: Chain) -> tuple[object, ...]:
+    """A population of an export."""
+    return (
+        item.population,
+        item.charges,
+        item.runs,
+        figure(item.epsilon),
+        figure(item.delta),
+        item.adjacency,
+        item.accountant,
+        item.head,
+    )
+
+
+def flaw_line(file: str, flaw: Flaw) -> str:
+    """A flaw with its place."""
+    return f"{file}:{flaw.line}: {flaw.what}" if flaw.line else f"{file}: {flaw.what}"
+
+
+def flaw_values(flaw: Flaw) -> dict[str, object]:
+    """A flaw for JSON; line 0 is the file as a whole."""
+    return {"line": flaw.line, "what": flaw.what}

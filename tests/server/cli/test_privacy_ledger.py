@@ -1,0 +1,150 @@
+"""``atoll privacy ledger``, ``limit`` and ``verify`` against a real server, its ledger filled beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from atoll.server.aggregation import warm
+from atoll.server.cli.privacy import privacy
+from atoll.server.privacy import accounting
+from atoll.server.privacy.values import Event, Sampling
+from atoll.server.stores import schema
+from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
+from tests.server.rpc.world import World
+
+Ask = Callable[..., Awaitable[Result]]
+SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA, "rdp")
+
+
+async def write(world: World, work: Any, *arguments: Any, **named: Any) -> None:
+    assert world.daemon._coordinator is not None
+    await world.daemon._coordinator._services.writer.run(work, *arguments, **named)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    warm()
+    async with World(tmp_path / "data") as opened:
+        await write(opened, fill)
+        yield opened
+
+
+@pytest.fixture
+def ask(world: World) -> Ask:
+    """Runs ``atoll privacy`` with the operator's credential."""
+
+    async def run(*arguments: str) -> Result:
+        whole = [*arguments, "--data", str(world.config.data)]
+        return await asyncio.to_thread(CliRunner().invoke, privacy, whole)
+
+    return run
+
+
+def verify(*arguments: str) -> Result:
+    return CliRunner().invoke(privacy, ["verify", *arguments])
+
+
+async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
+    alice = await world.participant()
+    await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
+    overview = (await ask("ledger")).stdout
+    assert CLINIC in overview
+    assert f"{SPENT:.4g}" in overview
+    population = (await ask("ledger", "--population", CLINIC)).stdout
+    assert f"epsilon {SPENT:.4g} at delta 1e-05 spent in 5 releases of 2 runs; there is no limit" in population
+    assert "protected is one participant, under add_remove adjacency" in population
+    assert "rfirst digits" in population
+    rounds = (await ask("ledger", "--run", SECOND, "--last", "1")).stdout
+    assert "of its target of 8 at delta 1e-05, by prv, in 2 releases; population clinic" in rounds
+    assert len([line for line in rounds.splitlines() if "poisson" in line]) == 1
+    person = (await ask("ledger", "--participant", alice.name)).stdout
+    assert f"population clinic: what was released tells it apart by at most epsilon {SPENT:.4g} at delta" in person
+    (row,) = [line.split() for line in person.splitlines() if line.startswith(FIRST)]
+    assert row[-3:-1] == ["3", "2"]
+
+
+async def test_json(world: World, ask: Ask) -> None:
+    alice = await world.participant()
+    (found,) = json.loads((await ask("ledger", "--json")).stdout)
+    assert (found["population"], found["epsilon"], found["left"], found["charges"]) == (CLINIC, SPENT, None, 5)
+    assert json.loads((await ask("ledger", "--population", CLINIC, "--json")).stdout) == found
+    run = json.loads((await ask("ledger", "--run", FIRST, "--json")).stdout)
+    assert run["spent"] == found["runs"][0]
+    assert [charge["version"] for charge in run["charges"]] == [0, 1, 2]
+    person = json.loads((await ask("ledger", "--participant", alice.name, "--json")).stdout)
+    assert (person["runs"], person["populations"], person["unprotected"]) == ([], [], [])
+
+
+async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    exported = await ask("ledger", "--export", str(file))
+    assert exported.exit_code == 0, exported.output
+    head = exported.stdout.strip()
+    assert head.startswith(f"{CLINIC}=")
+    sound = verify(str(file), "--head", head)
+    assert sound.exit_code == 0, sound.output
+    assert f"{SPENT:.4g}" in sound.stdout
+    assert json.loads(verify(str(file), "--head", head.partition("=")[2], "--json").stdout)["flaws"] == []
+    lines = file.read_text().splitlines(keepends=True)
+    for edited, told in (
+        ([*lines[:2], lines[2].replace("1.0", "9.0", 1), *lines[3:]], "ledger.jsonl:3: was changed"),
+        ([*lines[:2], *lines[3:]], "ledger.jsonl:3: charge 1 of population clinic should come before it"),
+        (lines[:-1], "the last charges are missing"),
+        ([*lines[:-1], lines[-1][:40]], "ledger.jsonl:6: is cut off"),
+    ):
+        file.write_text("".join(edited))
+        bad = verify(str(file), "--head", head)
+        assert bad.exit_code == 1
+        assert told in bad.stdout
+    file.write_text("".join(lines[:-1]))
+    assert verify(str(file)).exit_code == 0  # what was cut off cleanly, only the head tells
+
+
+async def test_a_limit_is_set_and_taken_away(ask: Ask) -> None:
+    told = (await ask("limit", CLINIC, "--epsilon", "50", "--delta", "1e-5")).stdout
+    assert f"{50 - SPENT:.4g} left of a limit of 50" in told
+    assert "there is no limit" in (await ask("limit", CLINIC, "--none")).stdout
+    made = await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one", "--json")
+    assert json.loads(made.stdout)["adjacency"] == "replace_one"
+    unknown = await ask("limit", "misspelt", "--epsilon", "1", "--delta", "1e-6")
+    assert unknown.exit_code == 1
+    assert "there is no population 'misspelt'" in unknown.stderr
+
+
+async def test_a_damaged_ledger_fails_the_command(world: World, ask: Ask) -> None:
+    rows = schema.charges
+    await write(world, lambda connection: connection.execute(rows.delete().where(rows.c.seq == 2)))
+    for options in ([], ["--population", CLINIC], ["--export", "/nowhere/x"]):
+        found = await ask("ledger", *options)
+        assert found.exit_code == 1
+        assert "charge 2 is missing: charge 3 comes in its place" in found.stderr
+
+
+async def test_options_that_do_not_go_together(ask: Ask) -> None:
+    for options in (
+        ["ledger", "--run", FIRST, "--population", CLINIC],
+        ["ledger", "--run", FIRST, "--export", "x"],
+        ["limit", CLINIC],
+        ["limit", CLINIC, "--epsilon", "1"],
+        ["limit", CLINIC, "--epsilon", "1", "--delta", "1e-5", "--none"],
+    ):
+        assert (await ask(*options)).exit_code == 2
+
+
+def test_what_is_no_export(tmp_path: Path) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(b"\xff" * 100_000)
+    found = verify(str(file))
+    assert found.exit_code == 1
+    assert f"{file}:1: is longer than 65536 characters" in found.stdout
+    file.write_bytes(b"")
+    assert verify(str(file)).exit_code == 0
+    assert verify(str(file), "--head", "abc").exit_code == 2
+    assert verify(str(file), "--head", "0" * 64).exit_code == 2
