@@ -181,7 +181,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("local_privacy = true", "local_privacy = True; allowed is a table"),
         ("[local_privacy]\nmechanism = 'laplace'", "'laplace'; allowed is gaussian or sphere"),
         ("[local_privacy]\nmechanism = ['sphere']", r"\['sphere'\]; allowed is gaussian or sphere"),
-        ("[local_privacy]\nepsilon = 1", "local_privacy lacks delta, clip_norm, max_epsilon"),
+        ("[local_privacy]\nepsilon = 1", "local_privacy lacks delta, clip_norm, max_epsilon, max_delta"),
         (f"{SPHERE}\ndelta = 0.1", r"local_privacy\.delta = 0\.1; allowed is left out"),
         (f"{SPHERE}\nsigma = 0.1", r"unknown key local_privacy\.sigma"),
         (SPHERE.replace("epsilon = 1.0", "epsilon = 0"), "local_privacy: epsilon = 0.0; allowed is above 0"),

@@ -164,6 +164,7 @@ def test_epsilons_add_up_or_better() -> None:
     mixed = cost([few, Release("gaussian", noise_multiplier=1.0)], 1e-5)
     assert mixed == pytest.approx(0.2 + epsilon_of(1e-5, 1.0))
     assert cost([Release("gaussian", noise_multiplier=1.0)], 0.0) == math.inf
+    assert cost([Release("gaussian", noise_multiplier=1e-320), Release("sphere", epsilon=1e300)], 1e-5) == math.inf
 
 
 @pytest.mark.parametrize(

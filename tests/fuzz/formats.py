@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from google.protobuf.message import DecodeError, Message
 from atoll.client import ClientError
 from atoll.client import identity as identities
 from atoll.client.policy_file import read_policy
+from atoll.client.privacy.ledger import read_account
+from atoll.client.randomise import cost
 from atoll.client.session.invitation import invitation_of
 from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
 from atoll.server.daemon.config_file import load_config
@@ -84,6 +87,30 @@ BACK_UP = Manifest(
     blobs=("a" * 64,),
     stored_bytes=3,
 )
+LEDGER = json.dumps(
+    {
+        "version": 1,
+        "unit": "sample",
+        "limit": {"epsilon": 8.0, "delta": 1e-5},
+        "epsilon": 2.5,
+        "entries": [
+            {
+                "run": "r1",
+                "run_name": "digits",
+                "release": {
+                    "mechanism": "gaussian",
+                    "noise_multiplier": 2.0,
+                    "epsilon": 0.0,
+                    "sample_rate": 1.0,
+                    "count": 3,
+                },
+                "rounds": 3,
+                "first_at": "2026-11-21T12:00:00+00:00",
+                "last_at": "2026-11-21T12:00:00+00:00",
+            }
+        ],
+    }
+).encode()
 MessageType = TypeVar("MessageType", bound=Message)
 
 
@@ -173,6 +200,7 @@ def _stored(folder: Path) -> dict[str, Format]:
     return {
         "server.toml": Format(SERVER, through_file(folder, "server.toml", config), (ServerError,)),
         "policy": Format(POLICY, through_file(folder, "policy.toml", read_policy), (ClientError,)),
+        "ledger": Format(LEDGER, through_file(folder, "ledger.json", check_ledger), (ClientError,)),
         "safetensors": Format(tensors, through_file(folder, "any.safetensors", safetensors.read_header), (WireError,)),
         "blob": Format(blob.read_bytes(), through_file(blob.parent, name, whole), (ServerError,)),
         "spool index": Format(record * 3, through_file(folder, "s.index", check_index)),
@@ -246,6 +274,13 @@ def check_trailer(raw: bytes) -> ErrorDetail | None:
     found = detail_from_trailers([(ERROR_TRAILER, raw)])
     assert found is None or found.retry_after_s is None or 0.0 < found.retry_after_s < math.inf
     return found
+
+
+def check_ledger(path: Path) -> None:
+    """Raises ``UsageError``; what is taken can be added up."""
+    account = read_account(path)
+    assert account is not None
+    assert cost(account.releases, 1e-5) >= 0
 
 
 def check_index(path: Path) -> list[Record]:

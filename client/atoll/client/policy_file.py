@@ -116,12 +116,11 @@ class _Reader:
         name = table.get("mechanism", "gaussian")
         if name not in _MECHANISMS:
             raise self._wrong("local_privacy.mechanism", name, " or ".join(_MECHANISMS))
-        without = ("delta",) if name == "sphere" else ()
-        wanted = [key for key in _LOCAL_NUMBERS if key not in (*without, "max_delta")]
-        missing = [key for key in wanted if key not in table]
+        optional = ("delta", "max_delta") if name == "sphere" else ()
+        missing = [key for key in _LOCAL_NUMBERS if key not in table and key not in optional]
         if missing:
             raise PolicyError(f"{self._path}: local_privacy lacks {', '.join(missing)}")
-        if without and "delta" in table:
+        if name == "sphere" and "delta" in table:
             raise self._wrong("local_privacy.delta", table["delta"], 'left out: "sphere" has none')
         values = {key: self._positive(f"local_privacy.{key}", table.get(key, 0.0)) for key in _LOCAL_NUMBERS}
         try:

@@ -215,16 +215,16 @@ def cost(releases: Iterable[Release], delta: float) -> float:
     2016: propositions 1.3, 1.4 and 1.6), better for many small epsilons. Both hold for any number of releases that
     somebody else decides on the way.
     """
-    squares = pure = rho = 0.0
+    mu = pure = rho = 0.0
     for release in releases:
         if release.noise_multiplier:
-            squares += release.count / release.noise_multiplier**2
+            mu = math.hypot(mu, math.sqrt(release.count) / release.noise_multiplier)
         pure += release.count * release.epsilon
-        rho += release.count * release.epsilon**2 / 2
-    added = pure + epsilon_of(delta, math.sqrt(squares))
+        rho += release.count * release.epsilon * release.epsilon / 2
+    added = pure + epsilon_of(delta, mu)
     if delta == 0.0 or not pure:
         return added
-    rho += squares / 2
+    rho += mu * mu / 2
     return min(added, rho + 2 * math.sqrt(rho * -math.log(delta)))
 
 

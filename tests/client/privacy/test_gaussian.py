@@ -59,7 +59,8 @@ def test_delta_is_theorem_8(mu: float, epsilon: float) -> None:
 
 def test_the_ends() -> None:
     assert epsilon_of(1e-5, 0.0) == 0.0 == delta_of(0.0, 0.0)
-    assert epsilon_of(0.0, 1.0) == math.inf == epsilon_of(1e-5, math.inf)
+    assert epsilon_of(0.0, 1.0) == math.inf == epsilon_of(1e-5, math.inf) == epsilon_of(1e-5, 1e300)
+    assert epsilon_of(1e-5, 4e7) == pytest.approx(8e14, rel=1e-6)
     assert delta_of(1.0, math.inf) == 1.0
     assert epsilon_of(0.5, 0.1) == 0.0
 

@@ -15,6 +15,9 @@ _ROOT2 = math.sqrt(2.0)
 _FAR = 30.0
 """Standard deviations beyond which erfc is about to underflow, and its asymptotic series is exact to 1e-8."""
 _HALVINGS = 200
+_VAST = 1e18
+_NO_NOISE = 5e7
+"""From here on epsilon is above 10^15, and no longer worth its digits."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -29,11 +32,13 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(delta: float, mu: float) -> float:
-    """The least epsilon at a delta, from above, to a relative 1e-12; infinite for delta = 0."""
-    if mu == 0.0 or delta_of(0.0, mu) <= delta:
+    """The least epsilon at a delta, from above, to a relative 1e-12; infinite for delta = 0, and beyond 10^15."""
+    if mu == 0.0:
         return 0.0
-    if delta == 0.0 or mu == math.inf:
+    if delta == 0.0 or mu > _NO_NOISE:
         return math.inf
+    if delta_of(0.0, mu) <= delta:
+        return 0.0
     high = 1.0
     while delta_of(high, mu) > delta:
         high *= 2
@@ -70,5 +75,6 @@ def _log_tail(x: float) -> float:
     """Log of the chance that a standard normal variable is above x."""
     if x < _FAR:
         return math.log(math.erfc(x / _ROOT2) / 2)
-    series = 1 - 1 / x**2 + 3 / x**4 - 15 / x**6
-    return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log(series)
+    square = x * x
+    series = 1 - 1 / square + 3 / square**2 - 15 / square**3 if square < _VAST else 1.0
+    return -square / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log(series)

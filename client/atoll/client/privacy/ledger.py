@@ -33,6 +33,7 @@ MAX_ENTRIES = 1000
 FOLDER = "privacy"
 """Where the ledgers of a state directory lie."""
 _VERSION = 1
+_MAX_COUNT = 2**53
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ def read_account(path: Path) -> Account | None:
         limit = Limit(_number(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
         entries = tuple(map(_entry, document["entries"]))
         return Account(str(document["unit"]), limit, _number(document["epsilon"]), entries)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"{path} is damaged ({type(error).__name__}: {error}); restore it: without it what was spent is forgotten"
         ) from None
@@ -240,9 +241,9 @@ def read_account(path: Path) -> Account | None:
 def _entry(item: dict[str, Any]) -> Entry:
     release = Release(**item["release"])
     numbers = (release.noise_multiplier, release.epsilon, release.sample_rate)
-    if not all(isinstance(number, int | float) and 0 <= number < math.inf for number in numbers):
+    if not all(isinstance(number, int | float) and 0 <= float(number) < math.inf for number in numbers):
         raise ValueError(f"a release of {numbers}")
-    if not all(isinstance(count, int) and count >= 0 for count in (release.count, item["rounds"])):
+    if not all(isinstance(count, int) and 0 <= count <= _MAX_COUNT for count in (release.count, item["rounds"])):
         raise ValueError(f"counts of {release.count} and {item['rounds']}")
     texts = {name: str(item[name]) for name in ("run", "run_name", "first_at", "last_at")}
     return Entry(release=release, rounds=item["rounds"], **texts)
