@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -34,48 +35,58 @@ _FULL = Size(4000, 10, INNER_STEPS, dim=64, rows=1024, end_rows=9400, warm_lr=3e
 _SMALL = Size(4, 2, 3, dim=32, rows=64, end_rows=64, warm_lr=3e-3, lr=1e-3, outer=_DILOCO)
 _COLOURS = {case.name: f"C{number}" for number, case in enumerate(CASES)}
 
-Ends = Mapping[str, Trained]
-"""What came of each case, by name."""
+
+@dataclass(frozen=True)
+class Seed:
+    """What came of one seed.
+
+    Attributes:
+        elements: of the model.
+        start: held-out loss of the model that all cases go on from.
+        ends: what came of each case, by name.
+    """
+
+    elements: int
+    start: float
+    ends: Mapping[str, Trained]
 
 
 def run(smoke: bool, seeds: int = 1) -> list[Figure]:
-    """All cases for each seed; about a quarter of an hour a seed."""
+    """All cases for each seed; half an hour a seed on two cores that have other work too."""
     command = "python -m benchmarks.silo diloco" + (f" --seeds {seeds}" if seeds > 1 else "")
     size = _SMALL if smoke else _FULL
     cases = [case for case in CASES if not smoke or case.name == "int4"]
     found = [_seed(size, seed, cases) for seed in range(seeds)]
-    elements, ends = found[0][0], [trained for _, trained in found]
-    sent = bytes_sent(elements, size.inner_steps)
+    sent = bytes_sent(found[0].elements, size.inner_steps)
     if smoke:
         return [
-            Figure.stated("held-out loss, int4", ends[0]["int4"].loss, "nats", command),
+            Figure.stated("held-out loss, int4", found[0].ends["int4"].loss, "nats", command),
             *_bytes(sent, size, command, smoke=True),
         ]
-    _draw(ends, size, sent, RESULTS / "silo-diloco.svg")
-    return [*losses(ends, size, command), *_bytes(sent, size, command, smoke=False)]
+    _draw(found, size, sent, RESULTS / "silo-diloco.svg")
+    return [*losses(found, size, command), *_bytes(sent, size, command, smoke=False)]
 
 
-def _seed(size: Size, seed: int, cases: Sequence[Case]) -> tuple[int, dict[str, Trained]]:
-    """Elements of the model, and what came of each case."""
+def _seed(size: Size, seed: int, cases: Sequence[Case]) -> Seed:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), size, seed)
-        return bench.elements, {case.name: bench.train(case) for case in cases}
+        return Seed(bench.elements, bench.start.loss, {case.name: bench.train(case) for case in cases})
 
 
-def losses(ends: Sequence[Ends], size: Size, command: str) -> list[Figure]:
+def losses(seeds: Sequence[Seed], size: Size, command: str) -> list[Figure]:
     """Final losses, and by how much one case's is above another's: the mean over seeds, and the worst seed's."""
-    of_seeds = f", mean of {len(ends)} seeds" if len(ends) > 1 else ""
-    mean = {case.name: fmean(one[case.name].loss for one in ends) for case in CASES}
-    start = fmean(one[IN_STEP.name].curve[0] for one in ends)
+    of_seeds = f", mean of {len(seeds)} seeds" if len(seeds) > 1 else ""
+    mean = {case.name: fmean(one.ends[case.name].loss for one in seeds) for case in CASES}
+    start = fmean(one.start for one in seeds)
     found = [
         Figure.stated(f"held-out loss after {size.warm_steps} steps in step{of_seeds}", start, "nats", command),
         Figure.stated(f"held-out loss {size.steps} steps later, in step{of_seeds}", mean["in step"], "nats", command),
     ]
     found += [Figure.stated(f"  {case.name}", mean[case.name], "nats", command) for case in CASES if not case.in_step]
     for name, other, bound in PAIRS:
-        above = [100 * (one[name].loss / one[other].loss - 1) for one in ends]
+        above = [100 * (one.ends[name].loss / one.ends[other].loss - 1) for one in seeds]
         found.append(Figure.at_most(f"{name} above {other}{of_seeds}", fmean(above), "%", bound, command))
-        if len(ends) > 1:
+        if len(seeds) > 1:
             found.append(Figure.stated("  the best seed", min(above), "%", command))
             found.append(Figure.at_most("  the worst seed", max(above), "%", bound, command))
     return found
@@ -107,12 +118,12 @@ def _bytes(sent: Mapping[str, float], size: Size, command: str, *, smoke: bool) 
     ]
 
 
-def _draw(ends: Sequence[Ends], size: Size, sent: Mapping[str, float], path: Path) -> None:
+def _draw(seeds: Sequence[Seed], size: Size, sent: Mapping[str, float], path: Path) -> None:
     """Loss by steps since the start, and by bytes that a silo has sent since; a line for each seed."""
     drawing = Drawing(figsize=(9, 3.6), layout="constrained")
     by_steps, by_bytes = drawing.subplots(1, 2, sharey=True)
-    for number, one in enumerate(ends):
-        for name, trained in one.items():
+    for number, one in enumerate(seeds):
+        for name, trained in one.ends.items():
             steps = [size.inner_steps * done for done in range(len(trained.curve))]
             megabytes = [sent[name] * step * TOKENS / 1e6 for step in steps]
             look = {"color": _COLOURS[name], "linewidth": 1, "markersize": 2.5, "marker": "o"}

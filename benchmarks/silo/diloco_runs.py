@@ -168,8 +168,8 @@ class Bench:
             "OMP_NUM_THREADS": "1",  # silos share the machine here; each would take all of it
         }
         self.elements = self._warm_up()
-        self.start = self._judged(folder / INITIAL, size.rows)
-        """Held-out loss of the model that all cases go on from."""
+        self.start = Trained([self._judged(folder / INITIAL, size.rows)], self._judged(folder / INITIAL, size.end_rows))
+        """The model that all cases go on from."""
 
     def _warm_up(self) -> int:
         """Train in step at a constant rate; that is the federation's first model. Its elements."""
@@ -203,7 +203,7 @@ class Bench:
             place.command("run", "model", run, "-o", str(self._folder / "trained.safetensors"))
         loss = self._judged(self._folder / "trained.safetensors", size.end_rows)
         progress(f"seed {self._seed}, {case.name}: {', '.join(f'{one:.4f}' for one in curve)}; in the end {loss:.4f}")
-        return Trained([self.start, *curve], loss)
+        return Trained([*self.start.curve, *curve], loss)
 
     def _judged(self, model: Path, rows: int) -> float:
         """Mean cross-entropy over rows of held-out text, in nats a byte."""

@@ -9,23 +9,24 @@ import pytest
 from atoll.datacenter.job import load_job
 from atoll.datacenter.train.optimiser import lr_at
 from benchmarks.silo.__main__ import main
-from benchmarks.silo.diloco import CASES, bytes_sent, losses
+from benchmarks.silo.diloco import CASES, Seed, bytes_sent, losses
 from benchmarks.silo.diloco_runs import CONSTANT, Size, Trained, job_text
 
 SIZE = Size(30, 4, 25, dim=32, rows=8, end_rows=8, warm_lr=3e-3, lr=1e-3, outer="")
 
 
-def _ends(**of_cases: float) -> dict[str, Trained]:
-    return {name.replace("_", " "): Trained([2.0, loss], loss) for name, loss in of_cases.items()}
+def _seed(**of_cases: float) -> Seed:
+    return Seed(1000, 2.0, {name.replace("_", " "): Trained([2.1, loss], loss) for name, loss in of_cases.items()})
 
 
 def test_losses_are_compared_within_a_seed_then_averaged() -> None:
-    ends = [
-        _ends(in_step=1.0, float32=1.004, int8=1.004, int4=1.008),
-        _ends(in_step=1.2, float32=1.2, int8=1.2072, int4=1.206),
+    seeds = [
+        _seed(in_step=1.0, float32=1.004, int8=1.004, int4=1.008),
+        _seed(in_step=1.2, float32=1.2, int8=1.2072, int4=1.206),
     ]
-    found = losses(ends, SIZE, "bench")
+    found = losses(seeds, SIZE, "bench")
     by_name = {figure.name: figure for figure in found}
+    assert by_name["held-out loss after 30 steps in step, mean of 2 seeds"].value == pytest.approx(2.0)
     assert by_name["held-out loss 100 steps later, in step, mean of 2 seeds"].value == pytest.approx(1.1)
     assert by_name["int4 above in step, mean of 2 seeds"].value == pytest.approx((0.8 + 0.5) / 2)
     place = found.index(by_name["int8 above float32, mean of 2 seeds"])
@@ -37,7 +38,7 @@ def test_losses_are_compared_within_a_seed_then_averaged() -> None:
 
 
 def test_a_single_seed_has_no_spread() -> None:
-    names = [one.name for one in losses([_ends(in_step=1.0, float32=1.0, int8=1.0, int4=1.02)], SIZE, "bench")]
+    names = [one.name for one in losses([_seed(in_step=1.0, float32=1.0, int8=1.0, int4=1.02)], SIZE, "bench")]
     assert "int4 above in step" in names
     assert not [name for name in names if "seed" in name]
 
