@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs import MAX_JOB_BYTES, JobFileError, parse_job
-from atoll.server.jobs.reference import MINIMAL, TYPICAL
+from atoll.server.jobs.reference import MINIMAL, PRIVATE, TYPICAL
 from atoll.wire.encoding import Encoding
 
 
@@ -43,6 +43,12 @@ def test_a_typical_job_is_read_whole() -> None:
     assert spec.straggler.learned.max_s == 1800
     assert spec.straggler.carried_rounds == 3
     assert spec.training == {"epochs": 2, "batch_size": 32, "lr": 0.05, "proximal_mu": 0.01}
+
+
+def test_the_private_job_of_the_reference_is_valid() -> None:
+    section = parse_job(PRIVATE).privacy
+    assert section is not None
+    assert (section.epsilon, section.clip, section.mechanism) == (8.0, 0.5, "gaussian")
 
 
 def test_defaults_follow_what_they_depend_on() -> None:

@@ -79,7 +79,9 @@ class PrivacySection(Section):
     delta: Annotated[
         float,
         Field(
-            gt=0, le=1e-2, description="Probability with which the promise may fail: well below 1 / (the population)."
+            ge=1e-15,
+            le=1e-2,
+            description="Probability with which the promise may fail: well below 1 / (the population).",
         ),
     ]
     mechanism: Annotated[

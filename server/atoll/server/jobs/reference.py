@@ -59,6 +59,32 @@ every = 10
 server = "holdout"        # installed by the operator
 """
 
+PRIVATE = """\
+[job]
+name = "ward-7 triage"
+rounds = 400
+
+[model]
+initial = "triage.safetensors"
+
+[cohort]
+size = 200
+sampler = "poisson"
+rate = 0.05               # of a population of 4000
+
+[aggregation]
+weighting = "uniform"     # or a max_weight: one participant's weight is what noise must hide
+
+[evaluation]
+server = "holdout"        # participants' own metrics are not released
+
+[privacy]
+population = "ward-7"     # its ledger adds up all runs
+epsilon = 8.0
+delta = 1e-5
+clip = 0.5
+"""
+
 _HEAD = f"""\
 <!-- Generated from server/atoll/server/jobs/models.py by `python -m atoll.server.jobs.reference`; do not edit. -->
 # Job reference
@@ -75,6 +101,12 @@ A job for a real population:
 
 ```toml
 {TYPICAL}```
+
+A job that promises differential privacy ([how it is accounted](privacy/accounting.md)); `atoll privacy plan JOB.toml` shows
+what it costs:
+
+```toml
+{PRIVATE}```
 """
 
 _TRAINING = f"""\
