@@ -102,8 +102,8 @@ A job for a real population:
 ```toml
 {TYPICAL}```
 
-A job that promises differential privacy ([how it is accounted](privacy/accounting.md)); `atoll privacy plan JOB.toml` shows
-what it costs:
+A job that promises differential privacy ([how it is accounted](privacy/accounting.md)); `atoll privacy plan JOB.toml`
+shows what it costs:
 
 ```toml
 {PRIVATE}```
