@@ -11,7 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks import bulk, connected, flood, fold, growth, memory, privacy_noise, privacy_round, rounds, soak, workers
+from benchmarks import (
+    bulk,
+    connected,
+    flood,
+    fold,
+    growth,
+    memory,
+    privacy_digits,
+    privacy_noise,
+    privacy_round,
+    rounds,
+    soak,
+    workers,
+)
 from benchmarks.options import Case, Options
 from benchmarks.runner import exit_with, run_all
 
@@ -26,6 +39,7 @@ CASES: dict[str, Case] = {
     "workers": Case(workers.run, _SIZES | {"workers"}),
     "growth": Case(growth.run, _SIZES),
     "flood": Case(flood.run, frozenset({"clients", "rounds"})),
+    "privacy-digits": Case(privacy_digits.run, frozenset({"clients", "rounds"})),
     "privacy-noise": Case(privacy_noise.run),
     "privacy-round": Case(privacy_round.run, _SIZES),
     "soak": Case(soak.run, frozenset({"minutes"}), by_name_only=True),

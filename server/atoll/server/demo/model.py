@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from atoll.wire import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -20,12 +21,18 @@ LAYOUT = Layout(
 )
 
 
-def write_initial_model(path: Path, seed: int) -> None:
-    """Write first weights: normal with variance 2 / inputs (He et al. 2015), biases zero."""
+def initial_weights(seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """First weights by name: normal with variance 2 / inputs (He et al. 2015), biases zero."""
     rng = np.random.default_rng(seed)
-    chunks = []
+    drawn = {}
     for spec in LAYOUT.tensors:
         weights = len(spec.shape) > 1
-        drawn = rng.standard_normal(spec.shape) * np.sqrt(2.0 / spec.shape[0]) if weights else np.zeros(spec.shape)
-        chunks.append(drawn.astype("<f4").tobytes())
-    safetensors.write(path, LAYOUT, chunks)
+        values = rng.standard_normal(spec.shape) * np.sqrt(2.0 / spec.shape[0]) if weights else np.zeros(spec.shape)
+        drawn[spec.name] = values.astype(np.float32)
+    return drawn
+
+
+def write_initial_model(path: Path, seed: int) -> None:
+    """Write the first weights to a file."""
+    drawn = initial_weights(seed)
+    safetensors.write(path, LAYOUT, [drawn[spec.name].astype("<f4").tobytes() for spec in LAYOUT.tensors])

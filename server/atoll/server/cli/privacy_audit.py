@@ -1,0 +1,201 @@
+"""``atoll privacy audit``: whether what is released gives away more than is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.output import busy, console, json_option, print_json, print_table
+from atoll.server.errors import CallerError, ServerError
+from atoll.server.jobs import JobFileError, parse_job
+
+if TYPE_CHECKING:
+    from atoll.server.privacy.audit.auditing import Finding
+    from atoll.server.privacy.contract import Contract
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is audited where no job is given: Gaussian noise of one strength in every round."""
+
+    epsilon: float | None
+    noise_multiplier: float | None
+    delta: float
+    rounds: int
+    rate: float
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What ``--json`` prints.
+
+    Attributes:
+        epsilon_at_least: what the canaries prove, with ``confidence``.
+        claimed: epsilon at ``delta`` by the accountant.
+        shows: what the audit would prove, were there next to no noise.
+        refuted: whether more is proved than is claimed.
+        canaries, guessed, right: how many there were, were guessed, and were guessed rightly.
+    """
+
+    epsilon_at_least: float
+    claimed: float
+    delta: float
+    confidence: float
+    refuted: bool
+    shows: float
+    canaries: int
+    guessed: int
+    right: int
+    directions: str
+    noise: float
+    clipping: bool
+    mechanism: str
+    rounds: int
+    noise_multiplier: float
+
+
+@click.command()
+@click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--epsilon", type=click.FloatRange(0, 1000, min_open=True), help="Without a job: Gaussian noise for it.")
+@click.option("--noise-multiplier", type=click.FloatRange(0, 1e6, min_open=True), help="Or this much of it.")
+@click.option(
+    "--delta", type=click.FloatRange(0, 1e-2, min_open=True), default=1e-5, show_default=True, help="Without a job."
+)
+@click.option("--rounds", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Without a job.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Without a job: probability with which each participant is drawn for a round.",
+)
+@click.option("--canaries", type=click.IntRange(1), help="A power of two. Default: as few as can refute the claim.")
+@click.option(
+    "--directions",
+    type=click.Choice(["dirac", "signs"]),
+    default="dirac",
+    show_default=True,
+    help="Canaries of one element each, or of all elements with signs of their own.",
+)
+@click.option("--without-noise", is_flag=True, help="Release without noise: the audit must fail.")
+@click.option("--without-clipping", is_flag=True, help="Sum what is sent as it comes: the audit must fail.")
+@json_option
+def audit(
+    *,
+    job: Path | None,
+    canaries: int | None,
+    directions: Literal["dirac", "signs"],
+    without_noise: bool,
+    without_clipping: bool,
+    json_output: bool,
+    **promise: float | None,
+) -> None:
+    """Attack the releases of the private job JOB with canaries, and compare what they prove with what is claimed.
+
+    Canaries are participants that are in or out by a coin, with updates far beyond the clip. They go through the
+    server's own clipping, sums, noise and release; the coins are guessed from what comes out (one-run auditing, Steinke
+    et al. 2023). Exit code 1: more is proved than is claimed, so the claim is false.
+    """
+    from atoll.server.privacy.audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
+    from atoll.server.privacy.audit.auditing import design  # noqa: PLC0415
+    from atoll.server.privacy.audit.rehearsal import Safeguards  # noqa: PLC0415
+
+    try:
+        with busy("working out the noise and how many to guess"):
+            plan = design(_contract(job, promise), canaries)
+        on = Safeguards(0.0 if without_noise else 1.0, not without_clipping)
+        with busy(f"releasing {plan.contract.rounds} rounds with {plan.canaries} canaries"):
+            found = run_audit(plan, directions, on)
+    except CallerError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
+    except ServerError as error:
+        raise CommandError(error.detail.message, error.detail.remedy) from error
+    _show(_audited(found), json_output=json_output)
+
+
+def _contract(job: Path | None, promise: dict[str, float | None]) -> Contract:
+    given = [name for name in ("epsilon", "noise_multiplier") if promise[name] is not None]
+    if (job is not None) + len(given) != 1:
+        raise BadInputError("nothing to audit, or too much", "give JOB.toml, or --epsilon, or --noise-multiplier")
+    if job is None:
+        return _promised(Promise(**promise))  # type: ignore[arg-type]  # click has checked each by its option
+    from atoll.server.privacy.deriving import contract_of  # noqa: PLC0415  # numba takes a second
+
+    try:
+        contract = contract_of(parse_job(job.read_bytes(), str(job)))
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
+    if contract is None:
+        raise BadInputError(f"{job} promises no privacy", "give it a section [privacy]")
+    return contract
+
+
+def _promised(promise: Promise) -> Contract:
+    from atoll.server.privacy.accounting import calibrate  # noqa: PLC0415
+    from atoll.server.privacy.contract import Contract  # noqa: PLC0415
+    from atoll.server.privacy.values import Adjacency, Event, Sampling  # noqa: PLC0415
+
+    sampling = Sampling.NONE if promise.rate == 1 else Sampling.POISSON
+    event = Event(1.0, promise.rate, promise.rounds, sampling)
+    noise = promise.noise_multiplier or calibrate(event, promise.epsilon or 0.0, promise.delta, "prv")
+    return Contract(
+        population="audit",
+        mechanism="gaussian",
+        adjacency=Adjacency.ADD_REMOVE,
+        accountant="prv",
+        sampling=sampling,
+        sample_rate=promise.rate,
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        noise_multiplier=noise,
+        clip=1.0,
+        adaptive=None,
+        weight_bound=1,
+        divisor_weight=1,
+        rounds=promise.rounds,
+        max_participations=promise.rounds if sampling is Sampling.NONE else None,
+    )
+
+
+def _audited(found: Finding) -> Audited:
+    plan, contract = found.design, found.design.contract
+    return Audited(
+        epsilon_at_least=found.epsilon_at_least,
+        claimed=plan.claimed,
+        delta=plan.delta,
+        confidence=plan.confidence,
+        refuted=found.refuted,
+        shows=plan.shows,
+        canaries=plan.canaries,
+        guessed=found.guesses.made,
+        right=found.guesses.right,
+        directions=found.directions,
+        noise=found.safeguards.noise,
+        clipping=found.safeguards.clipping,
+        mechanism=contract.mechanism,
+        rounds=contract.rounds,
+        noise_multiplier=contract.noise_multiplier,
+    )
+
+
+def _show(found: Audited, *, json_output: bool) -> None:
+    if json_output:
+        print_json(found)
+    else:
+        rows = [
+            ("claimed", f"epsilon {found.claimed:.4f} at delta {found.delta:.3g}"),
+            ("proved by canaries", f"epsilon {found.epsilon_at_least:.4f} or more, confidence {found.confidence:.0%}"),
+            ("with next to no noise", f"this audit would prove {found.shows:.4f}"),
+            ("canaries", f"{found.canaries}; {found.guessed} guessed, {found.right} of them rightly"),
+            ("releases", f"{found.rounds}, {found.mechanism} noise, multiplier {found.noise_multiplier:.4g}"),
+            ("noise", "as claimed" if found.noise == 1 else "switched off"),
+            ("clipping", "as claimed" if found.clipping else "switched off"),
+        ]
+        print_table(("audit", "refuted" if found.refuted else "not refuted"), rows, "")
+    if found.refuted:
+        console(stderr=True).print("The claim is false: the releases give away more.", style="red")
+        raise click.exceptions.Exit(CommandError.exit_code)
