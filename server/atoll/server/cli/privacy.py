@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from atoll.server.cli.privacy_audit import audit
 from atoll.server.cli.privacy_ledger import ledger, limit, verify
 from atoll.server.cli.privacy_plan import plan
 
@@ -13,5 +14,5 @@ def privacy() -> None:
     """Differential privacy: plan a job, read the ledger, audit what is released."""
 
 
-for command in (plan, ledger, limit, verify):
+for command in (plan, ledger, limit, verify, audit):
     privacy.add_command(command)
