@@ -14,6 +14,7 @@ from atoll.server.cli.demo import Summary, demo
 from atoll.server.cli.doctor import doctor
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
+from atoll.server.cli.privacy_audit import Audited
 from atoll.server.cli.privacy_ledger import Chain
 from atoll.server.cli.run import run
 from atoll.server.cli.token import token
@@ -43,7 +44,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encodi
     [
         *(Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary),
         *(PopulationSpending, RunSpending, Charge, ParticipantPrivacy, ParticipantRun, Chain),
-        *(Plan, Spent, Alternative, Contract, AdaptiveClipping),
+        *(Plan, Spent, Alternative, Contract, AdaptiveClipping, Audited),
     ],
 )
 def test_every_key_is_documented(kind: type) -> None:
