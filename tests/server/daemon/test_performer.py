@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.server.aggregation import release_model
-from atoll.server.daemon import driver, releasing
+from atoll.server.daemon import candidates, driver
 from atoll.server.daemon import performer as performing
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.journal import SqlJournal
@@ -345,7 +345,7 @@ class TestSums:
             return release_model(*args)
 
         monkeypatch.setattr(IngestNode, "fold", held)
-        monkeypatch.setattr(releasing, "release_model", read)
+        monkeypatch.setattr(candidates, "release_model", read)
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -368,7 +368,7 @@ class TestSums:
             sets.append(len(total.updates))
             return release_model(layout, total, *args)
 
-        monkeypatch.setattr(releasing, "release_model", held)
+        monkeypatch.setattr(candidates, "release_model", held)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         task = await alice.next("participate")

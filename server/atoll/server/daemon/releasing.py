@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 
 from blake3 import blake3
 from sqlalchemy import Connection
 
-from atoll.server.aggregation import (
-    STATE_BYTES,
-    Grid,
-    MergedSum,
-    NewModel,
-    OldModel,
-    PartialSum,
-    grid_for,
-    release_model,
-)
-from atoll.server.aggregation.noised import EmptySum
+from atoll.server.aggregation import grid_for
+from atoll.server.daemon.candidates import Candidate, Candidates, live_round
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.evaluators import Judgement, judge
-from atoll.server.daemon.private import PrivateRounds, Recorder, Settled
+from atoll.server.daemon.private import PrivateRounds, Recorder
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.stepping import Also
-from atoll.server.errors import CorruptDataError, UnavailableError
-from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.server.jobs import JobSpec, averaged_tensors, fragments_of, optimiser_of
+from atoll.server.errors import CorruptDataError
+from atoll.server.jobs import JobSpec
 from atoll.server.rounds import (
     Aggregate,
     Aggregated,
@@ -47,31 +36,9 @@ from atoll.server.rounds import (
     UpdateRef,
     aggregate_of,
 )
-from atoll.server.stores import Blob, BlobWriter, StoreDamagedError, charges, models, runs
+from atoll.server.stores import charges, models, runs
 from atoll.server.stores import release as releases
-from atoll.wire.chunks import ElementRange
 from atoll.wire.layout import Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A model that is durable but not released.
-
-    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, and noise that
-    later private rounds need. ``settled`` is what a private release leaves; None for any other.
-    """
-
-    key: RoundKey
-    blob: str
-    size_bytes: int
-    optimiser_blobs: tuple[tuple[str, str], ...]
-    norm: float
-    settled: Settled | None = None
-
-    @property
-    def blobs(self) -> tuple[str, ...]:
-        """The names of all its blobs."""
-        return (self.blob, *(blob for _, blob in self.optimiser_blobs))
 
 
 class Releaser:
@@ -85,11 +52,8 @@ class Releaser:
         self._layout = layout
         self._services = services
         self._private = private
-        self._optimiser = optimiser_of(spec)
-        self._averaged = averaged_tensors(spec, layout)
-        self._fragments = fragments_of(spec, layout)
+        self._candidates = Candidates(driver, spec, layout, services, private)
         self._candidate: Candidate | None = None
-        self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
         self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
 
@@ -105,8 +69,8 @@ class Releaser:
 
     async def fold(self, effect: Fold, grid: RoundGrid) -> None:
         """Fold one update where it was received."""
-        item = self._item(effect.update, effect.weight)
-        await self._services.nodes.fold(self._sum_key(effect.key, grid), effect.update.node, item)
+        item = self._candidates.item(effect.update, effect.weight)
+        await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
         self._folded[item.round, item.attempt, item.participant] = self._services.clock()
 
     async def aggregate(self, effect: Aggregate) -> Aggregated:
@@ -116,12 +80,11 @@ class Releaser:
             ServerError: if an update can no longer be read, or the result would not be finite.
         """
         if effect.kind is RoundKind.EVALUATE:
-            digest = _evaluation_digest(_live(self._driver.state), self._driver.state.policy.max_weight)
+            digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
-            self._candidate = await self._make_candidate(effect)
+            self._candidate = await self._candidates.make(effect)
             digest = self._candidate.blob
-            made, self._made = self._made, [self._candidate]
-            await self._discard([one for one in made if one.key == effect.key and one.blob != digest])
+            await self._candidates.keep(self._candidate)
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
 
     async def charge(self, effect: ChargeAndStore) -> Also:
@@ -133,7 +96,7 @@ class Releaser:
             CorruptDataError: if it does not.
         """
         if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
-            self._candidate = await self._make_candidate(aggregate_of(self._driver.state))
+            self._candidate = await self._candidates.make(aggregate_of(self._driver.state))
         return self._release_record(effect, self._driver.state)
 
     def charge_now(self, effect: ChargeAndStore, state: RunState) -> Also | None:
@@ -196,15 +159,15 @@ class Releaser:
             if old is not None and old.optimiser_blobs:
                 models.forget_optimiser(connection, run, below_version=newest.version)
                 surplus |= models.unnamed(connection, {blob for _, blob in old.optimiser_blobs})
-            self._set_aside(surplus)
+            self._candidates.set_aside(surplus)
 
         await self._services.writer.run(work)
         await self._services.call(self._services.blobs.sweep)
 
     async def discard_candidates(self) -> None:
         """Remove what was made and never released."""
-        made, self._made, self._candidate = self._made, [], None
-        await self._discard(made)
+        self._candidate = None
+        await self._candidates.discard_all()
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the evaluator said of the round's model; empty if there is none."""
@@ -224,82 +187,8 @@ class Releaser:
         await self._services.nodes.drop_run(self._driver.run)
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
-    async def _make_candidate(self, effect: Aggregate) -> Candidate:
-        state = self._driver.state
-        latest = await self._services.reader.run(lambda connection: models.latest(connection, state.run_id))
-        if latest is None or (latest.version, latest.blob) != (state.version, state.model):
-            raise StoreDamagedError(f"run {state.run_id} has released model {state.version}, which is not on record")
-        items = [
-            (term.update.node, self._item(term.update, term.weight))
-            for term in effect.contributions
-            if term.update is not None
-        ]
-        if not items and self._private is None:  # an empty Poisson sample: it changes nothing
-            return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
-        live = _live(state)
-        if live.grid is None:
-            raise CorruptDataError("release.grid", f"round {effect.key} has no grid")
-        key = self._sum_key(effect.key, live.grid)
-        states = dict(latest.optimiser_blobs)
-        async with self._total(key, items) as total:
-            return await self._services.call(self._write_candidate, key, total, [item for _, item in items], states)
-
-    @contextlib.asynccontextmanager
-    async def _total(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[PartialSum]:
-        """The sum of these updates, each given with the node that received it."""
-        if not items:
-            yield EmptySum(key.elements, key.grid)
-            return
-        async with self._services.nodes.partials(key, items) as parts:
-            yield MergedSum(parts)
-
-    def _write_candidate(
-        self, key: SumKey, total: PartialSum, items: Sequence[FoldItem], states: Mapping[str, str]
-    ) -> Candidate:
-        blobs, version, private = self._services.blobs, self._driver.state.version, self._private
-        summed = None if private is None else private.summed(key.grid, key.elements, items)
-        with contextlib.ExitStack() as stack:
-
-            def open_sink(name: str, expected_bytes: int) -> BlobWriter:
-                sinks[name] = stack.enter_context(blobs.create(expected_bytes=expected_bytes))
-                return sinks[name]
-
-            sinks: dict[str, BlobWriter] = {}
-            old = {name: stack.enter_context(blobs.open(blob)) for name, blob in states.items()}
-            model = stack.enter_context(blobs.open(self._driver.state.model))
-            new_states = {
-                name: open_sink(name, STATE_BYTES * self._layout.size) for name in self._optimiser.state_names
-            }
-            sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
-            if private is not None and summed is not None:
-                history = {name: blob for name, blob in old.items() if name in private.kept}
-                total = stack.enter_context(private.noised(version, total, summed, history, open_sink))
-            released = release_model(
-                self._layout,
-                total,
-                self._optimiser,
-                OldModel(model, {name: _whole(old[name]) for name in self._optimiser.state_names if name in old}),
-                NewModel(sink, new_states),
-                self._averaged,
-                self._fragment(),
-            )
-            manifest = sink.commit()
-            written = {name: writer.commit().name for name, writer in sinks.items()}
-        state_blobs = tuple(sorted({**states, **written}.items()))
-        settled = None if private is None or summed is None else private.settle(version, summed)
-        round_key = RoundKey(key.round, key.attempt)
-        candidate = Candidate(
-            round_key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm, settled
-        )
-        self._made.append(candidate)
-        for blob in candidate.blobs:
-            self._services.leases.hold(self._driver.run, blob)
-        if not all(map(blobs.exists, candidate.blobs)):  # removed as spare before it was held
-            raise UnavailableError("blob.removed", "the new model's blob was removed as spare", "again", 1.0)
-        return candidate
-
     def _release_record(self, effect: ChargeAndStore, state: RunState) -> Also:
-        run, now, version, live = self._driver.run, self._services.clock(), state.version, _live(state)
+        run, now, version, live = self._driver.run, self._services.clock(), state.version, live_round(state)
         model = None
         if effect.kind is RoundKind.TRAIN and self._candidate is not None:
             candidate = self._candidate
@@ -341,43 +230,7 @@ class Releaser:
             return lambda connection: releases.record(connection, record)
         return self._private.release(record, settled, version)
 
-    async def _discard(self, candidates: Sequence[Candidate]) -> None:
-        """Remove candidates that are not released; what the one that is kept shares with them stays."""
-        made = (blob for one in self._made for blob in one.blobs)
-        self._services.leases.hold_only(self._driver.run, made)
-        blobs = {blob for one in candidates for blob in one.blobs}
-        if blobs:
-            await self._services.writer.run(lambda connection: self._set_aside(models.unnamed(connection, blobs)))
-            await self._services.call(self._services.blobs.sweep)
-
-    def _set_aside(self, blobs: Collection[str]) -> None:
-        """Remove blobs in the transaction that found them spare: no other can begin to name them in between."""
-        for blob in sorted(set(blobs) - self._services.leases.held(self._services.clock())):
-            self._services.blobs.set_aside(blob)
-
-    def _item(self, update: UpdateRef, weight: int) -> FoldItem:
-        key = update.key
-        return FoldItem(self._driver.run, key.round, key.attempt, update.participant, update.digest, weight)
-
-    def _sum_key(self, key: RoundKey, grid: RoundGrid) -> SumKey:
-        part = self._fragment()
-        return SumKey(self._driver.run, key.round, key.attempt, part.size, Grid(**asdict(grid)), part.offset)
-
-    def _fragment(self) -> ElementRange:
-        """What the round in work updates."""
-        return self._fragments.of_round(_live(self._driver.state).version)
-
-
-def _live(state: RunState) -> RoundState:
-    if state.round is None:
-        raise CorruptDataError("run.round", f"run {state.run_id} has no round in work")
-    return state.round
-
 
 def _evaluation_digest(live: RoundState, max_weight: int) -> str:
     """Names the record of an evaluation: BLAKE3 of its metrics as canonical JSON."""
     return blake3(json.dumps(metrics_of(live.roster, max_weight), sort_keys=True).encode()).hexdigest()
-
-
-def _whole(blob: Blob) -> memoryview:
-    return blob.read(0, blob.manifest.size_bytes)
