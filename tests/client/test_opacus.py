@@ -111,18 +111,21 @@ class Still(Keystream):
         return np.zeros(size)
 
 
-def one_step(monkeypatch: pytest.MonkeyPatch, wrong: int | None = None, norm: float = 0.05) -> dict[str, Any]:
+def one_step(
+    monkeypatch: pytest.MonkeyPatch, wrong: int | None = None, norm: float = 0.05, micro_batch: int | None = None
+) -> dict[str, Any]:
     """What one noiseless step with every sample at learning rate 1 takes off the weights."""
     monkeypatch.setattr("atoll.client.opacus.Keystream", Still)
     module, samples = network(), data(8)
     if wrong is not None:
         samples.tensors[0][wrong] = math.nan
     before = start(module)
-    loader, settings = DataLoader(samples, batch_size=8), privacy(max_grad_norm=norm)
+    loader, settings = DataLoader(samples, batch_size=8), privacy(max_grad_norm=norm, micro_batch=micro_batch)
     with PrivateSteps(module, torch.optim.SGD(module.parameters(), lr=1.0), loader, settings, 1) as steps:
         for inputs, targets in steps:
             torch.autograd.backward(nn.functional.cross_entropy(module(inputs), targets))
             steps.step()
+    assert steps.made == 1
     return {name: before[name] - after for name, after in start(module).items()}
 
 
@@ -143,8 +146,10 @@ def clipped_sum(samples: TensorDataset, norm: float, without: int | None = None)
     return total
 
 
-def test_each_samples_gradient_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken, expected = one_step(monkeypatch), clipped_sum(data(8), 0.05)
+@pytest.mark.parametrize("micro_batch", [None, 8, 3, 1])
+def test_each_samples_gradient_is_clipped(monkeypatch: pytest.MonkeyPatch, micro_batch: int | None) -> None:
+    """However few gradients are held at once."""
+    taken, expected = one_step(monkeypatch, micro_batch=micro_batch), clipped_sum(data(8), 0.05)
     for name, values in taken.items():
         np.testing.assert_allclose(values, expected[name] / 8, atol=1e-5)
 
@@ -165,6 +170,7 @@ def test_noise_has_the_stated_size_and_is_divided_by_the_expected_batch() -> Non
     optimiser = torch.optim.SGD(module.parameters(), lr=1.0)
     with PrivateSteps(module, optimiser, loader, settings, 2) as steps:
         steps._batches = [None, None]  # type: ignore[assignment]  # two empty samples
+        steps._sampler.ends.extend([True, True])
         assert [(batch, steps.step()) for batch in steps] == [(None, None)] * 2
     moved = np.concatenate([(start(module)[name] - before[name]).ravel() for name in before])
     drawn = moved / (3.0 * 0.5 / 20 * math.sqrt(2))
@@ -360,6 +366,7 @@ def test_what_cannot_be_private_is_refused(changes: dict[str, Any], message: str
         {"data": "../elsewhere"},
         {"data": ""},
         {"accountant": "gdp"},
+        {"micro_batch": 0},
     ],
 )
 def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
@@ -370,6 +377,24 @@ def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
 def test_without_a_place_for_the_ledger_nothing_is_trained() -> None:
     with pytest.raises(UsageError, match="there is no ledger yet"):
         participant(privacy()).objection(make_task())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_come_in_micro_batches(workers: int) -> None:
+    module = network()
+    loader = DataLoader(data(40), batch_size=20, num_workers=workers)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    with PrivateSteps(module, optimiser, loader, privacy(micro_batch=8), 5) as steps:
+        sizes: list[list[int]] = [[]]
+        for inputs, targets in steps:
+            torch.autograd.backward(nn.functional.cross_entropy(module(inputs), targets))
+            sizes[-1].append(len(inputs))
+            steps.step()
+            if steps.made == len(sizes):
+                sizes.append([])
+    assert steps.made == 5
+    assert all(set(step[:-1]) <= {8} and 0 < step[-1] <= 8 for step in sizes[:5])
+    assert 12 < np.mean([sum(step) for step in sizes[:5]]) < 28
 
 
 class Items(Dataset[Any]):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +63,7 @@ class DpSgd:
         data: name of the data set, by which its ledger is called.
         ledger: its file, for data that several state directories share; None:
             ``privacy/samples-<data>.json`` in the participant's state directory.
+        micro_batch: most samples whose gradients are held at once, each as large as the model; None: those of a step.
         accountant: ``rdp``, or ``prv``, which is tighter and takes seconds. Rounds with other noise or sampling than
             before are always added up by ``rdp``: for steps that are chosen on the way no other bound is known (Feldman
             & Zrnic 2021).
@@ -75,6 +77,7 @@ class DpSgd:
     limit: Limit
     data: str = "data"
     ledger: Path | None = None
+    micro_batch: int | None = None
     accountant: Literal["rdp", "prv"] = "rdp"
 
     def __post_init__(self) -> None:
@@ -85,6 +88,8 @@ class DpSgd:
             raise UsageError("the limit's delta is 0, and Gaussian noise has no epsilon then; allowed is above 0")
         if not _NAME.fullmatch(self.data):
             raise UsageError(f"data = {self.data!r}; allowed are 1 to 64 letters, digits, and any of . _ -")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UsageError(f"micro_batch = {self.micro_batch}; allowed is at least 1, or None")
         if self.accountant not in ("rdp", "prv"):
             raise UsageError(f"accountant = {self.accountant!r}; allowed are 'rdp' and 'prv'")
 
@@ -203,8 +208,9 @@ class PrivateSteps:
                     loss(net(batch[0]), batch[1]).backward()
                 steps.step()
 
-    Each batch has each sample with the same chance, independently; an empty one is None, and makes a step of noise. A
-    sample whose gradient is not finite counts as none.
+    Each sample has the same chance to be in a step, independently; there may be none: then the batch is None, and the
+    step is noise alone. A step's samples come as several batches if they are more than a micro-batch; ``step`` is called
+    after each, and steps after the last. A sample whose gradient is not finite counts as none.
 
     Args:
         module: its hooks are removed at the end.
@@ -237,14 +243,16 @@ class PrivateSteps:
         self._optimiser = optimiser
         self._std = privacy.noise_multiplier * privacy.max_grad_norm
         self._noise, self._drawn = Keystream(), 0
+        self._sampler = PoissonSampler(samples, expected / samples, count, Keystream(), privacy.micro_batch)
         self._batches = DataLoader(
             loader.dataset,
-            batch_sampler=PoissonSampler(samples, expected / samples, count, Keystream()),
+            batch_sampler=self._sampler,
             collate_fn=_Collate(loader.collate_fn),
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
         )
         self._quiet = warnings.catch_warnings()
+        self._is_last = True
         self.made = 0
 
     def __enter__(self) -> Self:
@@ -260,8 +268,9 @@ class PrivateSteps:
         self._quiet.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[Any]:
+        self._clipping.zero_grad(set_to_none=True)
         for batch in self._batches:
-            self._clipping.zero_grad(set_to_none=True)
+            self._is_last = self._sampler.ends.popleft()
             if batch is None:
                 for parameter in self._clipping.params:
                     parameter.grad_sample = parameter.new_zeros((0, *parameter.shape))
@@ -269,14 +278,22 @@ class PrivateSteps:
 
     @torch.no_grad()
     def step(self, before: Callable[[], object] = lambda: None) -> None:
-        """Clip, noise, and make the optimiser's step; ``before`` it, gradients may be changed by what is public."""
+        """Clip; after a step's last batch noise, and make the optimiser's step.
+
+        ``before`` that, gradients may be changed by what is public.
+        """
         _drop_infinite([parameter.grad_sample for parameter in self._clipping.params])
         self._clipping.clip_and_accumulate()
+        if not self._is_last:
+            for parameter in self._clipping.params:
+                parameter.grad_sample = None
+            return
         for parameter in self._clipping.params:
             parameter.grad = (parameter.summed_grad + self._noise_like(parameter)).view_as(parameter)
         self._clipping.scale_grad()
         before()
         self._optimiser.step()
+        self._clipping.zero_grad(set_to_none=True)
         self.made += 1
 
     def _noise_like(self, parameter: torch.Tensor) -> torch.Tensor:
@@ -286,25 +303,31 @@ class PrivateSteps:
 
 
 class PoissonSampler(Sampler[list[int]]):
-    """Batches that have each sample with the same chance, independently (Poisson sampling).
+    """Steps that have each sample with the same chance, independently (Poisson sampling).
 
     Args:
         samples: how many there are.
         rate: chance of each.
-        count: batches.
+        count: steps.
         stream: what it is drawn from.
+        most: samples of a batch; a step of more comes as several. None: any.
+
+    Attributes:
+        ends: of each batch that was given, whether its step ends with it.
     """
 
-    def __init__(self, samples: int, rate: float, count: int, stream: Keystream) -> None:
+    def __init__(self, samples: int, rate: float, count: int, stream: Keystream, most: int | None = None) -> None:
         self._samples, self._rate, self._count, self._stream = samples, rate, count, stream
-
-    def __len__(self) -> int:
-        return self._count
+        self._most = most or samples
+        self.ends: deque[bool] = deque()
 
     def __iter__(self) -> Iterator[list[int]]:
         for number in range(self._count):
             drawn = self._stream.uniforms(number * self._samples, self._samples)
-            yield np.flatnonzero(drawn < self._rate).tolist()
+            found = np.flatnonzero(drawn < self._rate).tolist()
+            for first in range(0, max(1, len(found)), self._most):
+                self.ends.append(first + self._most >= len(found))
+                yield found[first : first + self._most]
 
 
 def cost(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
