@@ -209,8 +209,8 @@ class PrivateSteps:
                 steps.step()
 
     Each sample has the same chance to be in a step, independently; there may be none: then the batch is None, and the
-    step is noise alone. A step's samples come as several batches if they are more than a micro-batch; ``step`` is called
-    after each, and steps after the last. A sample whose gradient is not finite counts as none.
+    step is noise alone. A step's samples come as several batches if they are more than a micro-batch: ``step`` is
+    called after each, and steps after the last. A sample whose gradient is not finite counts as none.
 
     Args:
         module: its hooks are removed at the end.
