@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from atoll.server.backup import back_up, last_restoration, read_manifest, restore
 from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageError, StorageFullError
 from atoll.server.identity import Authority
+from atoll.server.privacy import ledger
 from atoll.server.stores import (
     BlobDamagedError,
     BlobMissingError,
@@ -25,9 +26,12 @@ from atoll.server.stores import (
     Store,
     StoreDamagedError,
     models,
+    noise_states,
     runs,
+    schema,
 )
 from tests.server.ingest.uploads import flip
+from tests.server.privacy import ledgers
 from tests.server.rpc.world import job
 from tests.server.stores.samples import NOW, RUN
 from tests.system.disks import namespaces
@@ -92,6 +96,23 @@ def test_what_is_named_comes_back_and_nothing_of_peoples_data(tmp_path: Path, co
     assert last_restoration(tmp_path / "data") == 0.0
     before, after = (folder / "ca" / "authority.key" for folder in (tmp_path / "data", tmp_path / "again"))
     assert before.read_bytes() == after.read_bytes()
+
+
+def test_the_privacy_ledger_and_the_state_of_the_noise_come_back(data: Path, tmp_path: Path) -> None:
+    store = Store.open(data)
+    store.writer.submit(ledgers.fill).result()
+    unreal = schema.models.delete().where(schema.models.c.run_id != RUN)  # their blobs are nowhere
+    store.writer.submit(lambda connection: connection.execute(unreal)).result()
+    before = store.reader.submit(ledger.spent, ledgers.CLINIC).result()
+    noise = store.reader.submit(noise_states.find, ledgers.FIRST).result()
+    store.close()
+    back_up(data, tmp_path / "backup", now=MADE_AT)
+    restore(tmp_path / "backup", tmp_path / "new", now=MADE_AT)
+    restored = Store.open(tmp_path / "new")
+    assert restored.reader.submit(ledger.flaws).result() == {}
+    assert restored.reader.submit(ledger.spent, ledgers.CLINIC).result() == before
+    assert restored.reader.submit(noise_states.find, ledgers.FIRST).result() == noise
+    restored.close()
 
 
 def test_a_directory_that_is_there_is_filled_and_stays_the_same(data: Path, tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 import dataclasses
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
-from sqlalchemy import Connection, Executable, update
+from sqlalchemy import Connection, Executable, event, select, update
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy import accounting, ledger
@@ -46,6 +47,16 @@ def clinic(store: Store) -> Store:
     for name in (FIRST, SECOND):
         store.writer.submit(submit, name, contract()).result()
     return store
+
+
+_BEGINS = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ()}
+"""Statements of a transaction before the function's own."""
+
+
+def _all_rows(connection: Connection) -> dict[str, list[str]]:
+    """Every row of every table that a release touches."""
+    tables = (schema.charges, schema.populations, schema.noise_states, schema.models, schema.rounds, schema.events)
+    return {table.name: [str(row) for row in connection.execute(select(table))] for table in tables}
 
 
 def poisson(count: int) -> tuple[Event, ...]:
@@ -137,6 +148,33 @@ def test_a_charge_is_checked_again_and_nothing_is_released(clinic: Store) -> Non
     assert clinic.reader.submit(populations.get, CLINIC).result() == before
     assert clinic.reader.submit(models.latest, FIRST).result() is None
     assert clinic.reader.submit(noise_states.find, FIRST).result() == NoiseRecord(FIRST, 0, "{}")
+
+
+def test_a_fault_at_any_statement_releases_and_charges_nothing(clinic: Store) -> None:
+    """Each statement of the transaction fails in its turn; the last time none is left to fail."""
+    release, engine = release_of(FIRST, 0, contract()), clinic.writer._engine
+    before = clinic.reader.submit(_all_rows).result()
+    statements = 0
+    for failing in itertools.count():
+        seen = itertools.count()
+
+        def fail(*_: object, seen: Iterator[int] = seen, failing: int = failing) -> None:
+            if next(seen) == failing + len(_BEGINS[engine.dialect.name]):
+                raise RuntimeError("the disk is gone")
+
+        event.listen(engine, "before_cursor_execute", fail)
+        try:
+            clinic.writer.submit(ledger.record, release, contract(), 0).result()
+        except RuntimeError:
+            statements += 1
+        else:
+            break
+        finally:
+            event.remove(engine, "before_cursor_execute", fail)
+        assert clinic.reader.submit(_all_rows).result() == before
+    assert statements >= 7  # charge, head, noise, model, round and what is read for them
+    assert spent(clinic).runs[0].releases == 1
+    assert clinic.reader.submit(noise_states.find, FIRST).result() == release.noise
 
 
 def test_the_same_release_again_changes_nothing_also_when_the_budget_is_spent(clinic: Store) -> None:
@@ -252,8 +290,7 @@ def test_two_runs_at_once_never_pass_the_limit(clinic: Store) -> None:
 
     def rounds(run_id: str) -> None:
         for version in range(10):
-            event = contract().cost(version)
-            others = reservations.hold(CLINIC, run_id, event)
+            others = reservations.hold(CLINIC, run_id, contract().cost(version))
             try:
                 clinic.reader.submit(ledger.check, contract(), run_id, version, reserved=others).result()
                 clinic.writer.submit(
@@ -279,11 +316,11 @@ def test_two_runs_at_once_never_pass_the_limit(clinic: Store) -> None:
 
 
 def test_reservations_are_of_others_in_the_population() -> None:
-    reservations, event = Reservations(), Event(1.0)
-    assert reservations.hold(CLINIC, FIRST, event) == ()
-    assert reservations.hold(CLINIC, SECOND, event) == (event,)
-    assert reservations.hold("school", "rthird", event) == ()
-    assert reservations.hold(CLINIC, "rfree", None) == (event, event)
+    reservations, cost = Reservations(), Event(1.0)
+    assert reservations.hold(CLINIC, FIRST, cost) == ()
+    assert reservations.hold(CLINIC, SECOND, cost) == (cost,)
+    assert reservations.hold("school", "rthird", cost) == ()
+    assert reservations.hold(CLINIC, "rfree", None) == (cost, cost)
     reservations.release(SECOND)
     reservations.release(SECOND)
-    assert reservations.hold(CLINIC, FIRST, event) == ()
+    assert reservations.hold(CLINIC, FIRST, cost) == ()

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from atoll.server.privacy import accounting
 from atoll.server.privacy.chain import verified
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.rpc import privacy
-from atoll.server.stores import deletion, rounds, runs, schema
+from atoll.server.stores import Store, deletion, rounds, runs, schema
 from atoll.wire.v1 import control_pb2
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
 from tests.server.rpc.world import WAIT_S, Participant, World, refusal, refused_code
@@ -263,3 +264,19 @@ async def test_participants_are_not_told(alice: Participant) -> None:
         alice.control.LimitPopulation(control_pb2.LimitPopulationRequest(population=CLINIC), timeout=WAIT_S),
     ):
         assert await refused_code(call) == ("PERMISSION_DENIED", "certificate.role")
+
+
+async def test_a_start_on_a_damaged_ledger_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And serves: rounds of other populations, and of runs without privacy, go on."""
+    store = Store.open(tmp_path / "data")
+    store.writer.submit(fill).result()
+    rows = schema.charges
+    store.writer.submit(lambda connection: connection.execute(rows.delete().where(rows.c.seq == 0))).result()
+    store.close()
+    async with World(tmp_path / "data") as world:
+        assert (await populations(world)).populations[0].flaw
+    errors = [record.getMessage() for record in caplog.records if vars(record).get("population") == CLINIC]
+    assert errors == [
+        "the privacy ledger of population clinic is damaged: charge 0 is missing: charge 1 comes in its place; "
+        "no round of its runs starts"
+    ]

@@ -30,6 +30,7 @@ from atoll.server.daemon.workers import WorkerPool
 from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
+from atoll.server.privacy import ledger
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
 from atoll.server.rpc.control import ControlService, ServerFacts
@@ -38,7 +39,7 @@ from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService
-from atoll.server.stores import Store
+from atoll.server.stores import Reader, Store
 from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
@@ -136,6 +137,7 @@ class Daemon:
         if tracer is not None:
             self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
         store.writer.watch(rounds.committed)
+        await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
         book = CertificateBook(
             authority,
@@ -282,3 +284,9 @@ class Daemon:
         self._closing.push_async_callback(workers.stop)
         port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
         return f"{self._config.advertised_host}:{port}"
+
+
+async def _verify_ledgers(reader: Reader) -> None:
+    """Tell what is wrong with the privacy ledgers; a round of theirs does not start, all else goes on."""
+    for population, flaw in (await reader.run(ledger.flaws)).items():
+        log.error("%s; no round of its runs starts", flaw, extra={"population": population})

@@ -197,6 +197,10 @@ class _Remembered:
             return fresh
         return found if charges.digest_at(connection, population.name, found.charges - 1) == found.head else fresh
 
+    def forget(self, population: Population) -> None:
+        with self._lock:
+            self._tallies.pop(population.root, None)
+
     def keep(self, population: Population, tally: Tally) -> None:
         with self._lock:
             self._tallies[population.root] = tally
@@ -214,12 +218,14 @@ def tally(connection: Connection, population: Population, *, afresh: bool = Fals
     Args:
         connection: to the database.
         population: its row.
-        afresh: verify all.
+        afresh: verify all; what was verified before no longer counts, also if this fails.
 
     Raises:
         StoreDamagedError: naming the charge that was changed, moved or lost.
     """
-    found = Tally(population.name, 0, population.root) if afresh else _remembered.find(connection, population)
+    if afresh:
+        _remembered.forget(population)
+    found = _remembered.find(connection, population)
     while found.charges < population.charges:
         page = charges.of_population(connection, population.name, start=found.charges, limit=PAGE)
         if not page:

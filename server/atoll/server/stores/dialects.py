@@ -222,4 +222,5 @@ def _pragmas(*, read_only: bool) -> tuple[str, ...]:
         "synchronous=FULL",
         "fullfsync=ON",  # macOS: fsync alone does not reach the platter
         f"journal_size_limit={_WAL_LIMIT_BYTES}",
+        "secure_delete=FAST",  # secrets that are replaced are overwritten, where that takes no further write
     )
