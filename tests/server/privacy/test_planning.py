@@ -68,7 +68,8 @@ def test_capped_participation_needs_people() -> None:
     found = plan_of(job("availability", keys), 10_000)
     assert found.population_least == 25_000
     assert found.rounds_within is None
-    assert found.cohorts[-1].cohort == 1000
+    assert [one.population_least for one in found.cohorts] == [12_500, 25_000, 50_000, 100_000, 250_000]
+    assert [one.population_least for one in found.durations] == [10_000, 12_500, 25_000, 50_000, 100_000]
 
 
 def test_a_job_that_promises_nothing_has_no_plan() -> None:
@@ -77,7 +78,9 @@ def test_a_job_that_promises_nothing_has_no_plan() -> None:
 
 
 def test_the_picture_stands_alone(targeted: Plan, tmp_path: Path) -> None:
-    root = ET.fromstring(plan_svg(targeted))  # noqa: S314  # our own
+    picture = plan_svg(targeted)
+    assert "mathdefault" not in picture
+    root = ET.fromstring(picture)  # noqa: S314  # our own
     assert root.tag.endswith("svg")
     assert "epsilon 8" in root.attrib["aria-label"]
     write_plan(targeted, tmp_path / "plan.html")

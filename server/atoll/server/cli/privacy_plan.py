@@ -27,7 +27,7 @@ _SAMPLING = {
     Sampling.FIXED_SIZE: "a random {rate:.4g} of those available, counted on",
     Sampling.NONE: "not counted on: at most {most} of {rounds} rounds for each",
 }
-_COLUMNS = ("cohort>", "rounds>", "rate>", "noise multiplier>", "signal/noise of a round>", "of the run>")
+_COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
 
 
 @click.command()
@@ -159,13 +159,12 @@ def _signal(found: Plan) -> list[tuple[str, ...]]:
 
 
 def _row(one: Alternative) -> tuple[str, ...]:
-    rate = f"{one.sample_rate:.4g}"
     if one.noise_multiplier is None or one.signal_to_noise is None or one.signal_to_noise_run is None:
-        return (str(one.cohort), str(one.rounds), rate, "none meets it", "", "")
+        return (str(one.cohort), str(one.rounds), "", "none meets it", "", "")
     return (
         str(one.cohort),
         str(one.rounds),
-        rate,
+        str(one.population_least),
         f"{one.noise_multiplier:.4g}",
         f"{one.signal_to_noise:.3g}",
         f"{one.signal_to_noise_run:.3g}",
@@ -174,7 +173,7 @@ def _row(one: Alternative) -> tuple[str, ...]:
 
 def _conclusions(found: Plan) -> list[str]:
     within, best = found.rounds_within, found.cohort_wanted
-    rounds = f"{within} rounds" if within is not None else "all planned rounds, and more,"
+    rounds = f"{within} rounds" if within is not None else "all planned rounds"
     lines = [f"With this noise {rounds} are within epsilon {found.target:.4g}."]
     if best is None:
         lines.append(

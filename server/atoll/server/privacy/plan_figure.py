@@ -67,7 +67,10 @@ def _ratio_axes(axes: Axes, plan: Plan) -> None:
     known = [(one.cohort, one.signal_to_noise) for one in plan.cohorts if one.signal_to_noise is not None]
     if known:
         cohorts, ratios = zip(*known, strict=True)
-        axes.loglog(cohorts, ratios, color=_RATIO, marker="o")
+        axes.semilogx(cohorts, ratios, color=_RATIO, marker="o")
+        axes.set_xticks(cohorts, [str(cohort) for cohort in cohorts])
+        axes.set_xticks([], minor=True)
     axes.axhline(plan.wanted, color=_MARK, linewidth=1.2, linestyle="--")
+    axes.set_ylim(bottom=0)
     axes.set_title(f"signal/noise of a round at epsilon {plan.target:.3g}")
     axes.set_xlabel("cohort")

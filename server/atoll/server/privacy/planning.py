@@ -40,6 +40,7 @@ class Alternative:
         cohort: reports expected in a round.
         rounds: train rounds.
         sample_rate: probability of one participant to be in a round, of the same population; 1 where none is counted.
+        population_least: participants that it is for, or needs at least; None without noise that meets the target.
         noise_multiplier: what meets the target; None if nothing does.
         signal_to_noise: of one round, at best; None without noise that meets the target.
         signal_to_noise_run: of all rounds together, likewise.
@@ -48,6 +49,7 @@ class Alternative:
     cohort: int
     rounds: int
     sample_rate: float
+    population_least: int | None
     noise_multiplier: float | None
     signal_to_noise: float | None
     signal_to_noise_run: float | None
@@ -70,8 +72,8 @@ class Plan:
         signal_to_noise: of one round, at best.
         signal_to_noise_run: of all rounds together, at best.
         target: epsilon that the rest of the plan is about: the one asked for, the job's own, or what the job comes to.
-        rounds_within: rounds with the job's noise until the target is spent; None if participation is capped and all
-            planned rounds are within, or a hundred times as many are.
+        rounds_within: rounds with the job's noise until the target is spent; None if all planned rounds are within and
+            participation is capped, or a hundred times as many are.
         cohorts: cohorts of the same population, with the noise that they need for the target.
         durations: numbers of rounds, likewise.
         wanted: signal-to-noise of one round that the smallest cohort was looked for.
@@ -161,7 +163,7 @@ def _rounds_within(contract: Contract, target: float) -> int | None:
         return replace(contract, rounds=rounds).epsilon_after(rounds) <= target * (1 + 1e-9)
 
     most = contract.rounds * MAX_LONGER
-    if target == contract.epsilon:
+    if target == contract.epsilon and contract.sampling is not Sampling.NONE:
         return contract.rounds
     rounds = contract.rounds
     while fits(rounds):
@@ -226,11 +228,12 @@ class _Search:
         except InvalidRequestError:
             contract = None
         if contract is None:
-            return Alternative(size, rounds, rate or 1.0, None, None, None)
+            return Alternative(size, rounds, rate or 1.0, None, None, None, None)
         return Alternative(
             size,
             rounds,
             contract.sample_rate,
+            _population_least(spec, contract),
             contract.noise_multiplier,
             signal_to_noise(contract, size, self.elements),
             signal_to_noise_of_run(contract, size, self.elements),
