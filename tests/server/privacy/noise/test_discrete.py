@@ -54,7 +54,7 @@ def test_what_loops_cannot_decide_is_rare_and_left_to_the_definition(sigma: floa
         values = drawn(sigma, size)
     assert (0 if sigma < 64 else 4) <= asked.call_count <= 60  # of 16 expected where there are coins
     for call in asked.call_args_list:
-        tables, key, element, _ = call.args
+        tables, key, element = call.args
         assert values[element] == settle(tables, key, element)
 
 

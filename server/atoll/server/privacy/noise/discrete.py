@@ -104,7 +104,7 @@ class DiscreteGaussian:
             loops.second(words, tables.words, shape, tables.slopes, values, states)
             out[where] = values
             for at in where[states == UNCLEAR].tolist():
-                out[at] = settle(tables, key, start + at, attempt)
+                out[at] = settle(tables, key, start + at)
             where = where[states == AGAIN]
             if not where.size:
                 return

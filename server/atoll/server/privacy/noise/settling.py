@@ -27,9 +27,9 @@ class NoiseExhaustedError(ArithmeticError):
         super().__init__(f"element {element}: {MAX_ATTEMPTS} attempts in a row were rejected; is this processor sound?")
 
 
-def settle(tables: Tables, key: bytes, element: int, attempt: int = 0) -> int:
-    """The sample of one element, from this attempt on."""
-    for stream in range(STREAMS * attempt, STREAMS * MAX_ATTEMPTS, STREAMS):
+def settle(tables: Tables, key: bytes, element: int) -> int:
+    """The sample of one element."""
+    for stream in range(0, STREAMS * MAX_ATTEMPTS, STREAMS):
         bits = number(key, stream, element)
         uniform, word = bits & _LOW_WORD, bits >> 64
         low = (word >> (63 - tables.low_bits)) & ((1 << tables.low_bits) - 1)
