@@ -16,8 +16,9 @@ from atoll.server.cli.privacy import privacy
 from atoll.server.privacy import accounting
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.stores import schema
+from tests.server.daemon.test_private import capped
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
-from tests.server.rpc.world import World
+from tests.server.rpc.world import World, update_values
 
 Ask = Callable[..., Awaitable[Result]]
 SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA, "rdp")
@@ -68,6 +69,26 @@ async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
     assert f"population clinic: what was released tells it apart by at most epsilon {SPENT:.4g} at delta" in person
     (row,) = [line.split() for line in person.splitlines() if line.startswith(FIRST)]
     assert row[-3:-1] == ["3", "2"]
+
+
+async def test_of_a_run_that_really_trained(world: World, ask: Ask) -> None:
+    alice = await world.participant()
+    async with alice.check_in() as stream:
+        run = await world.submit(capped(2, most=2))
+        for _ in range(2):
+            task = await stream.next("participate")
+            await alice.report(task.key, update_values(1))
+        await world.until(run, "finished")
+    expected = accounting.epsilon((Event(4.0, count=2),), DELTA, "prv")
+    found = json.loads((await ask("ledger", "--run", run, "--json")).stdout)
+    assert found["spent"]["releases"] == 2
+    assert found["spent"]["epsilon"] == pytest.approx(expected)
+    assert [charge["noise_multiplier"] for charge in found["charges"]] == pytest.approx([4.0, 4.0])
+    assert found["charges"][-1]["epsilon_after"] == found["spent"]["epsilon"]
+    person = json.loads((await ask("ledger", "--participant", alice.name, "--json")).stdout)
+    assert [(item["run"], item["population"], item["drawn"], item["counted"]) for item in person["runs"]] == [
+        (run, "people", 2, 2)
+    ]
 
 
 async def test_json(world: World, ask: Ask) -> None:
