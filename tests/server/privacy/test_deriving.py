@@ -122,6 +122,11 @@ def test_a_target_gets_the_least_noise_that_meets_it(cohort: str, keys: str) -> 
     assert found.epsilon_after(500) <= found.epsilon_after(1000)
 
 
+def test_before_the_first_release_nothing_is_spent() -> None:
+    assert contract().costs(0) == ()
+    assert contract().epsilon_after(0) == 0
+
+
 def test_nothing_is_promised_beyond_the_plan() -> None:
     with pytest.raises(ValueError, match="for 1000 rounds"):
         contract().cost(1000)
