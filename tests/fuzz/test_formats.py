@@ -58,6 +58,7 @@ NAMES = (
     "operator.json",
     "server.toml",
     "policy",
+    "ledger",
     "safetensors",
     "blob",
     "spool index",

@@ -241,6 +241,8 @@ def read_account(path: Path) -> Account | None:
 def _entry(item: dict[str, Any]) -> Entry:
     release = Release(**item["release"])
     numbers = (release.noise_multiplier, release.epsilon, release.sample_rate)
+    if not isinstance(release.mechanism, str):
+        raise TypeError(f"a mechanism called {release.mechanism!r}")
     if not all(isinstance(number, int | float) and 0 <= float(number) < math.inf for number in numbers):
         raise ValueError(f"a release of {numbers}")
     if not all(isinstance(count, int) and 0 <= count <= _MAX_COUNT for count in (release.count, item["rounds"])):
