@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from atoll.server.aggregation import warm
 from atoll.server.cli.privacy import privacy
+from atoll.server.cli.privacy_formats import bound, figure, remainder
 from atoll.server.privacy import accounting
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.stores import schema
@@ -22,6 +23,7 @@ from tests.server.rpc.world import World, update_values
 
 Ask = Callable[..., Awaitable[Result]]
 SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA, "rdp")
+SHOWN = bound(SPENT)
 
 
 async def write(world: World, work: Any, *arguments: Any, **named: Any) -> None:
@@ -57,16 +59,16 @@ async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
     await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
     overview = (await ask("ledger")).stdout
     assert CLINIC in overview
-    assert f"{SPENT:.4g}" in overview
+    assert f"{SHOWN}" in overview
     population = (await ask("ledger", "--population", CLINIC)).stdout
-    assert f"epsilon {SPENT:.4g} at delta 1e-05 spent in 5 releases of 2 runs; there is no limit" in population
+    assert f"epsilon {SHOWN} at delta 1e-05 spent in 5 releases of 2 runs; there is no limit" in population
     assert "protected is one participant, under add_remove adjacency" in population
     assert "rfirst digits" in population
     rounds = (await ask("ledger", "--run", SECOND, "--last", "1")).stdout
     assert "of its target of 8 at delta 1e-05, by prv, in 2 releases; population clinic" in rounds
     assert len([line for line in rounds.splitlines() if "poisson" in line]) == 1
     person = (await ask("ledger", "--participant", alice.name)).stdout
-    assert f"population clinic: what was released tells it apart by at most epsilon {SPENT:.4g} at delta" in person
+    assert f"population clinic: what was released tells it apart by at most epsilon {SHOWN} at delta" in person
     (row,) = [line.split() for line in person.splitlines() if line.startswith(FIRST)]
     assert row[-3:-1] == ["3", "2"]
 
@@ -111,7 +113,7 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
     assert head.startswith(f"{CLINIC}=")
     sound = verify(str(file), "--head", head)
     assert sound.exit_code == 0, sound.output
-    assert f"{SPENT:.4g}" in sound.stdout
+    assert f"{SHOWN}" in sound.stdout
     assert json.loads(verify(str(file), "--head", head.partition("=")[2], "--json").stdout)["flaws"] == []
     lines = file.read_text().splitlines(keepends=True)
     for edited, told in (
@@ -130,7 +132,7 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
 
 async def test_a_limit_is_set_and_taken_away(ask: Ask) -> None:
     told = (await ask("limit", CLINIC, "--epsilon", "50", "--delta", "1e-5")).stdout
-    assert f"{50 - SPENT:.4g} left of a limit of 50" in told
+    assert f"{remainder(50 - SPENT)} left of a limit of 50" in told
     assert "there is no limit" in (await ask("limit", CLINIC, "--none")).stdout
     made = await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one", "--json")
     assert json.loads(made.stdout)["adjacency"] == "replace_one"
@@ -169,3 +171,8 @@ def test_what_is_no_export(tmp_path: Path) -> None:
     assert verify(str(file)).exit_code == 0
     assert verify(str(file), "--head", "abc").exit_code == 2
     assert verify(str(file), "--head", "0" * 64).exit_code == 2
+
+
+def test_what_is_shown_of_a_bound_is_a_bound() -> None:
+    assert (bound(2.90211), figure(2.90211), remainder(2.90299)) == ("2.903", "2.902", "2.902")
+    assert (bound(8.0), bound(0.0), bound(None), bound(float("inf"))) == ("8", "0", "-", "unbounded")

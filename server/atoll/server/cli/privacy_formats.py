@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import when
@@ -44,16 +45,32 @@ def figure(value: float | None) -> str:
     return "unbounded" if math.isinf(value) else f"{value:.4g}"
 
 
+def bound(value: float | None) -> str:
+    """As ``figure``, rounded up: what is shown is an upper bound too."""
+    return figure(_rounded(value, ROUND_CEILING))
+
+
+def remainder(value: float | None) -> str:
+    """As ``figure``, rounded down."""
+    return figure(_rounded(value, ROUND_FLOOR))
+
+
+def _rounded(value: float | None, rounding: str) -> float | None:
+    if value is None or not math.isfinite(value):
+        return value
+    return float(Context(prec=4, rounding=rounding).create_decimal_from_float(value))
+
+
 def population_row(item: PopulationSpending) -> tuple[object, ...]:
     """A line of the overview."""
     if item.flaw:
         return (item.population, *("?" for _ in POPULATION_COLUMNS[1:-1]), "damaged")
     return (
         item.population,
-        figure(item.epsilon),
+        bound(item.epsilon),
         figure(item.delta),
         figure(item.limit_epsilon),
-        figure(item.left),
+        remainder(item.left),
         item.charges,
         len(item.runs),
         item.adjacency,
@@ -66,11 +83,11 @@ def population_line(item: PopulationSpending) -> str:
     """A population in words."""
     if item.flaw:
         return f"population {item.population}: {item.flaw}"
-    spent = f"epsilon {figure(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
+    spent = f"epsilon {bound(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
     if item.limit_epsilon is None:
         limit = "there is no limit"
     else:
-        limit = f"{figure(item.left)} left of a limit of {figure(item.limit_epsilon)}"
+        limit = f"{remainder(item.left)} left of a limit of {figure(item.limit_epsilon)}"
     return (
         f"population {item.population}: {spent} spent in {item.charges} releases of {len(item.runs)} runs; {limit}\n"
         f"protected is one {item.unit}, under {item.adjacency} adjacency; added up by {item.accountant}\n"
@@ -83,7 +100,7 @@ def run_row(item: RunSpending) -> tuple[object, ...]:
     return (
         item.run,
         item.name or "(deleted)",
-        figure(item.epsilon),
+        bound(item.epsilon),
         figure(item.delta),
         figure(item.target),
         item.releases,
@@ -97,7 +114,7 @@ def run_line(item: RunSpending, population: PopulationSpending) -> str:
     """A run in words."""
     target = "" if item.target is None else f" of its target of {figure(item.target)}"
     return (
-        f"run {item.run} ({item.name or 'deleted'}): epsilon {figure(item.epsilon)}{target} at delta "
+        f"run {item.run} ({item.name or 'deleted'}): epsilon {bound(item.epsilon)}{target} at delta "
         f"{figure(item.delta)}, by {item.accountant}, in {item.releases} releases; population {population.population}"
     )
 
@@ -110,7 +127,7 @@ def charge_row(item: Charge) -> tuple[object, ...]:
         figure(item.sample_rate) if item.sampling else "",
         item.sampling.replace("_", " "),
         figure(item.clip),
-        figure(item.epsilon_after),
+        bound(item.epsilon_after),
         when(item.charged_at),
     )
 
@@ -127,10 +144,10 @@ def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
     for population in item.populations:
         yield population.flaw or (
             f"  population {population.population}: what was released tells it apart by at most epsilon "
-            f"{figure(population.epsilon)} at delta {figure(population.delta)}"
+            f"{bound(population.epsilon)} at delta {figure(population.delta)}"
         )
     if len(item.populations) > 1:
-        yield f"  together: at most epsilon {figure(item.epsilon)} at delta {figure(item.delta)}"
+        yield f"  together: at most epsilon {bound(item.epsilon)} at delta {figure(item.delta)}"
     if item.unprotected:
         yield f"  runs without privacy counted it: {', '.join(item.unprotected)}; nothing is promised about these"
     if item.unknown:
@@ -145,7 +162,7 @@ def chain_row(item: Chain) -> tuple[object, ...]:
         item.population,
         item.charges,
         item.runs,
-        figure(item.epsilon),
+        bound(item.epsilon),
         figure(item.delta),
         item.adjacency,
         item.accountant,
