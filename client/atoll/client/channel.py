@@ -22,6 +22,7 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.lookahead_bytes", 8 << 20),
+    ("grpc.http2.max_frame_size", 256 << 10),  # for large messages: 16 KiB unless told
     ("grpc.use_local_subchannel_pool", 1),  # our own back-off decides when to try again, not one shared in the process
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),
