@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 
 from atoll.client import RoundKey
 from atoll.client.control import TaskControl
+from atoll.datacenter.federation import orders
 from atoll.datacenter.federation.orders import Order, Orders, RoundError
 from atoll.datacenter.mesh import World
 from atoll.wire.chunks import ElementRange
@@ -173,3 +175,17 @@ def test_rounds_leave_nothing_behind_but_the_last_two(store: Any, together: Toge
     assert sizes[2:] == [sizes[2]] * 4
     assert not store.check(["4/ended"])
     assert store.check(["6/ended"])
+
+
+def test_a_file_store_lets_ranks_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is given once the other rank has looked in vain."""
+    monkeypatch.setattr(orders, "LOOK_S", 0.05)
+    store: Any = FileStore(str(tmp_path / "store"), 2)
+    first = Orders(World(0, 2, 0, torch.device("cpu")), store.clone(), lambda: False)
+
+    def looked() -> bool:
+        first.give(order(1))
+        return False
+
+    other = Orders(World(1, 2, 1, torch.device("cpu")), store.clone(), looked)
+    assert other.take() == order(1)

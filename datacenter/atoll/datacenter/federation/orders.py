@@ -48,6 +48,7 @@ class RoundError(Exception):
 
 LOOK_S = 1.0
 """How often a rank that waits looks whether it was asked to stop."""
+_FILE_STORE_TIMEOUT = "Wait timeout"
 _EMPTY = b""
 _WELL = "-"
 
@@ -253,5 +254,9 @@ def _arrives(store: Any, key: str, within_s: float) -> bool:
     try:
         store.wait([key], timedelta(seconds=within_s))
     except dist.DistStoreError:
+        return False
+    except RuntimeError as error:  # a file store's time-out has no class of its own
+        if str(error) != _FILE_STORE_TIMEOUT:
+            raise
         return False
     return True
