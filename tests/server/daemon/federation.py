@@ -161,13 +161,13 @@ class Federation:
     node: IngestNode
     submitted: dict[str, ActiveRun] = field(default_factory=dict)
 
-    async def client(self, name: str) -> Client:
+    async def client(self, name: str, kind: ParticipantKind = ParticipantKind.EDGE) -> Client:
         """A participant on record; ``name`` is padded to an id."""
         full = f"p{name:a<12}"
 
         def work(connection: Connection) -> None:
             if participants.get(connection, full) is None:
-                record = participants.Participant(full, "acme", ParticipantKind.EDGE, enrolled_at=time.time())
+                record = participants.Participant(full, "acme", kind, enrolled_at=time.time())
                 participants.add(connection, record)
 
         await self.store.writer.run(work)
@@ -232,6 +232,7 @@ async def opened(
     data: Path,
     *,
     silence_s: float = 0.05,
+    silo_silence_s: float = 60.0,
     keep_models: int = 3,
     evaluators: Mapping[str, Evaluator] | None = None,
     room: Room | None = None,
@@ -255,6 +256,7 @@ async def opened(
             evaluators=evaluators or {},
             clock=time.time,
             silence_s=silence_s,
+            silo_silence_s=silo_silence_s,
             keep_models=keep_models,
             room=room or Room(data, 0),
         )

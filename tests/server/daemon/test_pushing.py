@@ -8,6 +8,7 @@ import pytest
 from atoll.server.daemon import invitations, pushing
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.sessions import return_spread_s
+from atoll.server.identity import ParticipantKind
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import MemberStatus, Phase, RunState
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore
@@ -151,6 +152,22 @@ class TestSilence:
         await alice.report(task.key, update_values(1))
         assert (await federation.ended(run)).status == "finished"
         assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.05 s")
+
+    async def test_a_silo_gets_the_time_that_it_takes_to_start_again(self, tmp_path: Path) -> None:
+        async with opened(tmp_path / "data", silence_s=0.05, silo_silence_s=0.4) as federation:
+            alice, bob = await federation.clients("alice", "bob")
+            silo = await federation.client("silo", ParticipantKind.SILO)
+            await silo.check_in()
+            run = await federation.submit(job(size=3, quorum=1))
+            await federation.state(run, is_open)
+            silo.leave()
+            bob.leave()
+            await federation.state(run, stands(bob, MemberStatus.SILENT))
+            assert stands(silo, MemberStatus.INVITED)(federation.active(run).driver.state)
+            await federation.state(run, stands(silo, MemberStatus.SILENT))
+            await alice.report((await alice.next("participate")).key, update_values(1))
+            await federation.ended(run)
+            assert (await federation.members(run))[silo.name] == ("silent", "the connection was lost for 0.4 s")
 
     async def test_one_that_returns_in_time_is_not_silent(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data", silence_s=0.2) as federation:

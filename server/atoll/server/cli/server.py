@@ -65,6 +65,7 @@ server.add_command(prune)
     "--certificate-lifetime-s", type=float, default=86_400.0, show_default=True, help="Life of client certificates."
 )
 @click.option("--silence-s", type=float, default=5.0, show_default=True, help="Disconnected for longer counts as gone.")
+@click.option("--silo-silence-s", type=float, default=60.0, show_default=True, help="The same for silos.")
 @click.option("--drain-s", type=float, default=5.0, show_default=True, help="Patience with open calls when stopping.")
 @click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")

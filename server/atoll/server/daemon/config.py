@@ -43,6 +43,12 @@ class ServerConfig(BaseModel):
         le=3600.0,
         description="Seconds a participant may be disconnected before it counts as gone.",
     )
+    silo_silence_s: float = Field(
+        default=60.0,
+        ge=0.0,
+        le=3600.0,
+        description="The same for silos, which start all ranks again when one is lost, and go on with the round.",
+    )
     evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION, may come several times.")
     drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
     keep_models: int = Field(

@@ -35,7 +35,7 @@ from atoll.server.errors import (
     TooLateError,
     UnavailableError,
 )
-from atoll.server.identity import Role, new_run_id
+from atoll.server.identity import ParticipantKind, Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
 from atoll.server.privacy.run import PrivateRun
@@ -297,10 +297,11 @@ class Coordinator:
             await self._certificates.adopt_insecure(participant)
         now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
 
-        def work(connection: Connection) -> None:
-            participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
+        def work(connection: Connection) -> ParticipantKind:
+            return participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
 
-        await self._services.writer.run(work)
+        if await self._services.writer.run(work) is ParticipantKind.SILO:
+            self._services.silos.add(participant)
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
         """A participant accepted, declined or failed; answers for rounds that are gone are ignored."""

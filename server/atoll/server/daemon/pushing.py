@@ -111,7 +111,7 @@ class Pusher:
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
-        patience_s = self._services.silence_s
+        patience_s = self._services.patience_s(participant)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())
         key = live.key

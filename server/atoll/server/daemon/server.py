@@ -160,6 +160,7 @@ class Daemon:
             evaluators=evaluators,
             clock=self._steady,
             silence_s=config.silence_s,
+            silo_silence_s=config.silo_silence_s,
             keep_models=config.keep_models,
             room=room,
             observer=Telling(rounds, tracer),

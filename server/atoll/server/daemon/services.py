@@ -37,13 +37,15 @@ class Services:
         executor: threads for disk and arithmetic.
         evaluators: the operator's plug-ins, by name.
         clock: epoch seconds, UTC.
-        silence_s: seconds that a member may be disconnected before it counts as gone.
+        silence_s: seconds that a member may be disconnected before it counts as gone, if it is no silo.
         keep_models: released models kept per running run, besides the first.
         room: whether the disk has any.
         leases: blobs that no row names yet.
         observer: is told what happens, and changes nothing.
         share_models: whether any participant may read any blob whose name it knows.
         limits: what participants may take.
+        silo_silence_s: seconds that a silo may be disconnected.
+        silos: participants of kind silo that have checked in.
     """
 
     writer: Writer
@@ -62,6 +64,12 @@ class Services:
     observer: Observer = NOBODY
     share_models: bool = False
     limits: Limits = DEFAULT_LIMITS
+    silo_silence_s: float = 60.0
+    silos: set[str] = field(default_factory=set)
+
+    def patience_s(self, participant: str) -> float:
+        """Seconds that a member may be disconnected before it counts as gone."""
+        return max(self.silence_s, self.silo_silence_s) if participant in self.silos else self.silence_s
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""

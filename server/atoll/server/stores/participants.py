@@ -65,16 +65,20 @@ def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     return dict(found)
 
 
-def check_in(connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts) -> None:
-    """Record what a participant says of itself when it connects.
+def check_in(
+    connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts
+) -> ParticipantKind:
+    """Record what a participant says of itself when it connects; its kind.
 
     Raises:
         RecordMissingError: no such participant.
     """
     values = {"last_seen_at": at, "examples": examples, "labels": labels}
-    changed = connection.execute(update(participants).where(participants.c.id == participant).values(values))
-    if changed.rowcount != 1:
+    statement = update(participants).where(participants.c.id == participant).values(values)
+    kind = connection.execute(statement.returning(participants.c.kind)).scalar_one_or_none()
+    if kind is None:
         raise RecordMissingError("participant", participant)
+    return ParticipantKind(kind)
 
 
 def seen(connection: Connection, at: Mapping[str, float]) -> None:
