@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -48,12 +49,30 @@ def test_slurm_and_kubernetes_give_the_command_options_that_it_has(
     command: click.Command, slurm: str, kubernetes: str
 ) -> None:
     text = (SILO / slurm).read_text(encoding="utf-8").partition(f"srun --kill-on-bad-exit=0 atoll silo {command.name}")
+    given = text[2].partition(" ||")[0]
     known = {option for parameter in command.params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z-]+", text[2])) <= known
-    parse(command, shlex.split(text[2].replace("\\\n", " ")))
+    assert set(re.findall(r"--[a-z-]+", given)) <= known
+    parse(command, shlex.split(given.replace("\\\n", " ")))
     words = container(kubernetes)["command"]
     assert words[:3] == ["atoll", "silo", command.name]
     parse(command, words[3:])
+
+
+@pytest.mark.parametrize(("ends", "queued"), [(143, True), (0, False), (1, False)])
+def test_a_silo_that_slurm_stops_goes_back_into_the_queue(ends: int, queued: bool, tmp_path: Path) -> None:
+    tools = {"srun": f"exit {ends}", "scontrol": 'echo "$*"'}
+    for name, does in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
+    done = subprocess.run(
+        ("bash", str(SILO / "slurm-join.sbatch"), "job.toml", "state"),  # noqa: S607  # the system's own
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (ends, "requeue 7\n" if queued else ""), done.stderr
 
 
 def parse(command: click.Command, arguments: list[str]) -> None:

@@ -75,6 +75,8 @@ class Access:
             if not self.server:
                 raise UsageError("without TLS the server's address is needed (--server HOST:PORT)")
             return Endpoint(self.server, None, self.name)
+        if self.name:
+            raise UsageError(f"--participant {self.name} is for --insecure: with TLS the identity says who this is")
         identity = identities.enrol(self.join, self.state) if self.join else identities.load(self.state)
         if identity is None:
             raise UsageError(f"no identity in {self.state}: give a join token (--join), which the operator makes")

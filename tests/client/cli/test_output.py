@@ -44,6 +44,11 @@ def test_lines_for_people() -> None:
     ]
 
 
+def test_counts_are_told_whole() -> None:
+    said = describe(events.Trained(KEY, 20479, 2.0, {"tokens": 20479.0, "loss": 2.0, "share": 0.00012345}))
+    assert said == "round 3: worked on 20,479 examples for 2.0 s: tokens 20,479, loss 2, share 0.0001234"
+
+
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     show = JsonLines()
     for event in EVERY:

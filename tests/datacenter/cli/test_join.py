@@ -58,6 +58,7 @@ def test_with_json_it_says_so_in_json(job: Path) -> None:
         (("--join", "not-a-token"), "token"),
         (("--insecure", "--server", "127.0.0.1:1"), "participant"),
         (("--insecure", "--participant", "pabcdefghijkl"), "server"),
+        (("--participant", "pabcdefghijkl"), "--insecure"),
         (("--insecure", "--server", "example.com:1", "--participant", "pabcdefghijkl"), "loopback"),
         (("--join", "@missing"), "missing"),
         ((*INSECURE, "--policy", "missing.toml"), "missing.toml"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +86,17 @@ def test_the_file_goes_with_its_base(tmp_path: Path) -> None:
     assert (tmp_path / "base").exists()
     base.close()
     assert not (tmp_path / "base").exists()
+
+
+def test_a_disk_without_room_is_found_at_once_and_named(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"bytes .*federation\.scratch.*" + re.escape(str(tmp_path))):
+            Base(tmp_path / "base", [piece("b", (0,), (100,))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rank_may_hold_nothing(tmp_path: Path) -> None:

@@ -41,11 +41,12 @@ from tests.wire.test_privacy import TERMS
 RANKS, STEPS = 2, 3
 WAIT_S = 60.0
 ENDLESS = 1 << 19
+FEDERATION = {"inner_steps": STEPS, "max_inner_steps": ENDLESS}
 JOB = small(
     model={"layers": 1, "vocab": 256},
     data_parallel={"method": "zero3"},
     schedule={"decay": "none"},
-    federation={"inner_steps": STEPS},
+    federation=FEDERATION,
 )
 Weights = dict[str, npt.NDArray[Any]]
 Message = TypeVar("Message")
@@ -64,7 +65,7 @@ class Failing(Unwatched):
 
 def take_part(address: str, folder: str, rounds: int, overlap: int = 0, fails: int = -1) -> tuple[int, int]:
     """A rank; how many steps it made, and how many rounds were reported."""
-    job = SiloJob.model_validate(JOB | {"federation": {"inner_steps": STEPS, "overlap_steps": overlap}})
+    job = SiloJob.model_validate(JOB | {"federation": FEDERATION | {"overlap_steps": overlap}})
     with join_world(60.0) as world, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, Path(folder), world, Failing(fails), console=False))
         endpoint, desk = Endpoint(address, None, "p1"), None

@@ -8,27 +8,15 @@ from typing import Any
 
 import click
 
+from atoll.client.cli.options import Pair, access_options, state_option, token_option
 from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.locate import make_participant
 from atoll.client.logs import configure_logging
 from atoll.client.policy_file import read_policy
-from atoll.client.run import Access, default_state, read_token, run
+from atoll.client.run import Access, read_token, run
 from atoll.wire.heap import keep_chunks
 
 _LEVELS = ("debug", "info", "warning", "error")
-
-
-class Pair(click.ParamType[tuple[str, str]]):
-    """NAME=VALUE."""
-
-    name = "NAME=VALUE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Split at the first equals sign."""
-        key, equals, text = str(value).partition("=")
-        if not key.strip() or not equals:
-            self.fail(f"{value!r}: expected NAME=VALUE", param, ctx)
-        return key.strip(), text
 
 
 @click.group()
@@ -38,26 +26,10 @@ def client() -> None:
 
 @client.command()
 @click.argument("trainer", metavar="MODULE:CLASS")
-@click.option(
-    "--join",
-    envvar="ATOLL_JOIN_TOKEN",
-    default="",
-    metavar="TOKEN|@FILE",
-    help="Join token, for the first start; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_state,
-    show_default="~/.local/state/atoll/client",
-    help="The participant's own directory: identity, cached models, usage.",
-)
-@click.option("--server", default="", metavar="HOST:PORT", help="Another address than the identity's.")
-@click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant.")
-@click.option("--participant", default="", metavar="NAME", help="Who to be without TLS.")
-@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="The participant's own rules, TOML.")
+@token_option()
+@state_option("The participant's own directory: identity, cached models, usage.")
+@access_options
 @click.option("--arg", "arguments", type=Pair(), multiple=True, help="Argument of CLASS; may be repeated.")
-@click.option("--label", "labels", type=Pair(), multiple=True, help="Label that the operator sees; may be repeated.")
 @click.option("--max-rounds", type=click.IntRange(min=1), help="End after so many tasks.")
 @click.option("--once", is_flag=True, help="The same as --max-rounds 1.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
@@ -67,7 +39,7 @@ def client() -> None:
 @click.option("--json-log", is_flag=True, help="Log one JSON object per line.")
 def start(
     trainer: str,
-    join: str,
+    token: str,
     state: Path,
     policy: Path | None,
     arguments: tuple[tuple[str, str], ...],
@@ -80,7 +52,7 @@ def start(
     """
     configure_logging(options["log_level"], as_json=options["json_log"])
     keep_chunks()
-    access = Access(read_token(join), state, options["server"], options["insecure"], options["participant"])
+    access = Access(read_token(token), state, options["server"], options["insecure"], options["participant"])
     run(
         make_participant(trainer, dict(arguments)),
         access,
@@ -92,13 +64,7 @@ def start(
 
 
 @client.command()
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_state,
-    show_default="~/.local/state/atoll/client",
-    help="The participant's directory.",
-)
+@state_option("The participant's directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(state: Path, *, as_json: bool) -> None:
     """Show identity, certificate, cached models and what was given in the last 24 hours."""

@@ -18,6 +18,7 @@ BAR_AFTER_S = 1.0
 PROGRESS_EVERY_S = 1.0
 _BAR_WIDTH = 30
 _BAR_EVERY_S = 0.1
+_WHOLE = 1e15
 
 
 class JsonLines:
@@ -104,8 +105,13 @@ def _invited(event: events.Invited) -> str:
 
 
 def _trained(event: events.Trained) -> str:
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
-    return f"worked on {event.weight} examples for {event.seconds:.1f} s{': ' + metrics if metrics else ''}"
+    metrics = ", ".join(f"{name} {_figure(value)}" for name, value in event.metrics.items())
+    return f"worked on {event.weight:,} examples for {event.seconds:.1f} s{': ' + metrics if metrics else ''}"
+
+
+def _figure(value: float) -> str:
+    """Counts whole, anything else with four digits."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 
 _WRITERS: dict[type[events.Event], Callable[..., str]] = {

@@ -8,28 +8,16 @@ from pathlib import Path
 import click
 
 from atoll.client import Access
+from atoll.client.cli.options import state_option, token_option
 from atoll.client.files import locked
 from atoll.client.identity import FILE_NAME, load
-from atoll.client.run import default_state, read_token
+from atoll.client.run import read_token
 from atoll.datacenter.cli.output import json_option, print_json
 
 
 @click.command()
-@click.option(
-    "--join",
-    "token",
-    envvar="ATOLL_JOIN_TOKEN",
-    required=True,
-    metavar="TOKEN|@FILE",
-    help="Join token; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_state,
-    show_default="~/.local/state/atoll/client",
-    help="The silo's own directory, on a disk that all of its machines see.",
-)
+@token_option(required=True)
+@state_option("The silo's own directory, on a disk that all of its machines see.")
 @json_option
 def enrol(*, token: str, state: Path, json_output: bool) -> None:
     """Spend a join token on an identity that stays in --state; ``atoll silo join`` then needs no token.

@@ -19,7 +19,11 @@ from atoll.datacenter.job import load_job
 @json_option
 def initial(*, job_file: Path, out: Path, json_output: bool) -> None:
     """Write a job's initial weights, of the parameters that are trained, for the server's job to start from."""
-    layout = write_initial(load_job(job_file), out)
+    job = load_job(job_file)
+    try:
+        layout = write_initial(job, out)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {out}: {error.strerror}") from error
     if json_output:
         print_json({"file": str(out), "tensors": len(layout.tensors), "elements": layout.size})
         return

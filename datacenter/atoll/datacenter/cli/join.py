@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atoll.client import Access, identity
-from atoll.client.cli.client import Pair
+from atoll.client.cli.options import access_options, state_option, token_option
 from atoll.client.errors import UsageError
 from atoll.client.files import locked
-from atoll.client.run import default_state, read_token
+from atoll.client.run import read_token
 from atoll.datacenter.cli.launching import Start, start_options
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.policy import silo_policy
@@ -26,26 +26,9 @@ _MODULE = "atoll.datacenter.federation"
 
 @click.command()
 @start_options
-@click.option(
-    "--join",
-    "token",
-    envvar="ATOLL_JOIN_TOKEN",
-    default="",
-    metavar="TOKEN|@FILE",
-    help="Join token, for the first start; @FILE or $ATOLL_JOIN_TOKEN keep it out of the process list.",
-)
-@click.option(
-    "--state",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=default_state,
-    show_default="~/.local/state/atoll/client",
-    help="The silo's own directory, the same on all machines: identity, usage.",
-)
-@click.option("--server", default="", metavar="HOST:PORT", help="Another address than the identity's.")
-@click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant.")
-@click.option("--participant", default="", metavar="NAME", help="Who to be without TLS.")
-@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="The silo's own rules, TOML.")
-@click.option("--label", "labels", type=Pair(), multiple=True, help="Label that the operator sees; may be repeated.")
+@token_option()
+@state_option("The silo's own directory, the same on all machines: identity, usage.")
+@access_options
 @click.option("--max-rounds", type=click.IntRange(min=0), default=0, help="End after so many rounds.")
 def join(
     *,
@@ -91,4 +74,4 @@ def join(
 
     # Ranks wait for orders with a time limit, over and over; PyTorch's store warns of each.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    Start(**start).run(_MODULE, options, check)
+    Start(**start).run(_MODULE, options, check, bounded=False)

@@ -84,13 +84,21 @@ class Start:
     logs: Path | None
     json_output: bool
 
-    def run(self, module: str, options: Sequence[str], check: Callable[[SiloJob], object] | None = None) -> None:
+    def run(
+        self,
+        module: str,
+        options: Sequence[str],
+        check: Callable[[SiloJob], object] | None = None,
+        *,
+        bounded: bool = True,
+    ) -> None:
         """Check everything that can be known, start the ranks, and end the command as they end.
 
         Args:
             module: that each rank runs, with the job file and ``options``.
             options: as above.
             check: of the job, before a process starts; raises.
+            bounded: whether the job ends with ``job.steps``.
         """
         say = _Say(json_output=self.json_output)
         try:
@@ -100,7 +108,7 @@ class Start:
             if check is not None:
                 check(job)
             if made is not None:
-                say.event(_goes_on(job, made))
+                say.event(_goes_on(job, made, bounded=bounded))
             restarts = job.faults.max_restarts if self.max_restarts is None else self.max_restarts
             command = ["-m", module, str(self.job), *options]
             _silence_torchrun()
@@ -121,9 +129,9 @@ class Start:
         return Nodes(least, most, self.meet or "", name)
 
 
-def _goes_on(job: SiloJob, made: int) -> str:
+def _goes_on(job: SiloJob, made: int, *, bounded: bool) -> str:
     found = f"checkpoint.folder = {job.checkpoint.folder} has a checkpoint of step {made}"
-    if made < job.job.steps:
+    if made < job.job.steps or not bounded:
         return f"{found}: the job goes on from there"
     return f"{found}, and job.steps = {job.job.steps}: nothing is left to do; raise job.steps to go on"
 

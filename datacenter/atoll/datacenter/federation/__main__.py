@@ -12,11 +12,10 @@ from typing import Any
 import click
 
 from atoll.client import Access, Limits
-from atoll.client.cli.client import Pair
+from atoll.client.cli.options import access_options, state_option
 from atoll.client.cli.output import HumanLines, JsonLines
 from atoll.client.files import locked
 from atoll.client.logs import configure_logging
-from atoll.client.run import default_state
 from atoll.client.session import Session
 from atoll.client.session.work import MakeWork
 from atoll.datacenter.elastic.rank import run_rank
@@ -34,13 +33,9 @@ from atoll.wire.heap import keep_chunks
 
 @click.command()
 @click.argument("job_file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--state", type=click.Path(path_type=Path, file_okay=False), default=default_state)
-@click.option("--server", default="")
-@click.option("--insecure", is_flag=True)
-@click.option("--participant", default="")
-@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False))
+@state_option("The silo's own directory: identity, usage.")
+@access_options
 @click.option("--max-rounds", type=click.IntRange(min=0), default=0)
-@click.option("--label", "labels", type=Pair(), multiple=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(**given: Any) -> None:
     """Take part in a federation as one rank of the silo that JOB_FILE describes; enrolled already."""
@@ -56,10 +51,9 @@ def main(**given: Any) -> None:
             stack.enter_context(locked(options.state))
             desk = stack.enter_context(SiloDesk(partial(options.session, job, world)))
         orders = Orders(world, open_store("federation"), watch.stopping)
-        scratch = _scratch(job, options.job_file, stack)
+        scratch = _scratch(job, options.job_file)
         Silo(trainer, spec_of(job.model), orders, desk, options.access.endpoint, Limits(), scratch).run()
         if desk is not None:
-            desk.stop("the silo was asked to stop")
             desk.summary()
         watch.ended("stopped" if watch.stopping() else "finished", trainer.state.step)
 
@@ -94,15 +88,15 @@ class Options:
 
 
 def _declared(job: SiloJob) -> int:
-    """The weight of a whole round: what no update of this silo goes beyond."""
-    sequences = job.federation.inner_steps * job.batch.global_batch
+    """The weight of the longest round that the job allows: what no update of this silo goes beyond."""
+    sequences = job.federation.most_inner_steps * job.batch.global_batch
     return sequences if job.federation.weight == "sequences" else sequences * job.batch.sequence
 
 
-def _scratch(job: SiloJob, job_file: Path, stack: ExitStack) -> Path:
+def _scratch(job: SiloJob, job_file: Path) -> Path:
     if job.federation.scratch is not None:
         return job_file.parent / job.federation.scratch
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="atoll-silo-")))
+    return Path(tempfile.gettempdir())
 
 
 if __name__ == "__main__":

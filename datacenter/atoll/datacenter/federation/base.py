@@ -56,6 +56,7 @@ class Base:
         they read it, and with the next fetch until all have read it.
         """
         self._files, self._mine = neighbours(self._file, self._path, len(self.pieces), device)
+        self._path.unlink(missing_ok=True)  # all have it open: without a name it is gone with them, however they end
 
     def close(self) -> None:
         """Remove the file; once."""

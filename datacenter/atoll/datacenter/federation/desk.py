@@ -21,6 +21,7 @@ from atoll.client.errors import ClientError, RefusedError
 from atoll.client.events import Reported, Trained
 from atoll.client.session.invitation import key_to
 from atoll.client.session.work import INCOMPLETE, Work, disposition_of
+from atoll.client.transfer import Abandoned
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.rank import status_of
 from atoll.datacenter.errors import FederationError
@@ -119,7 +120,9 @@ class SiloWork(Work):
         raise RefusedError("the server has lost part of the update over and over")
 
     def _delivered(self, handed: Handed) -> Delivery:
-        outcome = handed.delivered.get()
+        control = self.invitation.task.control
+        with control.on_abandon(lambda: handed.delivered.put(Abandoned(control.reason))):
+            outcome = handed.delivered.get()
         self.raise_if_abandoned()
         if isinstance(outcome, Exception):
             raise outcome

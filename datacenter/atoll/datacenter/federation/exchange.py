@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -60,19 +61,19 @@ class Exchange:
         orders: between the ranks.
         place: in the federation; changed.
         rounding: of updates; changed.
-        file: where this rank keeps what a round starts from.
+        scratch: folder where this rank keeps what a round starts from.
     """
 
-    def __init__(self, trainer: Trainer, orders: Orders, place: Place, rounding: Rounding, file: Path) -> None:
+    def __init__(self, trainer: Trainer, orders: Orders, place: Place, rounding: Rounding, scratch: Path) -> None:
         self._trainer, self._orders, self._place, self._rounding = trainer, orders, place, rounding
-        self._file = file
+        self._scratch = scratch
         self._layout: Layout | None = None
         self._base: Base | None = None
         self._following = ""
         self._ended: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Remove the file."""
+        """Let go of the file."""
         if self._base is not None:
             self._base.close()
         self._base = None
@@ -97,7 +98,7 @@ class Exchange:
         self._layout, self._following = order.layout, ""
 
     def _keep(self, pieces: Sequence[Piece]) -> None:
-        self._base = Base(self._file, pieces)
+        self._base = Base(self._scratch / f"atoll-{secrets.token_hex(8)}.base", pieces)
 
     def fetch(self, now: Round) -> None:
         """What this rank lacks of the model. The weights stay as they are. Any thread.
@@ -244,11 +245,10 @@ class Exchange:
 
 
 def _bounded(weight: int, task: Task) -> int:
-    """What the server takes, which is no more than this silo has declared."""
+    """What the server takes; this silo has declared no less than the longest round's."""
     if weight > task.max_weight:
         log.warning(
-            "%s counts for %d instead of %d: the server's aggregation.max_weight, or this job's federation.inner_steps "
-            "times its batch, is less",
+            "%s counts for %d instead of %d: that is the server's aggregation.max_weight",
             task.key,
             task.max_weight,
             weight,

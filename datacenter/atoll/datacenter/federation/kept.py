@@ -221,7 +221,9 @@ def _opened(path: Path, size: int) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
-        raise
+        path.unlink()
+        what = f"{size:,} bytes for what a round starts from (federation.scratch)"
+        raise OSError(error.errno, f"{what}: {os.strerror(error.errno or 0)}", str(path.parent)) from error
     return descriptor

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STOPPED = "the silo was asked to stop"
 PLACE, ROUNDING = "federation", "rounding"
 """Their names in a checkpoint."""
 
@@ -50,7 +51,7 @@ class Silo:
         desk: rank 0's session; None on the others.
         endpoint: of the server; asked anew for each round, for certificates are renewed.
         limits: of transfers.
-        scratch: folder for this rank's file.
+        scratch: folder for what a round starts from.
     """
 
     def __init__(
@@ -69,8 +70,7 @@ class Silo:
         self._number = 0
         place, rounding = Place(), Rounding()
         trainer.state.places[PLACE], trainer.state.extras[ROUNDING] = place, rounding
-        file = scratch / f"rank-{trainer.world.rank}.base"
-        self._exchange = Exchange(trainer, orders, place, rounding, file)
+        self._exchange = Exchange(trainer, orders, place, rounding, scratch)
 
     def run(self) -> None:
         """Take part until the session ends or somebody asks for a stop; then a last checkpoint."""
@@ -80,6 +80,8 @@ class Silo:
             coming = self._coming()
             while coming is not None:
                 coming = self._round(coming)
+            if self._desk is not None:  # before a checkpoint, which may take long: nobody shall wait for this silo
+                self._desk.stop(STOPPED)
             if trainer.state.step:
                 trainer.checkpoints.save(trainer.state.step, trainer.state)
         finally:
@@ -178,8 +180,9 @@ class Silo:
         try:
             work()
         except (RoundError, LayoutError) as error:
-            log.warning("%s is given up: %s", now.order.key, error)
-            if now.handed is not None:
+            if now.handed is None:
+                log.warning("%s is given up: %s", now.order.key, error)
+            elif not self._trainer.pulse.stopping():  # who is stopped tells the server so, for all that is under way
                 now.handed.delivered.put(TrainerError(str(error)))
             self._end(now)
             return False
@@ -226,7 +229,7 @@ def check_steps(order: Order, section: FederationSection) -> None:
     Raises:
         LayoutError: if it does not.
     """
-    most, least = section.max_inner_steps, section.overlap_steps + 1
+    most, least = section.most_inner_steps, section.overlap_steps + 1
     if not least <= order.inner_steps <= most:
         raise LayoutError(
             f"the server asks for {order.inner_steps} inner steps; this job allows {least} to {most} "

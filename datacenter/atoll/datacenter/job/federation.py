@@ -22,12 +22,19 @@ class FederationSection(Section):
             ge=1,
             le=1 << 20,
             description="Steps between two exchanges with the server (H of DiLoCo). A server whose job has "
-            "`training.inner_steps` goes first.",
+            "`training.inner_steps` goes first, up to `max_inner_steps`.",
         ),
     ] = 500
-    max_inner_steps: Annotated[int, Field(ge=1, le=1 << 20, description="A server that asks for more is refused.")] = (
-        1 << 20
-    )
+    max_inner_steps: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1 << 20,
+            description="A server that asks for more steps is refused. What this many make is the weight that the silo "
+            "declares, the most that an update of it can count for.",
+        ),
+        Hint(default="`inner_steps`"),
+    ] = None
     overlap_steps: Annotated[
         int,
         Field(
@@ -69,5 +76,10 @@ class FederationSection(Section):
             yield from self.unused(("mixing",), "overlap_steps is 0")
         if self.overlap_steps >= self.inner_steps:
             yield "overlap_steps", f"is not below inner_steps {self.inner_steps}: a round would be over as it begins"
-        if self.inner_steps > self.max_inner_steps:
+        if self.inner_steps > self.most_inner_steps:
             yield "inner_steps", f"is above max_inner_steps {self.max_inner_steps}"
+
+    @property
+    def most_inner_steps(self) -> int:
+        """The most steps that a round may have."""
+        return self.inner_steps if self.max_inner_steps is None else self.max_inner_steps

@@ -42,8 +42,9 @@ class ConsoleLines:
 def line(record: StepRecord, facts: RunFacts) -> str:
     """A record as one line; what is not known is left out."""
     mfu = facts.mfu(record.tokens_per_s)
+    of = f"/{facts.total_steps}" if record.step <= facts.total_steps else ""  # a federation may ask for more
     parts = [
-        f"step {record.step:>{len(str(facts.total_steps))}}/{facts.total_steps}",
+        f"step {record.step:>{len(str(facts.total_steps))}}{of}",
         f"loss {record.loss:.4f}",
         f"lr {record.lr:.3g}",
         "" if record.grad_norm is None else f"gradient {record.grad_norm:.3g}",

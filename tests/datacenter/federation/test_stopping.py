@@ -1,0 +1,43 @@
+"""Rank 0's session beside training: what becomes of a round that no rank takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from atoll.client.channel import Endpoint
+from atoll.client.session import Session
+from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
+from atoll.wire.v1 import participation_pb2 as part
+from tests.client.harness import FAST, Federation
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Federation]:
+    async with Federation({"w": np.zeros(4, np.float32)}) as made:
+        yield made
+
+
+async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
+    server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes as the silo stops: the server hears so, and nobody waits for the ranks."""
+    endpoint = Endpoint(server.address, None, "p1")
+    with SiloDesk(
+        lambda make_work: Session(SiloParticipant(9), endpoint, tmp_path, limits=FAST, make_work=make_work)
+    ) as desk:
+        async with asyncio.timeout(WAIT_S):
+            await server.hellos.get()
+            server.invite(0)
+            assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
+            await asyncio.to_thread(desk.stop, "the silo was asked to stop")
+            reply = await server.replies.get()
+    assert (reply.verdict, reply.reason) == (part.TaskReply.VERDICT_FAILED, "the silo was asked to stop")
+    assert "did not return" not in caplog.text
+    assert desk.summary().failed == 1
