@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -169,14 +168,3 @@ def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_value(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value)
-
-
-@contextlib.contextmanager
-def silos_in(folder: Path) -> Iterator[Nursery]:
-    """Where silos that do not outlive the block are started."""
-    folder.mkdir(parents=True, exist_ok=True)
-    hands = Nursery(folder)
-    try:
-        yield hands
-    finally:
-        hands.close()

@@ -74,6 +74,33 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     assert (kept["run"], kept["round"], kept["first_step"]) == (run, ROUNDS, ROUNDS * STEPS)
 
 
+@pytest.mark.timeout(180)
+def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
+    processes: Nursery, serve: Serve, tmp_path: Path
+) -> None:
+    """SIGTERM in a step that belongs to the next round: this one's update counts, and a checkpoint has the step."""
+    server, initial = serve("stopped"), initial_of(JOB, tmp_path)
+    job = job_of(federation={"overlap_steps": 2}, checkpoint={"folder": "kept"})
+    silo = Silo(processes, "silo", server, 2, job)
+    run = server.operator.submit(outer_job("stopped", 2, 1), initial)
+    beside = Hold(tmp_path / "beside", 1, STEPS + 1, "data")
+    silo.start(beside)
+    held = beside.wait()
+    silo.process.send(signal.SIGTERM)
+    os.kill(held, signal.SIGCONT)
+    assert silo.process.wait(START_S) == 128 + signal.SIGTERM
+    ended = silo.outcome()
+    assert (ended["outcome"], ended["step"] > STEPS) == ("stopped", True)
+    assert read_manifest(step_folder(silo.folder / "kept", ended["step"])).values["federation"]["run"] == run
+
+    expected = diloco([SiloJob.model_validate(job)], tmp_path, initial, 1, lr=0.7, momentum=0.9)
+    (released,) = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
+    assert (released.round, released.attempt) == (0, 0)
+    assert [member.weight for member in released.members] == expected.tokens[0]
+    for name, value in server.operator.arrays(run).items():
+        np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
+
+
 @pytest.mark.timeout(240)
 def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
     processes: Nursery, serve: Serve, tmp_path: Path

@@ -153,3 +153,23 @@ def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
         mine[name] = change / TOKENS
     steps = np.concatenate([change.reshape(-1) for name, change in mine.items() if name.endswith("_b")])
     assert 0 < np.abs(steps).max() < 2 * STEPS * JOB["optimiser"]["lr"]  # AdamW's: about the learning rate each
+
+
+@pytest.mark.timeout(180)
+def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_their_tokens(
+    processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
+) -> None:
+    """The server asks for more steps than there is time for, and than the job makes by itself."""
+    server, initial = serve("deadline"), initial_of(JOB, tmp_path)
+    job = job_of(batch={"global_batch": 32, "micro_batch": 16}, federation={"max_inner_steps": 100_000})
+    silo = Silo(processes, "slow", server, 2, job).start()
+    hire(server).start("Steady", index=0)
+    late: Sections = {"straggler": {"report_window_s": 6.0}, "training": {"inner_steps": 100_000}}
+    run = server.operator.submit(outer_job("deadline", 1, 2, optimiser={"name": "fedavg"}, **late), initial)
+    server.operator.finished(run, START_S)
+    (released,) = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
+    made = silo.event("trained", round=0, attempt=released.attempt)["metrics"]
+    assert STEPS < made["steps"] < 100_000
+    assert 0.9 * 32 * SEQUENCE * made["steps"] < made["tokens"] <= 32 * SEQUENCE * made["steps"]
+    counted = sorted(member.weight for member in released.members if member.status == "reported")
+    assert counted == sorted([made["tokens"], examples_of(0)])

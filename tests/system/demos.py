@@ -1,0 +1,53 @@
+"""Demonstrations as a newcomer starts them, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+_ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
+ENDS_S = 120.0
+
+
+def demo(tmp_path: Path, *command: str) -> subprocess.Popen[str]:
+    """``atoll`` with this command, whose temporary files go to this folder, and its report too."""
+    return subprocess.Popen(
+        [*_ATOLL, *command, "--report", str(tmp_path / "report.html")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def report_of(tmp_path: Path) -> str:
+    """The page, which must not need the network."""
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "http" not in page.replace("http://www.w3.org/", "")
+    return page
+
+
+def left_over(tmp_path: Path) -> list[str]:
+    """Processes that name the demo's temporary folder, and folders that it left."""
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    running = [" ".join(command) for command in commands if any(str(tmp_path) in part for part in command)]
+    return running + [str(path) for path in tmp_path.iterdir() if path.name != "report.html"]
+
+
+def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str) -> None:
+    """Interrupted after its first round, of many."""
+    process = demo(tmp_path, *command)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("round 1/"):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=ENDS_S)
+    assert process.returncode == 128 + signal.SIGINT
+    assert left_over(tmp_path) == []
