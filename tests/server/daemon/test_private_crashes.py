@@ -1,0 +1,172 @@
+"""A private run is cut off at moments that a seed draws: every release charged once, no sum noised twice.
+
+What a killed process leaves is the data directory as it stood. So one run is played undisturbed while copies of the
+directory are taken just before and after its transactions and its blobs; each copy is then opened by a server of its
+own, which has to end the run as the undisturbed one did, to the bit. ``--seeds 100`` plays a thousand cuts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection, Engine, event
+
+from atoll.server.errors import ServerError
+from atoll.server.privacy import ledger
+from atoll.server.privacy.run import PrivateRun
+from atoll.server.rounds import RunStatus
+from atoll.server.stores import Store, charges, models, noise_states
+from atoll.server.stores.directory_blobs import DirectoryBlobStore
+from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened
+
+CUTS = 10
+"""Copies of each run."""
+ROUNDS = 3
+NAMES = ("alice", "bob", "carol")
+MECHANISMS = ("gaussian", "tree", "banded")
+LATEST = 45
+"""About as many moments as a run has."""
+TOML = """
+[aggregation]
+weighting = "uniform"
+[optimiser]
+name = "fedadam"
+[privacy]
+population = "people"
+delta = 1e-5
+noise_multiplier = 3.0
+clip = 0.5
+mechanism = "{mechanism}"
+max_participations = {rounds}
+min_separation = 1
+"""
+
+
+def toml_of(mechanism: str) -> bytes:
+    text = job(rounds=ROUNDS, size=len(NAMES), straggler="max_attempts = 3").decode()
+    return (
+        (text.replace("[straggler]", 'sampler = "least_recent"\n[straggler]') + TOML)
+        .format(mechanism=mechanism, rounds=ROUNDS)
+        .encode()
+    )
+
+
+class Camera:
+    """Copies the data directory at chosen moments, numbered as they come."""
+
+    def __init__(self, data: Path, into: Path, moments: set[int]) -> None:
+        self.data = data
+        self.into = into
+        self.moments = moments
+        self.seen = 0
+        self.taken: list[Path] = []
+
+    def passes(self, *_: object) -> None:
+        self.seen += 1
+        if self.seen in self.moments:
+            copy = self.into / f"cut-{self.seen}"
+            for folder, _folders, names in os.walk(self.data):  # uploads that are no longer needed may go meanwhile
+                place = copy / Path(folder).relative_to(self.data)
+                place.mkdir(parents=True)
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copy2(Path(folder) / name, place / name)
+            self.taken.append(copy)
+
+    @contextlib.contextmanager
+    def running(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """A moment before each commit of the database, and one before and after each blob is made visible."""
+        create = DirectoryBlobStore.create
+
+        def watched(store: DirectoryBlobStore, *args: object, **kwargs: object) -> object:
+            writer = create(store, *args, **kwargs)  # type: ignore[arg-type]
+            commit = writer.commit
+
+            def committed() -> object:
+                self.passes()
+                manifest = commit()
+                self.passes()
+                return manifest
+
+            writer.commit = committed  # type: ignore[method-assign,assignment]
+            return writer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DirectoryBlobStore, "create", watched)
+            event.listen(Engine, "commit", self.passes)
+            try:
+                yield
+            finally:
+                event.remove(Engine, "commit", self.passes)
+
+
+def values_of(client: Client, round_number: int) -> Values:
+    seed = [*client.name.encode(), round_number]
+    return np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
+
+
+async def attend(client: Client) -> None:
+    """Train whenever invited, whatever becomes of it."""
+    while True:
+        task = await client.invitation()
+        with contextlib.suppress(ServerError):
+            await client.report(task.key, values_of(client, task.key.round))
+
+
+async def play(federation: Federation, run: str) -> str:
+    """Everybody attends until the run ends; its last model."""
+    clients = await federation.clients(*NAMES)
+    attending = [asyncio.create_task(attend(client)) for client in clients]
+    try:
+        ended = await federation.ended(run)
+    finally:
+        for task in attending:
+            task.cancel()
+        await asyncio.gather(*attending, return_exceptions=True)
+    assert ended.status == RunStatus.FINISHED, ended.reason
+    return ended.current_model
+
+
+def released_and_charged(connection: Connection, run: str) -> tuple[int, int, int]:
+    """Train rounds released, charges, and the version of the next noise."""
+    latest, noise = models.latest(connection, run), noise_states.find(connection, run)
+    assert latest is not None
+    assert noise is not None
+    return latest.version, len(charges.listed(connection, run)), PrivateRun.from_text(noise.body).state.version
+
+
+async def standing(data: Path, run: str) -> tuple[int, int, int]:
+    with contextlib.closing(Store.open(data)) as store:
+        return await store.reader.run(released_and_charged, run)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+async def test_cut_off_anywhere_it_ends_with_the_same_bits_each_release_charged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
+) -> None:
+    draw = random.Random(f"cuts {fault_seed}")
+    mechanism = MECHANISMS[fault_seed % len(MECHANISMS)]
+    async with opened(tmp_path / "data") as federation:
+        run = await federation.submit(toml_of(mechanism))
+        camera = Camera(tmp_path / "data", tmp_path, set(draw.sample(range(1, LATEST), CUTS)))
+        with camera.running(monkeypatch):
+            undisturbed = await play(federation, run)
+    assert len(camera.taken) >= CUTS // 2
+    for cut in camera.taken:
+        released, charged, noise = await standing(cut, run)
+        assert released == charged == noise, cut
+        async with opened(cut) as federation:
+            if federation.coordinator.active(run) is not None:
+                assert await play(federation, run) == undisturbed, cut
+            assert await federation.store.reader.run(ledger.flaws) == {}
+        assert await standing(cut, run) == (ROUNDS, ROUNDS, ROUNDS), cut
+        shutil.rmtree(cut)
