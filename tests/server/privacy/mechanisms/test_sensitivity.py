@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.mechanisms.sensitivity import (
     banded_allowance,
     banded_coefficients,
@@ -147,3 +148,9 @@ def test_nothing_less_than_one_is_taken(bad: tuple[int, int, int]) -> None:
     for function in (tree_sensitivity, gaussian_sensitivity):
         with pytest.raises(ValueError, match="each is at least 1"):
             function(*bad)
+
+
+def test_a_tree_that_would_take_minutes_to_account_for_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="1000000 rounds with up to 500000 participations") as refused:
+        tree_squares(1_000_000, 2, 1_000_000)
+    assert "max_participations to 100 or less" in refused.value.detail.remedy

@@ -20,10 +20,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.mechanisms import _loops
 
 COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
 """Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
+MAX_WORK = 10**8
+"""Rounds times participations of a tree that are accounted for: half a minute at most."""
 
 Squares = npt.NDArray[np.float64]
 
@@ -65,8 +68,12 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
     rounds of one size are alike, and share what they get of the participations in the worst way. Of the separation is
     used that n rounds hold at most ``ceil(n / min_separation)`` of them, in every stretch of the tree; where
     ``min_separation`` is a power of two that is the exact maximum.
+
+    Raises:
+        InvalidRequestError: for so many rounds and participations that it would take minutes.
     """
     _check(rounds, min_separation, max_participations)
+    _check_work(rounds, _participations(rounds, min_separation, max_participations))
     whole = _whole_stretches(rounds, min_separation, max_participations)
     prefixes: dict[int, Squares] = {0: np.zeros(1)}
     squares = np.empty(rounds)
@@ -74,7 +81,7 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
         level = (last & -last).bit_length() - 1
         limit = _participations(last, min_separation, max_participations)
         most = _best_split(prefixes[last & (last - 1)], whole[level], limit)
-        prefixes[last] = most
+        prefixes = {0: prefixes[0], **{end: one for end, one in prefixes.items() if end & last == end}, last: most}
         squares[last - 1] = most[-1]
     return squares
 
@@ -135,6 +142,16 @@ def _check(rounds: int, min_separation: int, max_participations: int) -> None:
         raise ValueError(
             f"{rounds} rounds, min_separation {min_separation}, max_participations {max_participations}: each is at "
             "least 1"
+        )
+
+
+def _check_work(rounds: int, participations: int) -> None:
+    if rounds * participations > MAX_WORK:
+        raise InvalidRequestError(
+            "privacy.max_participations",
+            f"the tree's account of {rounds} rounds with up to {participations} participations of one participant has "
+            f"{rounds * participations} parts, at most {MAX_WORK} are worked out",
+            f"set privacy.max_participations to {MAX_WORK // rounds} or less, or a larger privacy.min_separation",
         )
 
 
