@@ -24,6 +24,8 @@ DELETE_TIMEOUT_S = 300.0
 """A long run with many participants has millions of rows."""
 LEDGER_TIMEOUT_S = 300.0
 """A long ledger is verified and added up."""
+SUBMIT_TIMEOUT_S = 300.0
+"""A private job's noise is worked out first: seconds, more on a busy machine."""
 SLOWEST_BYTES_PER_S = 256 * 1024
 """A transfer slower than this is given up."""
 
@@ -203,7 +205,7 @@ class ControlClient:
         request = control_pb2.SubmitRunRequest(
             job_toml=job_toml, file_name=file_name, layout=layout_to_proto(layout), initial_blob=blob
         )
-        return self._call(self._control.SubmitRun, request).run
+        return self._call(self._control.SubmitRun, request, SUBMIT_TIMEOUT_S).run
 
     def upload_model(self, manifest: BlobManifest, chunks: Iterable[bytes]) -> str:
         """Send a model; returns its blob's name. Holds a few chunks at a time."""

@@ -15,6 +15,8 @@ from atoll.processes import ChildFailedError, EndedBySignalError, Processes, rai
 from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import find_target
+from atoll.server.cli.demo_private import PrivateSummary, run_private
+from atoll.server.cli.demo_private import show as show_private
 from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
 from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.watch import JsonSink, follow, observe
@@ -25,6 +27,10 @@ from atoll.server.demo.federation import Federation, Plan
 from atoll.server.errors import ServerError
 
 MAX_CLIENTS = 64
+MAX_PRIVATE_CLIENTS = 280
+"""The digits go round for no more."""
+CLIENTS, ROUNDS = 8, 20
+PRIVATE_CLIENTS, PRIVATE_ROUNDS = 200, 30
 MAX_ROUNDS = 10_000
 TOKEN_LIFETIME_S = 600.0
 
@@ -47,8 +53,21 @@ class Summary:
 
 
 @click.command()
-@click.option("--clients", type=click.IntRange(1, MAX_CLIENTS), default=8, show_default=True, help="Client processes.")
-@click.option("--rounds", type=click.IntRange(1, MAX_ROUNDS), default=20, show_default=True, help="Rounds to train.")
+@click.option(
+    "--private",
+    is_flag=True,
+    help="With differential privacy: many participants in few processes, beside the same without privacy.",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(1, MAX_PRIVATE_CLIENTS),
+    help=f"Client processes; with --private, participants.  [default: {CLIENTS}, {PRIVATE_CLIENTS} with --private]",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, MAX_ROUNDS),
+    help=f"Rounds to train.  [default: {ROUNDS}, {PRIVATE_ROUNDS} with --private]",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Fixes data and draws.")
 @click.option("--port", type=click.IntRange(0, 65533), default=0, help="Main port.  [default: free ones]")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Ingest processes.")
@@ -65,15 +84,23 @@ class Summary:
     help="Keep everything (data, logs, models, the server's state) in this new directory.",
 )
 @json_option
-def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> None:
+def demo(
+    *,
+    report: Path,
+    keep: Path | None,
+    json_output: bool,
+    **numbers: int | None,
+) -> None:
     """Train a classifier of handwritten digits over client processes on this machine.
 
     Starts a server and clients (TLS, enrolled with join tokens), trains on data split unevenly among them, shows how it
-    goes, writes a report. Everything that it started is gone afterwards.
+    goes, writes a report. Everything that it started is gone afterwards. With --private the ledger's epsilon is shown,
+    and the accuracy beside that of a run without privacy.
     """
+    plan, run = _plan(**numbers), _run_private if numbers["private"] else _run_demo
     try:
         with raising_on_signals(), _workplace(keep) as directory:
-            summary = _run_demo(directory, Plan(**plan), report, keep, json_output=json_output)
+            summary = run(directory, plan, report, keep, json_output=json_output)
     except EndedBySignalError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
@@ -81,9 +108,24 @@ def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: int) -> 
         raise CommandError(str(error)) from error
     except ServerError as error:
         raise CommandError(str(error), error.detail.remedy) from error
-    _show(summary, json_output=json_output)
+    if isinstance(summary, PrivateSummary):
+        show_private(summary, json_output=json_output)
+    else:
+        _show(summary, json_output=json_output)
     if summary.status != "finished":
         raise RunFailedError(f"the run {summary.status}; the report says why: {summary.report}")
+
+
+def _plan(*, private: int, clients: int | None, rounds: int | None, seed: int, port: int, workers: int) -> Plan:
+    usual = (PRIVATE_CLIENTS, PRIVATE_ROUNDS) if private else (CLIENTS, ROUNDS)
+    if not private and clients is not None and clients > MAX_CLIENTS:
+        raise BadInputError(f"--clients {clients}: at most {MAX_CLIENTS} processes", "--private shares processes")
+    return Plan(clients or usual[0], rounds or usual[1], seed, port, workers, bool(private))
+
+
+def _run_private(directory: Path, plan: Plan, report: Path, _: Path | None, *, json_output: bool) -> PrivateSummary:
+    with Processes(directory) as processes:
+        return run_private(directory, plan, processes, report, Silent() if json_output else None)
 
 
 def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, json_output: bool) -> Summary:

@@ -61,19 +61,21 @@ def load_digits() -> Digits:
     return Digits(np.asarray(pixels / 8.0 - 1.0, np.float32), np.asarray(labels, np.int64))
 
 
-def split(digits: Digits, clients: int, alpha: float, seed: int) -> Shards:
+def split(digits: Digits, clients: int, alpha: float, seed: int, least: int = MIN_EXAMPLES) -> Shards:
     """Hold a fifth of each class out, and deal the rest to ``clients`` by a Dirichlet(alpha) draw for each class.
+
+    Every client gets at least ``least`` examples.
 
     Raises:
         InvalidRequestError: for more clients than there are examples for.
     """
     rng = np.random.default_rng(seed)
     held_out, rest = _hold_out(digits.labels, rng)
-    if clients * MIN_EXAMPLES > len(rest):
+    if clients * least > len(rest):
         raise InvalidRequestError(
-            "demo.clients", f"{clients} clients: there are examples for 1 to {len(rest) // MIN_EXAMPLES}"
+            "demo.clients", f"{clients} clients: there are examples for 1 to {len(rest) // least}"
         )
-    dealt = _deal(digits.labels[rest], clients, alpha, rng)
+    dealt = _deal(digits.labels[rest], clients, alpha, rng, least)
     return Shards(tuple(digits.at(rest[rng.permutation(own)]) for own in dealt), digits.at(held_out))
 
 
@@ -87,8 +89,8 @@ def _hold_out(labels: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
     return np.concatenate(held_out), np.concatenate(rest)
 
 
-def _deal(labels: Ints, clients: int, alpha: float, rng: np.random.Generator) -> list[Ints]:
-    """Places of each client's examples, at least ``MIN_EXAMPLES``: who has too few gets some of who has most."""
+def _deal(labels: Ints, clients: int, alpha: float, rng: np.random.Generator, least: int) -> list[Ints]:
+    """Places of each client's examples, at least ``least``: who has too few gets some of who has most."""
     hands: list[list[int]] = [[] for _ in range(clients)]
     for label in range(CLASSES):
         places = rng.permutation(np.flatnonzero(labels == label))
@@ -96,7 +98,7 @@ def _deal(labels: Ints, clients: int, alpha: float, rng: np.random.Generator) ->
         cuts = (np.cumsum(shares)[:-1] * len(places)).astype(np.int64)
         for hand, part in zip(hands, np.split(places, cuts), strict=True):
             hand.extend(part.tolist())
-    while len(poorest := min(hands, key=len)) < MIN_EXAMPLES:
+    while len(poorest := min(hands, key=len)) < least:
         richest = max(hands, key=len)
         poorest.append(richest.pop(int(rng.integers(len(richest)))))
     return [np.array(hand, dtype=np.int64) for hand in hands]

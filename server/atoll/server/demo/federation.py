@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.processes import Processes, start_ready
-from atoll.server.demo.data import load_digits, split
+from atoll.server.demo.data import MIN_EXAMPLES, load_digits, split
 from atoll.server.demo.evaluator import HELD_OUT_VARIABLE
 from atoll.server.demo.model import write_initial_model
 
@@ -46,17 +47,70 @@ momentum = 0.9
 [evaluation]
 server = "digits"
 """
+_OF_MANY = """\
+[job]
+name = "{name}"
+rounds = {rounds}
+
+[model]
+initial = "init.safetensors"
+
+[cohort]
+sampler = "poisson"  # each participant by itself, with the same chance
+rate = 0.5
+size = {expected}
+min_available = {clients}
+
+[straggler]
+report_window_s = 60
+
+[aggregation]
+weighting = "uniform"
+
+[optimiser]
+name = "fedavgm"
+momentum = 0.5
+lr = {lr}
+
+[training]
+epochs = 3
+batch_size = 32
+lr = 0.3
+momentum = 0.0
+
+[evaluation]
+server = "digits"
+before_training = false
+final = false
+every = 0
+"""
+_PRIVACY = """
+[privacy]
+population = "digits"
+epsilon = 8.0
+delta = 1e-5
+clip = 0.3
+"""
+POPULATION = "digits"
+CROWDS = 2
+"""Processes that share the participants of the private demo."""
+LEAST_OF_MANY = 5
+"""Examples of each of them, at least."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the demo is to do; ``port`` 0 picks free ones."""
+    """What the demo is to do; ``port`` 0 picks free ones.
+
+    ``private``: the same federation of many participants twice, without privacy and with.
+    """
 
     clients: int
     rounds: int
     seed: int
     port: int = 0
     workers: int = 1
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,15 +135,27 @@ class Federation:
         """The job file."""
         return self.directory / "job.toml"
 
+    @property
+    def private_job(self) -> Path:
+        """The job with privacy, where the plan has one."""
+        return self.directory / "private.toml"
+
     def prepare(self) -> None:
         """Write shards, held-out data, first weights and the job file."""
         plan, digits = self.plan, load_digits()
-        shards = split(digits, plan.clients, ALPHA, plan.seed)
+        least = LEAST_OF_MANY if plan.private else MIN_EXAMPLES
+        shards = split(digits, plan.clients, ALPHA, plan.seed, least)
         for number, shard in enumerate(shards.clients):
             shard.write(self.directory / f"shard-{number}.npz", plan.seed * 1000 + number)
         shards.held_out.write(self.directory / "held-out.npz", plan.seed)
         write_initial_model(self.directory / "init.safetensors", plan.seed)
-        self.job.write_text(_JOB.format(**vars(plan)), encoding="utf-8")
+        if not plan.private:
+            self.job.write_text(_JOB.format(**vars(plan)), encoding="utf-8")
+            return
+        numbers = {"rounds": plan.rounds, "clients": plan.clients, "expected": (plan.clients + 1) // 2}
+        self.job.write_text(_OF_MANY.format(name="digits", lr=1.0, **numbers), encoding="utf-8")
+        private = _OF_MANY.format(name="digits-private", lr=3.0, **numbers) + _PRIVACY
+        self.private_job.write_text(private, encoding="utf-8")
 
     def start_server(self) -> Ready:
         """Start the server and wait until it serves.
@@ -115,3 +181,15 @@ class Federation:
         command = [*_ATOLL, "client", "start", "atoll.client.demo:Digits", "--join", f"@{token}"]
         command += ["--state", str(state), "--arg", f"data={self.directory / f'shard-{number}.npz'}"]
         self.processes.start(f"client-{number}", command, _ONE_THREAD)
+
+    def start_crowds(self, join_tokens: Sequence[str]) -> None:
+        """Start all participants in few processes; they enrol with their tokens."""
+        for crowd in range(min(CROWDS, len(join_tokens))):
+            state = self.directory / f"crowd-{crowd}"
+            state.mkdir(mode=0o700)
+            tokens = state / "join-tokens"
+            tokens.touch(mode=0o600)
+            lines = [f"{number} {token}\n" for number, token in enumerate(join_tokens) if number % CROWDS == crowd]
+            tokens.write_text("".join(lines), encoding="utf-8")
+            command = [sys.executable, "-m", "atoll.client.demo_crowd", str(self.directory), str(state), str(tokens)]
+            self.processes.start(f"crowd-{crowd}", command, _ONE_THREAD)

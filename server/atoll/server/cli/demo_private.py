@@ -1,0 +1,185 @@
+"""``atoll demo --private``: the digits over many participants, without privacy and with, and what it has cost."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from atoll.server.cli import model_files
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import find_target
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.output import busy, print_json, print_table
+from atoll.server.cli.watch import follow, observe
+from atoll.server.control.curves import panels
+from atoll.server.control.words import duration
+from atoll.server.demo.federation import LEAST_OF_MANY, POPULATION, Federation, Plan
+
+if TYPE_CHECKING:
+    from atoll.processes import Processes
+    from atoll.server.cli.watch import JsonSink
+    from atoll.server.control import Charge, PopulationSpending, RunDetail
+
+TOKEN_LIFETIME_S = 600.0
+
+
+@dataclass(frozen=True)
+class PrivateSummary:
+    """What the private demo came to; what ``--json`` prints. Accuracies are of the final models, on held-out data.
+
+    Attributes:
+        run: the private run.
+        plain_run: the run without privacy that it is compared with.
+        epsilon: what the ledger says is spent, at ``delta``.
+    """
+
+    run: str
+    plain_run: str
+    status: str
+    rounds: int
+    clients: int
+    accuracy: float | None
+    plain_accuracy: float | None
+    epsilon: float
+    delta: float | None
+    charges: int
+    noise_multiplier: float | None
+    total_s: float
+    report: str
+
+
+def run_private(
+    directory: Path, plan: Plan, processes: Processes, report: Path, silent: JsonSink | None
+) -> PrivateSummary:
+    """Both runs on one server, and the report.
+
+    Raises:
+        CommandError: if a run fails, or the report cannot be written.
+        ChildFailedError: if the server or a crowd does.
+    """
+    began = time.monotonic()
+    federation = Federation(directory, plan, processes)
+    with busy("starting the server"):
+        federation.prepare()
+        ready = federation.start_server()
+    click.echo(f"server on {ready.address} (TLS), {plan.clients} participants joining", err=True)
+    target = find_target(ready.address, ready.operator, None, insecure=False)
+    with ControlClient(target.open(), target.address) as client:
+        try:
+            processes.on_failure = client.channel.close
+            federation.start_crowds(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens)
+            plain = _train(client, federation, federation.job, silent)
+            private = _train(client, federation, federation.private_job, silent)
+            spent = client.population(POPULATION, verify=True)
+            charged = client.newest_charges(run=private.run.run, limit=plan.rounds).charges
+        except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
+            processes.check(wait_s=1.0)
+            raise
+    summary = _summary(plan, plain, private, spent, charged, report, time.monotonic() - began)
+    _write_report(summary, plain, private, charged)
+    return summary
+
+
+def show(summary: PrivateSummary, *, json_output: bool) -> None:
+    """Print it: numbers, and what they mean."""
+    if json_output:
+        print_json(summary)
+        return
+    click.echo()
+    print_table((f"run {summary.run}", summary.status), list(_facts(summary).items()), "")
+    for line in _meaning(summary):
+        click.echo(f"\n{line}")
+
+
+def _train(client: ControlClient, federation: Federation, job: Path, silent: JsonSink | None) -> RunDetail:
+    click.echo(f"{job.stem.replace('job', 'plain')} run: {federation.plan.rounds} rounds", err=True)
+    with model_files.open_model(federation.directory / "init.safetensors") as model:
+        blob = model_files.upload(client, model)
+        run = client.submit(job.read_bytes(), job.name, model.layout, blob)
+    if silent is None:
+        observe(client, run, reconnect_s=0.0)
+    else:
+        follow(client, run, silent, reconnect_s=0.0)
+    return client.run(run)
+
+
+def _summary(
+    plan: Plan,
+    plain: RunDetail,
+    private: RunDetail,
+    spent: PopulationSpending,
+    charged: tuple[Charge, ...],
+    report: Path,
+    total_s: float,
+) -> PrivateSummary:
+    return PrivateSummary(
+        run=private.run.run,
+        plain_run=plain.run.run,
+        status=private.run.status if plain.run.status == "finished" else plain.run.status,
+        rounds=private.run.rounds_released,
+        clients=plan.clients,
+        accuracy=_final(private),
+        plain_accuracy=_final(plain),
+        epsilon=spent.epsilon,
+        delta=spent.delta,
+        charges=spent.charges,
+        noise_multiplier=charged[-1].noise_multiplier if charged else None,
+        total_s=total_s,
+        report=str(report),
+    )
+
+
+def _accuracy(detail: RunDetail) -> list[float]:
+    for panel in panels(detail.rounds):
+        if panel.metric == "accuracy":
+            return [value for _, value in panel.best_curve.points]
+    return []
+
+
+def _final(detail: RunDetail) -> float | None:
+    found = _accuracy(detail)
+    return found[-1] if found else None
+
+
+def _facts(summary: PrivateSummary) -> dict[str, str]:
+    def words(accuracy: float | None) -> str:
+        return "-" if accuracy is None else f"{accuracy:.4f}"
+
+    noise = "-" if summary.noise_multiplier is None else f"{summary.noise_multiplier:.3f} clip norms on each sum"
+    return {
+        "participants": f"{summary.clients}, each drawn for a round with probability 1/2",
+        "rounds released": f"{summary.rounds}, {summary.charges} of them charged to population {POPULATION!r}",
+        "budget spent, by the ledger": f"epsilon {summary.epsilon:.4f} at delta {summary.delta:g}",
+        "noise": noise,
+        "held-out accuracy": words(summary.accuracy),
+        "without privacy": words(summary.plain_accuracy),
+        "everything": duration(summary.total_s),
+        "report": summary.report,
+    }
+
+
+def _meaning(summary: PrivateSummary) -> tuple[str, ...]:
+    return (
+        f"What that means: whatever anybody concludes from all {summary.rounds} models, the odds of it would be at most "
+        f"e^{summary.epsilon:.2g} times higher or lower had any one participant sent nothing, but for a probability of "
+        f"{summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. What it costs depends on the "
+        "crowd: the noise on a sum is the same for ten participants, who would learn nothing, as for thousands, who "
+        "would get a far smaller epsilon at this accuracy.",
+        f"Participants have {LEAST_OF_MANY} examples or more each. The run without privacy is here to compare with: "
+        "people who are promised privacy must not be in such a run as well, and the ledger names them unprotected.",
+    )
+
+
+def _write_report(summary: PrivateSummary, plain: RunDetail, private: RunDetail, charged: tuple[Charge, ...]) -> None:
+    from atoll.server.demo.comparison import page  # noqa: PLC0415  # matplotlib loads when it is needed
+
+    spent = [charge.epsilon_after for charge in charged if charge.epsilon_after is not None]
+    text = page(_accuracy(plain), _accuracy(private), spent, _facts(summary), _meaning(summary))
+    try:
+        Path(summary.report).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInputError(f"the report {summary.report} cannot be written: {error.strerror}") from error
