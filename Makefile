@@ -12,11 +12,14 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo demo-silo test test-silo test-federation test-fast lint types format proto proto-check bench bench-silo \
-  bench-smoke clean
+.PHONY: demo demo-private demo-silo test test-silo test-federation test-fast lint types format proto proto-check bench \
+  bench-silo bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
+
+demo-private: $(VENV)/.demo-private ## the same over 200 participants with differential privacy, beside the same without
+	$(BIN)/atoll demo --private
 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
@@ -78,6 +81,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt -e ".[demo]"
 	@touch $@
 
+$(VENV)/.demo-private: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) with Opacus, which needs torch (a few minutes)"
+	$(PIP) install -c constraints.txt -e ".[demo,privacy]"
+	@touch $@ $(VENV)/.demo
+
 $(VENV)/.demo-silo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) with torch (a few minutes)"
 	$(PIP) install -c constraints.txt -e ".[server,silo]"
@@ -86,7 +94,7 @@ $(VENV)/.demo-silo: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) with torch and the development tools (a few minutes)"
 	$(PIP) install -c constraints.txt -e ".[dev]"
-	@touch $@ $(VENV)/.demo $(VENV)/.demo-silo
+	@touch $@ $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.demo-silo
 
 $(TOOLS)/protogen/.installed: Makefile
 	$(PYTHON) -m venv $(TOOLS)/protogen

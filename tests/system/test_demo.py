@@ -25,5 +25,19 @@ def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None
     assert left_over(tmp_path) == []
 
 
+def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) -> None:
+    process = demo(tmp_path, "--private", "--clients", "60", "--rounds", "10", "--json")
+    out, err = process.communicate(timeout=170)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert (result["status"], result["rounds"], result["charges"], result["clients"]) == ("finished", 10, 10, 60)
+    assert 7.9 < result["epsilon"] <= 8.0
+    assert result["delta"] == 1e-5
+    assert result["plain_accuracy"] > 0.85
+    assert 0.2 < result["accuracy"] <= result["plain_accuracy"]
+    assert "epsilon 7.99" in (tmp_path / "report.html").read_text()
+    assert left_over(tmp_path) == []
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert_ctrl_c_leaves_nothing(tmp_path, "demo", "--rounds", "5000")  # far from done, however late the signal comes

@@ -69,3 +69,9 @@ def test_shards_are_written_without_pickles(digits: Digits, tmp_path: Path) -> N
     with np.load(path, allow_pickle=False) as found:
         assert found["images"].shape == (5, 64)
         assert int(found["seed"]) == 7
+
+
+def test_with_fewer_examples_each_there_are_more_clients() -> None:
+    shards = split(load_digits(), 200, 0.5, seed=1, least=5)
+    assert min(map(len, shards.clients)) >= 5
+    assert sum(map(len, shards.clients)) + len(shards.held_out) == 1797

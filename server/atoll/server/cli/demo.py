@@ -86,10 +86,13 @@ class Summary:
 @json_option
 def demo(
     *,
+    private: bool,
+    clients: int | None,
+    rounds: int | None,
     report: Path,
     keep: Path | None,
     json_output: bool,
-    **numbers: int | None,
+    **others: int,
 ) -> None:
     """Train a classifier of handwritten digits over client processes on this machine.
 
@@ -97,7 +100,7 @@ def demo(
     goes, writes a report. Everything that it started is gone afterwards. With --private the ledger's epsilon is shown,
     and the accuracy beside that of a run without privacy.
     """
-    plan, run = _plan(**numbers), _run_private if numbers["private"] else _run_demo
+    plan, run = _plan(private, clients, rounds, **others), _run_private if private else _run_demo
     try:
         with raising_on_signals(), _workplace(keep) as directory:
             summary = run(directory, plan, report, keep, json_output=json_output)
@@ -116,11 +119,11 @@ def demo(
         raise RunFailedError(f"the run {summary.status}; the report says why: {summary.report}")
 
 
-def _plan(*, private: int, clients: int | None, rounds: int | None, seed: int, port: int, workers: int) -> Plan:
+def _plan(private: bool, clients: int | None, rounds: int | None, **others: int) -> Plan:
     usual = (PRIVATE_CLIENTS, PRIVATE_ROUNDS) if private else (CLIENTS, ROUNDS)
     if not private and clients is not None and clients > MAX_CLIENTS:
         raise BadInputError(f"--clients {clients}: at most {MAX_CLIENTS} processes", "--private shares processes")
-    return Plan(clients or usual[0], rounds or usual[1], seed, port, workers, bool(private))
+    return Plan(clients or usual[0], rounds or usual[1], **others, private=private)
 
 
 def _run_private(directory: Path, plan: Plan, report: Path, _: Path | None, *, json_output: bool) -> PrivateSummary:

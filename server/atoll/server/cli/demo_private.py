@@ -164,11 +164,11 @@ def _facts(summary: PrivateSummary) -> dict[str, str]:
 
 def _meaning(summary: PrivateSummary) -> tuple[str, ...]:
     return (
-        f"What that means: whatever anybody concludes from all {summary.rounds} models, the odds of it would be at most "
-        f"e^{summary.epsilon:.2g} times higher or lower had any one participant sent nothing, but for a probability of "
-        f"{summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. What it costs depends on the "
-        "crowd: the noise on a sum is the same for ten participants, who would learn nothing, as for thousands, who "
-        "would get a far smaller epsilon at this accuracy.",
+        f"What that means: whatever anybody concludes from all {summary.rounds} models, the odds of it would be at "
+        f"most e^{summary.epsilon:.2g} times higher or lower had any one participant sent nothing, but for a "
+        f"probability of {summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. What it costs "
+        "depends on the crowd: the noise on a sum is the same for ten participants, who would learn nothing, as for "
+        "thousands, who would get a far smaller epsilon at this accuracy.",
         f"Participants have {LEAST_OF_MANY} examples or more each. The run without privacy is here to compare with: "
         "people who are promised privacy must not be in such a run as well, and the ledger names them unprotected.",
     )
