@@ -11,6 +11,7 @@ import pytest
 from atoll.server.cli import errors
 from atoll.server.cli.checks import Finding
 from atoll.server.cli.demo import Summary, demo
+from atoll.server.cli.demo_private import PrivateSummary
 from atoll.server.cli.doctor import doctor
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
@@ -44,7 +45,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encodi
     [
         *(Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary),
         *(PopulationSpending, RunSpending, Charge, ParticipantPrivacy, ParticipantRun, Chain),
-        *(Plan, Spent, Alternative, Contract, AdaptiveClipping, Audited),
+        *(Plan, Spent, Alternative, Contract, AdaptiveClipping, Audited, PrivateSummary),
     ],
 )
 def test_every_key_is_documented(kind: type) -> None:
