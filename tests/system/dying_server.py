@@ -8,7 +8,8 @@ of these:
 * ``chunk``: a chunk of an upload is stored; ``transaction`` (before only): the database commits;
 * ``fsync``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
 
-``any`` stands for all of them. What it died of is its last line of standard error. Nothing else is changed.
+``any`` stands for all of them. What it died of is its last line of standard error. With ``$ATOLL_NOISE_SECRET`` (hex)
+private runs begin with that secret, so that two of them can be compared. Nothing else is changed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.stepping import Entry
 from atoll.server.ingest.segment import Segment
+from atoll.server.privacy import run as private_run
 from atoll.server.rounds import Effect
 
 ANY = "any"
@@ -88,6 +90,8 @@ def install(doom: Doom) -> None:
     for name in ("fsync", "rename", "replace", "unlink"):
         setattr(os, name, doom.around(getattr(os, name), name))
     event.listen(Engine, "commit", lambda _: doom.passes("before transaction"))
+    if secret := os.environ.get("ATOLL_NOISE_SECRET"):
+        private_run.new_secret = lambda: bytes.fromhex(secret)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":
