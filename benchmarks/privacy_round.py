@@ -41,7 +41,7 @@ def run(options: Options) -> list[Figure]:
     name, command = f"{megabytes:g} MB, {clients} clients", options.command("privacy-round")
     usual, noised = _median(plain), _median(private)
     return [
-        Figure.within(f"{name}: a private round beside a plain one", noised, "s", command, limit=usual, target=OVERHEAD),
+        Figure.within(f"{name}: a private round", noised, "s", command, limit=usual, target=OVERHEAD),
         Figure.stated(f"{name}: processor time of a private round", _cpu(private), "s", command, beside=_cpu(plain)),
         Figure.stated(
             f"{name}: server memory of private rounds",

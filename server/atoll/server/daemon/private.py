@@ -21,6 +21,7 @@ from atoll.server.privacy import ledger
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
 from atoll.server.privacy.mechanisms.values import NOISE_BYTES
+from atoll.server.privacy.noise import warm
 from atoll.server.privacy.reservations import Reservations
 from atoll.server.privacy.run import PrivateRun, Summed
 from atoll.server.stores import Blob, BlobWriter, noise_states
@@ -74,6 +75,7 @@ def promised(spec: JobSpec) -> PrivateRun | None:
     if contract is None:
         return None
     run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
+    warm()  # not when the first round waits for it
     try:
         run.grid(0, spec.aggregation.max_abs)
     except GridError as error:
