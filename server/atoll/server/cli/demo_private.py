@@ -12,7 +12,7 @@ import click
 from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import find_target
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
 from atoll.server.cli.output import busy, print_json, print_table
 from atoll.server.cli.watch import follow, observe
 from atoll.server.control.curves import panels
@@ -58,7 +58,8 @@ def run_private(
     """Both runs on one server, and the report.
 
     Raises:
-        CommandError: if a run fails, or the report cannot be written.
+        RunFailedError: if a run fails.
+        CommandError: if the server cannot be reached, or the report cannot be written.
         ChildFailedError: if the server or a crowd does.
     """
     began = time.monotonic()
@@ -104,7 +105,10 @@ def _train(client: ControlClient, federation: Federation, job: Path, silent: Jso
         observe(client, run, reconnect_s=0.0)
     else:
         follow(client, run, silent, reconnect_s=0.0)
-    return client.run(run)
+    detail = client.run(run)
+    if detail.run.status != "finished":
+        raise RunFailedError(f"run {run} {detail.run.status}: {detail.run.reason}")
+    return detail
 
 
 def _summary(
@@ -119,7 +123,7 @@ def _summary(
     return PrivateSummary(
         run=private.run.run,
         plain_run=plain.run.run,
-        status=private.run.status if plain.run.status == "finished" else plain.run.status,
+        status=private.run.status,
         rounds=private.run.rounds_released,
         clients=plan.clients,
         accuracy=_final(private),

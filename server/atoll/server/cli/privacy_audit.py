@@ -36,6 +36,7 @@ class Audited:
     Attributes:
         epsilon_at_least: what the canaries prove, with ``confidence``.
         claimed: epsilon at ``delta`` by the accountant.
+        promised_delta: the contract's; at a smaller ``delta`` the same releases claim a larger epsilon.
         shows: what the audit would prove, were there next to no noise.
         refuted: whether more is proved than is claimed.
         canaries, guessed, right: how many there were, were guessed, and were guessed rightly.
@@ -47,6 +48,7 @@ class Audited:
     confidence: float
     refuted: bool
     shows: float
+    promised_delta: float
     canaries: int
     guessed: int
     right: int
@@ -170,6 +172,7 @@ def _audited(found: Finding) -> Audited:
         confidence=plan.confidence,
         refuted=found.refuted,
         shows=plan.shows,
+        promised_delta=contract.delta,
         canaries=plan.canaries,
         guessed=found.guesses.made,
         right=found.guesses.right,
@@ -182,12 +185,18 @@ def _audited(found: Finding) -> Audited:
     )
 
 
+def _smaller(found: Audited) -> str:
+    return (
+        "" if found.delta == found.promised_delta else f", as follows from what is promised at {found.promised_delta:g}"
+    )
+
+
 def _show(found: Audited, *, json_output: bool) -> None:
     if json_output:
         print_json(found)
     else:
         rows = [
-            ("claimed", f"epsilon {found.claimed:.4f} at delta {found.delta:.3g}"),
+            ("claimed", f"epsilon {found.claimed:.4f} at delta {found.delta:.3g}{_smaller(found)}"),
             ("proved by canaries", f"epsilon {found.epsilon_at_least:.4f} or more, confidence {found.confidence:.0%}"),
             ("with next to no noise", f"this audit would prove {found.shows:.4f}"),
             ("canaries", f"{found.canaries}; {found.guessed} guessed, {found.right} of them rightly"),

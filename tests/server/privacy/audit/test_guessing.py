@@ -20,14 +20,14 @@ def test_the_surest_are_guessed_by_the_sign_of_their_scores() -> None:
 
 def test_next_to_no_noise_makes_every_canary_worth_a_guess_and_much_noise_few() -> None:
     rng, attack = np.random.default_rng(1), Attack(contract())
-    assert best_reach(replace(attack, noise_share=0.1), 4096, 0.95, rng).share == 1.0
-    found = best_reach(attack, 4096, 0.95, rng)
+    assert best_reach(replace(attack, noise_share=0.1), 4096, 1e-5, 0.95, rng).share == 1.0
+    found = best_reach(attack, 4096, 1e-5, 0.95, rng)
     assert found.share < 0.2
     assert found.right > 0.85
 
 
 def test_who_may_never_have_been_drawn_is_not_guessed() -> None:
-    silent = best_reach(replace(Attack(POISSON), noise_share=0.1), 4096, 0.95, np.random.default_rng(1))
+    silent = best_reach(replace(Attack(POISSON), noise_share=0.1), 4096, 1e-5, 0.95, np.random.default_rng(1))
     assert 0.4 < silent.share < 0.5  # those that are seen; the others are out, or in and never drawn
     assert silent.right > 0.999
 
@@ -37,3 +37,10 @@ def test_each_of_several_guesses_is_held_to_its_part_of_the_error() -> None:
     best, bound = strongest([bad, good], 1e-5, 0.95)
     assert best == good
     assert bound == pytest.approx(epsilon_at_least(good, 1e-5, 0.975))
+
+
+def test_more_canaries_let_an_audit_see_more() -> None:
+    attack = Attack(POISSON)
+    few, many = (best_reach(attack, count, 1e-5, 0.95, np.random.default_rng(1)) for count in (4096, 32768))
+    bounds = [epsilon_at_least(one.expected(count), 1e-5) for one, count in ((few, 4096), (many, 32768))]
+    assert 1.0 < bounds[0] < bounds[1]

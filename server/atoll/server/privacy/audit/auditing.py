@@ -106,13 +106,13 @@ def design(
     attack, rng = Attack(contract), np.random.default_rng()
     suspicions = (attack, replace(attack, noise_share=LITTLE_NOISE), replace(attack, unit=OVERSIZE))
     each = 1.0 - (1.0 - confidence) / len(suspicions)
-    silent = best_reach(suspicions[1], canaries or GROUP, each, rng)
     for at in [contract.delta * share for share in _SMALLER_DELTAS] if delta is None else [delta]:
         claimed = epsilon(contract.costs(contract.rounds), at, contract.accountant)
+        silent = best_reach(suspicions[1], canaries or GROUP, at, each, rng)
         for count in _powers(canaries):
             if p_value(silent.expected(count), MARGIN * claimed, at) < 1.0 - each:
                 shows = epsilon_at_least(silent.expected(count), at, each)
-                reaches = tuple(best_reach(one, count, each, rng) for one in suspicions)
+                reaches = tuple(best_reach(one, count, at, each, rng) for one in suspicions)
                 return Design(contract, count, at, claimed, shows, reaches, confidence)
     raise _cannot_fail(contract, canaries, delta)
 

@@ -72,10 +72,13 @@ def _steepest(right: int, steps: int, made: int, q: float) -> float:
     return found if steps == right or found * steps >= 1 else _steepest(right, right, made, q)
 
 
-def epsilon_at_least(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> float:
+def epsilon_at_least(
+    guesses: Guesses, delta: float, confidence: float = CONFIDENCE, halvings: int = _HALVINGS
+) -> float:
     """Lower bound on epsilon: whoever claims less at this delta is wrong, but for a chance of 1 - ``confidence``.
 
-    The p-value grows with epsilon as long as it is below 1/2, so that the crossing is found by bisection.
+    The p-value grows with epsilon as long as it is below 1/2, so that the crossing is found by bisection; after fewer
+    ``halvings`` the bound is lower.
 
     Raises:
         ValueError: for a delta or confidence out of range.
@@ -89,7 +92,7 @@ def epsilon_at_least(guesses: Guesses, delta: float, confidence: float = CONFIDE
     low, high = 0.0, 1.0
     while p_value(guesses, high, delta) < limit:
         low, high = high, 2.0 * high
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if p_value(guesses, middle, delta) < limit else (low, middle)
     return low

@@ -8,7 +8,7 @@ one audit is strong if all is well, and yet fails if noise or clipping are missi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,11 @@ from atoll.server.privacy.values import Sampling
 
 Doubles = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
-_IMAGINED = 8192
+_IMAGINED = 16384
 _WORLDS = 4
-_SHARES = np.geomspace(2**-9, 1.0, 73)
+_SHARES = np.geomspace(2**-9, 1.0, 37)
+_ROUGHLY = 8
+"""Halvings: reaches are compared to a hundredth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +52,23 @@ class Reach:
         return Guesses(canaries, made, int(self.right * made))
 
 
-def best_reach(attack: Attack, canaries: int, confidence: float, rng: np.random.Generator) -> Reach:
-    """The reach with the highest mean bound over imagined runs; no real release is looked at.
+def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, rng: np.random.Generator) -> Reach:
+    """The reach with the highest bound in imagined runs; no real release is looked at.
 
     Args:
         attack: which is imagined, in runs that are as it takes them to be.
         canaries: how many it is for.
+        delta: at which the claim is tested: the more canaries, the more of them it takes to outweigh it.
         confidence: of the bound.
         rng: for the imagined runs.
     """
-    right = np.array([_right(*_imagine(attack, rng)) for _ in range(_WORLDS)])
-    bounds = _quick_bounds(right, canaries, 1.0 - confidence).mean(axis=0)
+    found = np.mean([_right(*_imagine(attack, rng)) for _ in range(_WORLDS)], axis=0)
+    right = np.minimum(found / _SHARES, 1.0)
+    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # or luck would choose
+    cautious = [Reach(attack, float(share), float(part)) for share, part in zip(_SHARES, surely, strict=True)]
+    bounds = [epsilon_at_least(one.expected(canaries), delta, confidence, _ROUGHLY) for one in cautious]
     best = int(np.argmax(bounds))
-    return Reach(attack, float(_SHARES[best]), float(right[:, best].mean() / _SHARES[best]))
+    return replace(cautious[best], right=float(right[best]))
 
 
 def strongest(guesses: Sequence[Guesses], delta: float, confidence: float) -> tuple[Guesses, float]:
@@ -77,18 +83,6 @@ def _right(scores: Doubles, coins: Coins) -> Doubles:
     right = np.concatenate([[0], np.cumsum((scores[surest] > 0) == coins[surest])])
     found: Doubles = right[(_SHARES * scores.size).astype(np.int64)] / scores.size
     return found
-
-
-def _quick_bounds(right: Doubles, canaries: int, error: float) -> Doubles:
-    """Bounds at delta 0 in closed form (Clopper and Pearson 1934): good enough to compare by."""
-    from scipy.stats import beta  # noqa: PLC0415  # half a second that only audits need
-
-    v, r = np.floor(right * canaries), np.floor(_SHARES * canaries)
-    v = np.minimum(v, r)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        q = np.nan_to_num(beta.ppf(error, v, r - v + 1))
-        bounds: Doubles = np.maximum(0.0, np.log(q) - np.log1p(-q))
-    return bounds
 
 
 def _imagine(attack: Attack, rng: np.random.Generator) -> tuple[Doubles, Coins]:
