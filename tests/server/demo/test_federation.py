@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from atoll.processes import ChildFailedError, Processes
+from atoll.server.daemon.config_file import load_config
 from atoll.server.demo import federation
 from atoll.server.demo.federation import Federation, Plan
 from atoll.server.jobs import parse_job
@@ -43,6 +44,17 @@ def test_with_privacy_the_same_job_is_prepared_twice(tmp_path: Path, processes: 
     assert contract.sampling is Sampling.POISSON
     assert (contract.rounds, contract.divisor_weight, contract.population) == (30, 100, "digits")
     assert len(list(tmp_path.glob("shard-*.npz"))) == 200
+
+
+def test_the_server_lets_so_many_enrol_at_once(
+    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = federation._ATOLL[0]
+    monkeypatch.setattr(federation, "_ATOLL", (python, "-c", "raise SystemExit('seen')"))
+    with pytest.raises(ChildFailedError):
+        Federation(tmp_path, Plan(200, 1, 1, private=True), processes).start_server()
+    config = load_config({"data": tmp_path / "server"}, tmp_path / "server.toml")
+    assert config.limits.enrolments_per_minute >= 280
 
 
 def test_a_crowd_gets_its_tokens_in_private_files(

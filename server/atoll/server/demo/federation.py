@@ -91,6 +91,10 @@ epsilon = 8.0
 delta = 1e-5
 clip = 0.3
 """
+_LIMITS = """\
+[limits]
+enrolments_per_minute = 1000  # all participants come from this machine at once
+"""
 POPULATION = "digits"
 CROWDS = 2
 """Processes that share the participants of the private demo."""
@@ -165,6 +169,10 @@ class Federation:
         """
         command = [*_ATOLL, "server", "start", "--data", str(self.directory / "server"), "--host", "127.0.0.1"]
         command += ["--port", str(self.plan.port), "--workers", str(self.plan.workers), "--drain-s", "0.5"]
+        if self.plan.private:
+            limits = self.directory / "server.toml"
+            limits.write_text(_LIMITS, encoding="utf-8")
+            command += ["--config", str(limits)]
         command += ["--evaluator", "digits=atoll.server.demo.evaluator:evaluate"]
         environment = {**_ONE_THREAD, HELD_OUT_VARIABLE: str(self.directory / "held-out.npz")}
         line = start_ready(self.processes, "server", command, environment, READY_S)
