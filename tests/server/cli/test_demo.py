@@ -70,3 +70,9 @@ def test_a_server_that_cannot_start_is_shown_with_its_log_and_leaves_nothing(
 @pytest.mark.parametrize("arguments", [["--clients", "0"], ["--rounds", "0"], ["--port", "65535"]])
 def test_impossible_plans_are_refused(arguments: list[str]) -> None:
     assert CliRunner().invoke(demo, arguments).exit_code == 2
+
+
+def test_more_processes_than_a_machine_bears_are_refused() -> None:
+    result = CliRunner().invoke(demo, ["--clients", "100"])
+    assert result.exit_code == 2
+    assert "at most 64 processes" in result.stderr
