@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client.errors import UsageError
-from atoll.client.privacy.clipping import BLOCK, write_checked
+from atoll.client.privacy.clipping import BLOCK, product_of, write_checked
 from atoll.client.privacy.gaussian import epsilon_of, noise_multiplier_of
 from atoll.client.privacy.keystream import LARGEST_NORMAL, Keystream
 from atoll.client.privacy.ledger import Limit, Release
@@ -260,8 +260,8 @@ def _direction(source: ElementSource, noise: Noise) -> tuple[float, float]:
     for chunk in cut_ranges(noise.ranges, BLOCK):
         values, drawn = np.empty(chunk.size), _normals(noise, chunk)
         source.read(chunk, Encoding.FLOAT64, values)
-        squares.append(float(np.dot(drawn, drawn)))
-        products.append(float(np.dot(drawn, values)))
+        squares.append(product_of(drawn, drawn))
+        products.append(product_of(drawn, values))
     return math.fsum(squares), math.fsum(products)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.client.errors import UpdateError
 from atoll.client.transfer.cut import cut_ranges
-from atoll.wire.encoding import Encoding, encode
+from atoll.wire.encoding import Encoding, FloatArray, encode
 
 if TYPE_CHECKING:
     from atoll.client.transfer.source import ElementSource
@@ -29,19 +29,29 @@ BLOCK = 1 << 16
 """Elements that are held at a time."""
 
 
-def norm_of(source: ElementSource, ranges: Iterable[ElementRange]) -> float:
+def norm_of(source: ElementSource, ranges: Iterable[ElementRange], encoding: Encoding = Encoding.FLOAT64) -> float:
     """The Euclidean norm of the elements that are sent, taken together; one pass, ``BLOCK`` elements of memory.
+
+    Args:
+        source: of the elements.
+        ranges: which of them.
+        encoding: float64, or float32 for half the work where a rounding of each element does not matter.
 
     Raises:
         UpdateError: from the source, naming tensor and element, for values that are not finite.
     """
-    room = np.empty(BLOCK)
+    room = np.empty(BLOCK, encoding.storage)
     squares = []
     for chunk in cut_ranges(ranges, BLOCK):
         values = room[: chunk.size]
-        source.read(chunk, Encoding.FLOAT64, values)
-        squares.append(float(np.dot(values, values)))
+        source.read(chunk, encoding, values)
+        squares.append(product_of(values, values))
     return math.sqrt(math.fsum(squares))
+
+
+def product_of(one: FloatArray, other: FloatArray) -> float:
+    """The inner product in float64. Without BLAS: its threads spin, which other clients of the machine would feel."""
+    return float(np.add.reduce(np.multiply(one, other, dtype=np.float64)))
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:
@@ -73,6 +83,11 @@ class Scaled:
 
     def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
         """See ``ElementSource``."""
+        if encoding is Encoding.FLOAT32:
+            self._source.read(elements, encoding, out)
+            np.multiply(out, np.float32(self._factor), out=out)
+            check(cast("npt.NDArray[np.float32]", out), self._max_abs)
+            return
         values = np.empty(elements.size)
         self._source.read(elements, Encoding.FLOAT64, values)
         values *= self._factor
@@ -87,10 +102,19 @@ def write_checked(
     Raises:
         UpdateError: for one beyond ``max_abs``.
     """
+    check(values, max_abs)
+    wide = values if encoding is Encoding.FLOAT64 else values.astype(np.float32)
+    out[:] = encode(wide, encoding)
+
+
+def check(values: npt.NDArray[np.floating[Any]], max_abs: float) -> None:
+    """See that the server takes these values.
+
+    Raises:
+        UpdateError: for one beyond ``max_abs``.
+    """
     largest = max(-float(values.min()), float(values.max()))
     if not largest <= max_abs:
         raise UpdateError(
             f"the update has a value of magnitude {largest:g}; the server accepts up to {max_abs:g}: clip or noise less"
         )
-    wide = values if encoding is Encoding.FLOAT64 else values.astype(np.float32)
-    out[:] = encode(wide, encoding)

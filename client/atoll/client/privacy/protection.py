@@ -19,6 +19,7 @@ from atoll.client.task import TaskKind
 from atoll.client.transfer.source import DeltaSource, ElementSource, Shard
 from atoll.client.update import finite_metrics
 from atoll.wire.chunks import ElementRange
+from atoll.wire.encoding import Encoding
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from atoll.client.randomise import LocalPrivacy
     from atoll.client.task import Task
     from atoll.client.update import Update
-    from atoll.wire.encoding import Encoding
 
 log = logging.getLogger("atoll.client")
 
@@ -84,7 +84,7 @@ class Protection:
         if task.privacy is None:
             return Outgoing(Shard(ranges, _delta(model, update, task.max_abs)), weight, update.partial, metrics)
         source: ElementSource = _delta(model, update, ANY_FINITE)
-        factor = clip_factor(norm_of(source, ranges), task.privacy.clip_norm)
+        factor = clip_factor(norm_of(source, ranges, Encoding.FLOAT32), task.privacy.clip_norm)
         source = Scaled(source, factor, task.max_abs) if factor < 1 else _delta(model, update, task.max_abs)
         return Outgoing(Shard(ranges, source), weight, update.partial, {})
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from atoll.client import UpdateError
-from atoll.client.privacy.clipping import BLOCK
+from atoll.client.privacy.clipping import BLOCK, product_of
 from atoll.client.transfer import cut_ranges
 from atoll.datacenter.federation.ranges import Positions
 from atoll.wire.encoding import Encoding, as_received, encode
@@ -98,8 +98,8 @@ class Difference:
             UpdateError: for a value that is not finite, or beyond ``max_abs``.
         """
         chunks = cut_ranges(self.ranges, BLOCK)
-        parts = (self._values(chunk, encoding, self._scratch(chunk.size)).astype(np.float64) for chunk in chunks)
-        return math.sqrt(math.fsum(float(np.dot(part, part)) for part in parts))
+        parts = (self._values(chunk, encoding, self._scratch(chunk.size)) for chunk in chunks)
+        return math.sqrt(math.fsum(product_of(part, part) for part in parts))
 
     def settle(self, chunks: Iterable[ElementRange], encoding: Encoding) -> None:
         """The update has been counted: keep what its encoding rounded off.
