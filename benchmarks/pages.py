@@ -20,6 +20,7 @@ PAGES = (
     _DOCS / "reliability.md",
     _DOCS / "silo.md",
     _DOCS / "datacenter" / "measurements.md",
+    _DOCS / "privacy.md",
     _DOCS / "privacy" / "accuracy.md",
 )
 _TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
