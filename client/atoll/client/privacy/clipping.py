@@ -40,7 +40,7 @@ def norm_of(source: ElementSource, ranges: Iterable[ElementRange], encoding: Enc
     Raises:
         UpdateError: from the source, naming tensor and element, for values that are not finite.
     """
-    room = np.empty(BLOCK, encoding.storage)
+    room: FloatArray = np.empty(BLOCK, np.float64) if encoding is Encoding.FLOAT64 else np.empty(BLOCK, np.float32)
     squares = []
     for chunk in cut_ranges(ranges, BLOCK):
         values = room[: chunk.size]
