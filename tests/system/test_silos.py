@@ -173,3 +173,37 @@ def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_th
     assert 0.9 * 32 * SEQUENCE * made["steps"] < made["tokens"] <= 32 * SEQUENCE * made["steps"]
     counted = sorted(member.weight for member in released.members if member.status == "reported")
     assert counted == sorted([made["tokens"], examples_of(0)])
+
+
+MOE: Sections = {"model": {"moe": {"experts": 4, "top_k": 2, "expert_dim": 32}}}
+MIXED: Mapping[str, tuple[int, Sections, Sections]] = {
+    "moe": (2, MOE, {"mesh": {"ep": 2}}),
+    "3-d": (8, {}, {"mesh": {"pp": 2, "tp": 2}, "batch": {"micro_batch": 1}}),
+}
+"""Ranks, what is added to the job, and what to that of the silo that is cut otherwise."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["moe", pytest.param("3-d", marks=pytest.mark.every_layout)])
+def test_a_silo_that_is_cut_otherwise_sends_the_same_update(
+    processes: Nursery, serve: Serve, tmp_path: Path, kind: str
+) -> None:
+    """Expert parallel, or three dimensions, and FSDP in one round on the same data: as good as FSDP alone."""
+    ranks, common, cut = MIXED[kind]
+    plain, other = job_of(**common), job_of(**{**common, **cut})
+    server, initial = serve("mixed"), initial_of(plain, tmp_path)
+
+    def train(name: str, *silos: tuple[int, Sections]) -> npt.NDArray[Any]:
+        started = [
+            Silo(processes, f"{name}-{number}", server, size, job, "--max-rounds", "2").start()
+            for number, (size, job) in enumerate(silos)
+        ]
+        run = server.operator.submit(outer_job(name, 2, len(silos)), initial)
+        server.operator.finished(run, 2 * START_S)
+        assert [silo.process.wait() for silo in started] == [0] * len(silos)
+        return np.frombuffer(server.operator.model(run), np.float32)
+
+    alone, together = train("alone", (2, plain)), train("together", (2, plain), (ranks, other))
+    start = np.concatenate([value.reshape(-1) for value in initial.values()])
+    assert np.abs(alone - start).max() > 1e-2
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
