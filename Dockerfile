@@ -6,8 +6,10 @@ COPY protos protos
 COPY client client
 COPY server server
 COPY datacenter datacenter
+# "server,otel,privacy" for private runs: brings Opacus and PyTorch.
+ARG EXTRAS=server,otel
 RUN python -m venv /opt/atoll \
-    && /opt/atoll/bin/pip install --no-cache-dir ".[server,otel]"
+    && /opt/atoll/bin/pip install --no-cache-dir ".[${EXTRAS}]"
 
 FROM python:3.12-slim-bookworm
 RUN groupadd --gid 10001 atoll \
