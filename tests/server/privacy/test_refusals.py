@@ -41,6 +41,8 @@ def test_what_has_an_account_is_accepted(cohort: str, privacy: str, rest: str) -
         ('size = 100\nsampler = "poisson"', CLIP, UNIFORM, "cohort.rate", "another rate in every round"),
         (COHORTS["poisson"] + "\nquorum = 3", CLIP, UNIFORM, "cohort.quorum", "set it to 0"),
         (COHORTS["poisson"] + "\nseed = 3", CLIP, UNIFORM, "cohort.seed", "hides nobody"),
+        ("poisson", CLIP, f"{UNIFORM}[straggler]\nlearned = {{}}", "straggler.learned", "who was drawn"),
+        ("uniform", CLIP, f"{UNIFORM}[straggler]\nlearned = {{}}", "straggler.learned", "report_window_s"),
         ("poisson", CAPPED, UNIFORM, "privacy.max_participations", "has no effect"),
         ("poisson", CLIP + "\nmin_separation = 2", UNIFORM, "privacy.min_separation", "has no effect"),
         # A fixed size: uniformly drawn, and accounted as such.

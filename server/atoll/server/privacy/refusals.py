@@ -155,6 +155,12 @@ def _random_draw(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
             "cohort.seed",
             "a draw that others can repeat hides nobody, and the account counts on its being secret; leave it out",
         )
+    if spec.straggler.learned is not None:
+        yield (
+            "straggler.learned",
+            "tells every member a deadline that follows from how fast those drawn were before, and so who was drawn: "
+            "the account counts on its being secret; give straggler.report_window_s instead",
+        )
     yield from (
         (
             f"privacy.{key}",
