@@ -26,7 +26,7 @@ def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None
 
 
 def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) -> None:
-    process = demo(tmp_path, "--private", "--clients", "60", "--rounds", "10", "--json")
+    process = demo(tmp_path, "demo", "--private", "--clients", "60", "--rounds", "10", "--json")
     out, err = process.communicate(timeout=170)
     assert process.returncode == 0, err
     result = json.loads(out)
