@@ -198,6 +198,23 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     assert all(client.told == 0 for client in clients)
 
 
+async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    first = await federation.submit(private_job(rounds=2, noise=LOUD))
+    await federation.state(first, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
+    await federation.coordinator.pause(first)
+    for client in clients:
+        await report(client, 1)
+    await federation.state(first, lambda state: state.status is RunStatus.PAUSED)
+    cost = (await state_of(federation, first)).contract.cost(0)
+    assert cost is not None
+    await federation.store.writer.run(_limit, 1.001 * ledger.epsilon_of((cost, cost), 1e-5, "rdp"))
+    second = await federation.submit(private_job(noise=LOUD))
+    for client in clients:
+        await report(client, 2)
+    assert (await federation.ended(second)).status == RunStatus.FINISHED
+
+
 def _limit(connection: object, epsilon: float) -> None:
     ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="admin", now=1.0)  # type: ignore[arg-type]
 

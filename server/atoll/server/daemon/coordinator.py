@@ -374,8 +374,10 @@ class Coordinator:
 
     def _moved(self, driver: RunDriver) -> None:
         self._services.sessions.touch()
-        if driver.state.status.ended:
+        status = driver.state.status
+        if status.ended:
             self._active.pop(driver.run, None)
+        if status.ended or status is RunStatus.PAUSED:  # no round is under way: what was charged must not count twice
             self._budgets.release(driver.run)
 
     async def _order(self, run_id: str, event: Event) -> None:

@@ -322,6 +322,6 @@ def _limit_passed(
     return BudgetSpentError(
         f"population {population.name} has spent epsilon {spent_now:.4g}{waiting} at delta {population.delta:g}; round "
         f"{version + 1} of run {run_id} would make it {after:.4g}, the limit is {population.epsilon:g}",
-        "end the run, and plan the next with fewer rounds, more noise or a larger population; `atoll privacy ledger` "
+        "plan another run with fewer rounds, more noise or a larger population; `atoll privacy ledger` "
         "shows what spent it, and `atoll privacy limit` changes the limit where more may be promised",
     )
