@@ -225,8 +225,9 @@ def test_a_population_may_be_limited_before_its_first_run(store: Store) -> None:
             ledger.set_limit, CLINIC, (8.0, DELTA), operator="officer", now=NOW, adjacency=adjacency
         ).result()
 
-    with pytest.raises(RecordMissingError, match="there is no population 'clinic'"):
+    with pytest.raises(RecordMissingError, match="there is no population 'clinic'") as missing:
         begin(None)
+    assert "--create" in missing.value.detail.remedy
     begin(Adjacency.ADD_REMOVE)
     with pytest.raises(AdjacencyError):
         begin(Adjacency.REPLACE_ONE)

@@ -243,7 +243,8 @@ def set_limit(
     standing = populations.find(connection, name)
     if standing is None:
         if adjacency is None:
-            raise RecordMissingError("population", name)
+            remedy = "`atoll privacy ledger` lists them; to limit one before its first run, say --create add_remove"
+            raise RecordMissingError("population", name, remedy)
         if not re.fullmatch(POPULATION_PATTERN, name):
             remedy = "use up to 63 lower-case letters, digits, dots, dashes or underscores"
             raise InvalidRequestError("privacy.limit", f"{name[:80]!r} is no name of a population", remedy)

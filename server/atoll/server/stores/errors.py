@@ -113,8 +113,8 @@ class ReportConflictError(RecordConflictError):
 class RecordMissingError(NotFoundError):
     """There is no such row."""
 
-    def __init__(self, what: str, name: str) -> None:
-        super().__init__(f"{what}.missing", f"there is no {what} {name[:80]!r}")
+    def __init__(self, what: str, name: str, remedy: str = "") -> None:
+        super().__init__(f"{what}.missing", f"there is no {what} {name[:80]!r}", remedy)
 
 
 class BlobMissingError(NotFoundError):
