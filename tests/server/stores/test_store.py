@@ -183,3 +183,15 @@ def _filled(folder: Path) -> Path:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     return path
+
+
+def test_a_schema_whose_text_is_damaged_is_told(tmp_path: Path) -> None:
+    """SQLite quotes it in its error, which Python cannot read as text."""
+    Store.open(tmp_path).close()
+    (database,) = tmp_path.glob("*.sqlite3")
+    content = bytearray(database.read_bytes())
+    at = content.index(b"CREATE TABLE runs")
+    content[at : at + 17] = b"CREATE TABL\xa0 runs"
+    database.write_bytes(content)
+    with pytest.raises(StoreDamagedError, match="the database is damaged"):
+        Store.open(tmp_path)

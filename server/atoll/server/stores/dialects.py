@@ -181,10 +181,13 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
     def _configure(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
         cursor = connection.cursor()
-        if not read_only:
-            _use_write_ahead_log(cursor)
-        for pragma in _pragmas(read_only=read_only):
-            cursor.execute(f"PRAGMA {pragma}")
+        try:  # the first statement reads the schema
+            if not read_only:
+                _use_write_ahead_log(cursor)
+            for pragma in _pragmas(read_only=read_only):
+                cursor.execute(f"PRAGMA {pragma}")
+        except UnicodeDecodeError as error:  # SQLite quotes a damaged schema, and Python cannot read the quotation
+            raise sqlite3.DatabaseError(f"{_NO_TEXT}: its schema: {error.reason}") from error
         cursor.close()
 
     @event.listens_for(engine, "begin")
