@@ -19,11 +19,6 @@ def test_separation_of_one_allows_every_round() -> None:
     assert not ParticipationLimit(most=9).bars(Participation(5, 6), 7)
 
 
-def test_those_who_are_through_are_counted_among_those_there() -> None:
-    known = {"a": Participation(2, 1), "b": Participation(1, 1), "c": Participation(2, 0)}
-    assert ParticipationLimit(most=2).spent(known, ["a", "b", "d"]) == 1
-
-
 @pytest.mark.parametrize(("most", "separation"), [(0, 1), (1, 0)])
 def test_a_bound_below_one_is_refused(most: int, separation: int) -> None:
     with pytest.raises(ValueError, match="must be 1 or more"):

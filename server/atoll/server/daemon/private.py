@@ -156,7 +156,8 @@ class PrivateRounds:
         """
         bound = [(item.update_id, item.weight) for item in items]
         binding = blake3(json.dumps(sorted(bound)).encode()).digest()
-        return Summed(grid, elements, binding, [self._norm(item) for item in items])
+        norms = [] if self.contract.adaptive is None else [self._norm(item) for item in items]
+        return Summed(grid, elements, binding, norms)
 
     def _norm(self, item: FoldItem) -> float:
         spool = self._services.spool
@@ -168,13 +169,15 @@ class PrivateRounds:
     ) -> NoisedSum:
         """The sum with its noise. What later rounds need of the noise goes to ``open_sink(name, bytes)``, sealed."""
         noise = self.at(version).noise(summed, history)
-        sink = open_sink(noise.keeps, NOISE_BYTES * summed.elements) if noise.keeps else None
+        weight = self.contract.divisor_weight
+        if not noise.keeps:
+            return NoisedSum(total, noise, weight)
+        sink = open_sink(noise.keeps, NOISE_BYTES * summed.elements)
 
         def keep(piece: Integers, start: int) -> None:
-            if sink is not None:
-                sink.write(noise.seal(piece, start).astype("<i8", copy=False).data)
+            sink.write(noise.seal(piece, start).astype("<i8", copy=False).data)
 
-        return NoisedSum(total, noise, self.contract.divisor_weight, keep)
+        return NoisedSum(total, noise, weight, keep)
 
     def settle(self, version: int, summed: Summed) -> Settled:
         """What the release of that round leaves."""

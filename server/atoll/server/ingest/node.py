@@ -192,7 +192,8 @@ class IngestNode:
             if item.update_id not in known:
                 began = time.monotonic()
                 with self._spool.committed(item.run, item.round, item.attempt, item.participant, item.digest) as upload:
-                    accumulator.fold(item.update_id, item.weight, _chunks(upload), norm_of(upload.records))
+                    norm = norm_of(upload.records) if accumulator.grid.clip else 0.0
+                    accumulator.fold(item.update_id, item.weight, _chunks(upload), norm)
                 self._folded(time.monotonic() - began)
 
 

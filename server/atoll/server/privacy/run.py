@@ -48,7 +48,7 @@ class Summed:
         grid: of the round.
         elements: in the sum.
         binding: digest over the contributions: another set never gets the same noise.
-        norms: L2 norm of each contribution before it was clipped.
+        norms: L2 norm of each contribution before it was clipped; only an adaptive clip looks at them.
     """
 
     grid: Grid

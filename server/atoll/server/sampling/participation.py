@@ -6,7 +6,7 @@ Mechanisms that do not count on a random draw (``privacy.mechanisms``) take thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -44,7 +44,3 @@ class ParticipationLimit:
     def barred(self, known: Mapping[str, Participation], round_number: int) -> frozenset[str]:
         """Who must not be drawn for the round."""
         return frozenset(name for name, past in known.items() if self.bars(past, round_number))
-
-    def spent(self, known: Mapping[str, Participation], among: Iterable[str]) -> int:
-        """How many of these may never be drawn again in this run."""
-        return sum(name in known and known[name].times >= self.most for name in among)
