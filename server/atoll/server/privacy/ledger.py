@@ -21,7 +21,7 @@ from atoll.server.privacy import accounting
 from atoll.server.privacy.accounting import Accountant
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
-from atoll.server.privacy.tally import RunTally, Tally, collapsed, cost_of, tally
+from atoll.server.privacy.tally import RunTally, Tally, cost_of, tally
 from atoll.server.privacy.values import Adjacency, Event
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
@@ -211,7 +211,7 @@ def delta_of(population: Population, found: Tally) -> float | None:
 
 def epsilon_of(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
     """Upper bound on epsilon, at ``delta``, of these events together."""
-    together = collapsed(events)
+    together = accounting.merged(events)
     return _accounted(together, delta, accountant) if together else 0.0
 
 
@@ -281,7 +281,7 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
     if contract.epsilon is None:
         return
     charged = () if standing is None else standing.events
-    after, planned = collapsed((*charged, added)), contract.costs(contract.rounds)
+    after, planned = accounting.merged((*charged, added)), accounting.merged(contract.costs(contract.rounds))
     if _within(after, planned):  # so is the run as a whole, which the noise was made for
         after = planned
     would_be = epsilon_of(after, contract.delta, contract.accountant)

@@ -5,7 +5,6 @@ Nothing here knows an accountant: charges become events by run, which ``ledger``
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
@@ -98,17 +97,6 @@ def merged(events: Iterable[Event]) -> tuple[Event, ...]:
     for event in events:
         counts[event.noise_multiplier, event.sample_rate, event.sampling] += event.count
     return tuple(Event(noise, rate, count, sampling) for (noise, rate, sampling), count in sorted(counts.items()))
-
-
-def collapsed(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The same cost in fewest events: of Gaussian releases without sampling, inverse variances add up exactly."""
-    equal = merged(events)
-    plain = [event for event in equal if event.sampling is Sampling.NONE]
-    if (len(plain) == 1 and plain[0].count == 1) or not plain:
-        return equal
-    precision = math.fsum(event.count / event.noise_multiplier**2 for event in plain)
-    others = tuple(event for event in equal if event.sampling is not Sampling.NONE)
-    return (*others, Event(1 / math.sqrt(precision)))
 
 
 @dataclass(frozen=True)
