@@ -64,7 +64,8 @@ def test_digits_with_dp_sgd(tmp_path: Path) -> None:
     judge = example("torch_client.py:digits")
     assert isinstance(judge, TorchParticipant)
     judge.module = cast("OpacusParticipant", clients[0]).module
-    assert judge.evaluate(result.model, make_task()).metrics["accuracy"] > 0.85
+    # The noise is drawn anew each time: 0.93 on average with a standard deviation of 0.03 (45 images); chance is 0.1.
+    assert judge.evaluate(result.model, make_task()).metrics["accuracy"] > 0.7
     spent = [json.loads((tmp_path / str(client) / "privacy" / "samples-data.json").read_text()) for client in range(2)]
     assert all(4.0 < account["epsilon"] <= 5.0 for account in spent)
 
