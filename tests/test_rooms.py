@@ -19,6 +19,7 @@ ROOMS = {
     "wire": ROOT / "protos" / "atoll" / "wire",
     "settings": ROOT / "protos" / "atoll" / "settings",
     "processes": ROOT / "protos" / "atoll" / "processes",
+    "accounting": ROOT / "protos" / "atoll" / "accounting",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
@@ -27,6 +28,7 @@ NEVER = {
     "wire": {"torch", "atoll.client", "atoll.server", "atoll.datacenter"},
     "settings": {"torch", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
     "processes": {"numpy", "torch", "atoll.wire", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "accounting": {"torch", "opacus", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
     "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
     "server": {"atoll.client", "atoll.datacenter"},
     "datacenter": {"atoll.server"},
@@ -113,6 +115,10 @@ def test_the_wire_loads_only_what_both_sides_must_have() -> None:
     plain = [name for name in modules_of("wire") if not name.endswith("_pb2_grpc")]
     assert foreign(plain, WIRE_MAY_LOAD | BROUGHT_ALONG) == set()
     assert foreign(modules_of("wire"), WIRE_MAY_LOAD | BROUGHT_ALONG | {"grpcio"}) == set()
+
+
+def test_the_account_loads_numpy_alone_until_it_is_asked() -> None:
+    assert foreign(modules_of("accounting"), {"numpy"} | BROUGHT_ALONG) == set()
 
 
 def test_the_client_loads_only_what_its_base_installation_brings() -> None:

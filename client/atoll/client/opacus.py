@@ -18,22 +18,21 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from opacus.accountants import create_accountant
 from opacus.grad_sample import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader, Sampler
 
+from atoll.accounting import ACCOUNTANTS, Accountant, Steps, epsilon
 from atoll.client.errors import UsageError
 from atoll.client.privacy.keystream import Keystream
 from atoll.client.privacy.ledger import FOLDER, Ledger, Limit, Release
@@ -64,9 +63,9 @@ class DpSgd:
         ledger: its file, for data that several state directories share; None:
             ``privacy/samples-<data>.json`` in the participant's state directory.
         micro_batch: most samples whose gradients are held at once, each as large as the model; None: those of a step.
-        accountant: ``rdp``, or ``prv``, which is tighter and takes seconds. Rounds with other noise or sampling than
-            before are always added up by ``rdp``: for steps that are chosen on the way no other bound is known (Feldman
-            & Zrnic 2021).
+        accountant: ``rdp``, or ``prv``, which is tighter, takes seconds, and leaves the answer to ``rdp`` where float64
+            is not good enough for it. Rounds with other noise or sampling than before are always added up by ``rdp``:
+            for steps that are chosen on the way no other bound is known (Feldman & Zrnic 2021).
 
     Raises:
         UsageError: for values that cannot be.
@@ -78,7 +77,7 @@ class DpSgd:
     data: str = "data"
     ledger: Path | None = None
     micro_batch: int | None = None
-    accountant: Literal["rdp", "prv"] = "rdp"
+    accountant: Accountant = "rdp"
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_multiplier < float("inf") or not 0 < self.max_grad_norm < float("inf"):
@@ -90,8 +89,8 @@ class DpSgd:
             raise UsageError(f"data = {self.data!r}; allowed are 1 to 64 letters, digits, and any of . _ -")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UsageError(f"micro_batch = {self.micro_batch}; allowed is at least 1, or None")
-        if self.accountant not in ("rdp", "prv"):
-            raise UsageError(f"accountant = {self.accountant!r}; allowed are 'rdp' and 'prv'")
+        if self.accountant not in ACCOUNTANTS:
+            raise UsageError(f"accountant = {self.accountant!r}; allowed are {' and '.join(ACCOUNTANTS)}")
 
     def release(self, sample_rate: float, steps: int) -> Release:
         """What so many steps cost."""
@@ -330,22 +329,13 @@ class PoissonSampler(Sampler[list[int]]):
                 yield found[first : first + self._most]
 
 
-def cost(releases: Sequence[Release], delta: float, accountant: str = "rdp") -> float:
-    """The epsilon that steps come to, by Opacus' accountants; by ``rdp`` if their parameters differ."""
-    steps: dict[tuple[float, float], int] = {}
+def cost(releases: Sequence[Release], delta: float, accountant: Accountant = "rdp") -> float:
+    """The epsilon that steps come to (``atoll.accounting``); by ``rdp`` if their parameters differ."""
+    counts: Counter[tuple[float, float]] = Counter()
     for release in releases:
-        kind = (release.noise_multiplier, release.sample_rate)
-        steps[kind] = steps.get(kind, 0) + release.count
-    history = tuple((noise, rate, count) for (noise, rate), count in steps.items())
-    return _epsilon(history, delta, accountant if len(history) == 1 else "rdp")
-
-
-@lru_cache(maxsize=256)
-def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float, accountant: str) -> float:
-    counting = create_accountant(mechanism=accountant)
-    counting.history = list(history)
-    with warnings.catch_warnings(action="ignore"):  # of orders that turn out not to be the best
-        return float(counting.get_epsilon(delta=delta))
+        counts[release.noise_multiplier, release.sample_rate] += release.count
+    steps = [Steps(noise, rate, count) for (noise, rate), count in counts.items()]
+    return epsilon(steps, delta, accountant if len(steps) == 1 else "rdp")
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ import warnings
 from collections.abc import Sequence
 
 import dp_accounting
-import numpy as np
 import pytest
 from dp_accounting import pld
 from dp_accounting.rdp import RdpAccountant
-from opacus.accountants import GaussianAccountant, RDPAccountant
-from opacus.accountants.analysis.rdp import get_privacy_spent
+from opacus.accountants import GaussianAccountant
 
+from atoll.accounting.library import opacus_accountants
+from atoll.accounting.renyi import ORDERS
 from atoll.server.errors import InvalidRequestError, SetupError
-from atoll.server.privacy import accounting
-from atoll.server.privacy.accounting import ORDERS, calibrate, converted, divergences, epsilon, merged
+from atoll.server.privacy.accounting import calibrate, epsilon, merged
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.privacy.without_replacement import MAX_ORDER
 
@@ -126,17 +125,6 @@ def test_long_runs_are_accounted_on_a_coarser_grid() -> None:
     assert epsilon(history, 1e-6, "prv") < epsilon(history, 1e-6, "rdp") - 0.5
 
 
-def test_the_conversion_and_the_divergences_are_those_of_opacus() -> None:
-    history = [(1.1, 0.01, 300), (2.0, 1.0, 4)]
-    accountant = RDPAccountant()
-    accountant.history = list(history)
-    ours = epsilon([poisson(*one) for one in history], 1e-5, "rdp")
-    assert ours == pytest.approx(accountant.get_epsilon(1e-5, alphas=ORDERS.tolist()), rel=1e-12)
-    curve = divergences([poisson(*one) for one in history])
-    theirs, _ = get_privacy_spent(orders=ORDERS.tolist(), rdp=curve.tolist(), delta=1e-5)
-    assert converted(curve, 1e-5) == pytest.approx(float(theirs), rel=1e-12)
-
-
 def test_the_central_limit_accountant_would_have_been_below_the_truth() -> None:
     """Why Opacus' GDP is not used: 1.6177 where the truth is 1.8282."""
     with pytest.warns(UserWarning, match="can underestimate"):
@@ -243,14 +231,7 @@ def test_a_target_below_what_can_be_accounted_for_is_refused() -> None:
 
 def test_without_opacus_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    accounting._opacus.cache_clear()
+    opacus_accountants.cache_clear()
     with pytest.raises(SetupError) as caught:
         epsilon([poisson(1.01, 0.01, 1)], 1e-5, "rdp")
     assert caught.value.detail.remedy == "pip install 'atoll[server,privacy]'"
-
-
-def test_whatever_opacus_cannot_sum_is_left_out() -> None:
-    """Tiny rates with wide noise cancel to nothing, in places to less: those orders do not count."""
-    curve = divergences([poisson(1000.0, 1e-6, 1)])
-    assert np.all(curve >= 0)
-    assert converted(curve, 1e-5) < 0.05

@@ -1,20 +1,15 @@
-"""What a job's steps cost, by Opacus' accountants."""
+"""What a job's steps cost, by ``atoll.accounting``."""
 
 from __future__ import annotations
 
-import functools
-import logging
-import warnings
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any
 
+from atoll.accounting import Accountant, OpacusMissingError, Steps, UnreachableError, epsilon, least_noise
 from atoll.datacenter.errors import LayoutError, MissingExtraError
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.privacy import PrivacySection
-
-log = logging.getLogger(__name__)
 
 
 def opacus_module(name: str) -> Any:
@@ -48,54 +43,43 @@ class Budget:
     noise_multiplier: float
     sample_rate: float
     delta: float
-    accountant: str
+    accountant: Accountant
 
     @classmethod
     def of(cls, section: PrivacySection, sample_rate: float, steps: int) -> Budget:
-        """The job's; for a given epsilon the least noise (to 0.01 of epsilon) with which all steps stay within it.
+        """The job's; for a given epsilon the least noise (to a ten-thousandth) with which all steps stay within it.
 
         Raises:
             LayoutError: if no noise keeps the job within its epsilon.
+            MissingExtraError: without Opacus.
         """
-        if section.noise_multiplier is not None:
-            return cls(section.noise_multiplier, sample_rate, section.delta, section.accountant)
-        accountants = opacus_module("accountants.utils")
+        target, delta, accountant = section.epsilon, section.delta, section.accountant
+        if target is None:
+            return cls(section.noise_multiplier or 0.0, sample_rate, delta, accountant)
+
+        def cost(noise: float, by: Accountant) -> float:
+            return cls(noise, sample_rate, delta, by).epsilon(steps)
+
         try:
-            with _quiet():
-                noise = accountants.get_noise_multiplier(
-                    target_epsilon=section.epsilon,
-                    target_delta=section.delta,
-                    sample_rate=sample_rate,
-                    steps=steps,
-                    accountant=section.accountant,
-                )
-        except ValueError as error:
+            return cls(least_noise(cost, target, accountant), sample_rate, delta, accountant)
+        except UnreachableError as error:
             raise LayoutError(
-                f"privacy.epsilon = {section.epsilon} with delta = {section.delta} cannot be kept over {steps} steps "
-                f"with sample rate {sample_rate:.3g}: {error}"
+                f"privacy.epsilon = {target} with delta = {delta} cannot be kept over {steps} steps with sample rate "
+                f"{sample_rate:.3g}: {error}; choose a larger epsilon or delta, or fewer steps"
             ) from error
-        return cls(float(noise), sample_rate, section.delta, section.accountant)
 
     def epsilon(self, steps: int) -> float:
-        """Spent after so many steps; infinite without noise."""
-        return _epsilon(self, steps) if steps else 0.0
+        """Spent after so many steps; infinite without noise. Takes up to seconds; the latest answers are kept.
+
+        Raises:
+            MissingExtraError: without Opacus.
+        """
+        try:
+            return epsilon((Steps(self.noise_multiplier, self.sample_rate, steps),), self.delta, self.accountant)
+        except OpacusMissingError as error:
+            raise MissingExtraError("Opacus", "privacy", "[privacy]") from error
 
     @property
     def tag(self) -> str:
         """Tells mechanisms apart: a checkpoint of another one is refused, for its steps cost something else."""
         return f"{self.noise_multiplier:.6g}/{self.sample_rate:.6g}"
-
-
-@functools.lru_cache(maxsize=256)
-def _epsilon(budget: Budget, steps: int) -> float:
-    if budget.noise_multiplier == 0:
-        return inf
-    accountant = opacus_module("accountants").create_accountant(mechanism=budget.accountant)
-    accountant.history = [(budget.noise_multiplier, budget.sample_rate, steps)]
-    with _quiet():
-        return float(accountant.get_epsilon(delta=budget.delta))
-
-
-def _quiet() -> warnings.catch_warnings[None]:
-    """Opacus warns of orders of Rényi divergence that turn out not to be the best."""
-    return warnings.catch_warnings(action="ignore")

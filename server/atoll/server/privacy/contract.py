@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from atoll.server.privacy.accounting import Accountant, epsilon
+from atoll.accounting import Accountant
+from atoll.server.privacy.accounting import epsilon
 from atoll.server.privacy.mechanisms.sensitivity import Squares, banded_squares, gaussian_squares, tree_squares
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
-from atoll.server.privacy.accounting import Accountant, calibrate
+from atoll.server.privacy.accounting import calibrate
 from atoll.server.privacy.contract import AdaptiveClipping, Contract, squared_sensitivity
 from atoll.server.privacy.refusals import count_noise, sampling_counted
 from atoll.server.privacy.values import Adjacency, Event, Sampling

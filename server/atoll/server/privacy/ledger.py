@@ -15,10 +15,10 @@ from functools import lru_cache
 
 from sqlalchemy import Connection
 
+from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs.privacy import POPULATION_PATTERN
 from atoll.server.privacy import accounting
-from atoll.server.privacy.accounting import Accountant
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
 from atoll.server.privacy.tally import RunTally, Tally, cost_of, tally

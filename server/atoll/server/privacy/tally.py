@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
-from atoll.server.privacy.accounting import Accountant
+from atoll.accounting import Accountant
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 from atoll.server.stores import Charge, Population, charges

@@ -1,0 +1,66 @@
+"""The least noise that meets a target."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+from atoll.accounting.renyi import Accountant
+
+Cost = Callable[[float, Accountant], float]
+"""Epsilon of all releases with a noise multiplier, by an accountant."""
+
+MAX_NOISE = 1e6
+_TOLERANCE = 1 + 1e-4
+
+
+class UnreachableError(ValueError):
+    """No noise keeps a target."""
+
+
+def least_noise(cost: Cost, target: float, accountant: Accountant) -> float:
+    """The least noise multiplier that costs at most ``target``; off by at most a ten-thousandth, upwards.
+
+    Takes up to some ten seconds with ``prv`` and many releases.
+
+    Raises:
+        UnreachableError: if no noise up to ``MAX_NOISE`` does.
+        OpacusMissingError: if the cost needs Opacus, which is not installed.
+    """
+    if cost(MAX_NOISE, "rdp") > target:
+        raise UnreachableError(f"epsilon {target:g} is below what can be accounted for")
+    low, high = 1.0, 1.0
+    while cost(low, "rdp") <= target:
+        high, low = low, low / 2
+    while cost(high, "rdp") > target:
+        low, high = high, high * 2
+    if accountant == "rdp":
+        return _least(low, high, lambda noise: cost(noise, "rdp") / target)
+    high = _least(low, high, lambda noise: cost(noise, "rdp") / target, 1.01)
+    while cost(high / 1.1, "prv") <= target:
+        high /= 1.1
+    return _least(high / 1.1, high, lambda noise: cost(noise, "prv") / target)
+
+
+def _least(low: float, high: float, share: Callable[[float], float], tolerance: float = _TOLERANCE) -> float:
+    """A noise of which ``share`` of the target is used, at most 1, and at most ``tolerance`` times the least such.
+
+    ``share`` is above 1 at ``low`` and at most 1 at ``high``. By interpolating its logarithm over the noise's, slightly
+    to either side in turn, so that both ends close in; every fourth step halves, whatever the shape.
+    """
+    above, below = share(low), share(high)
+    for step in itertools.count(1):
+        if high / low <= tolerance:
+            break
+        middle = math.sqrt(low * high)
+        if step % 4 and math.isfinite(above) and below > 0:
+            where = math.log(above) / (math.log(above) - math.log(below))
+            aside = tolerance ** (0.4 if step % 2 else -0.4)
+            middle = min(max(low * (high / low) ** where * aside, low * tolerance**0.2), high / tolerance**0.2)
+        found = share(middle)
+        if found <= 1:
+            high, below = middle, found
+        else:
+            low, above = middle, found
+    return high
