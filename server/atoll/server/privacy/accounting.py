@@ -123,7 +123,9 @@ def _calibrate(  # its arguments are the key of the cache
         return least_noise(cost, target, accountant)
     except UnreachableError as error:
         raise InvalidRequestError(
-            "privacy.target", f"{error}, at delta {delta:g}", "choose a larger epsilon or delta"
+            "privacy.target",
+            f"epsilon {target:g} at delta {delta:g} is below what can be accounted for",
+            "choose a larger epsilon or delta",
         ) from error
 
 
