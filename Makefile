@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := .tools
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 ROOMS := protos client server datacenter tests benchmarks examples
 
 # The generator is pinned to the oldest protobuf runtime that pyproject.toml admits (6.31).

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 SEEDS = 2
 """How many seeds a test of random faults gets unless ``--seeds`` says otherwise."""
+
+# Before anything loads a library that reads them, and for every process that a test starts: models this small are
+# slowed down by threads that wait for each other, most of all where two halves of the suite share the cores.
+for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(pool, "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
