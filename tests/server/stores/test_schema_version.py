@@ -6,6 +6,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schema_version
@@ -21,6 +22,11 @@ def test_migrations_make_exactly_the_tables_of_the_schema(store: Store) -> None:
         return list(compare_metadata(context, metadata))
 
     assert store.writer.submit(differences).result() == []
+
+
+def test_revisions_are_those_of_the_scripts_in_their_order() -> None:
+    scripts = list(ScriptDirectory.from_config(schema_version._config()).walk_revisions())
+    assert schema_version.revisions() == tuple(script.revision for script in reversed(scripts))
 
 
 def test_upgrading_again_changes_nothing(open_store: OpenStore) -> None:

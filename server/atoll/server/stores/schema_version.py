@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from atoll.server.stores import dialects, schema
 from atoll.server.stores.errors import SchemaError
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+_MIGRATIONS = "atoll.server.stores.migrations"
+_SCRIPT = re.compile(r"r(\d{4})_\w+\.py")
+
+
+@cache
+def revisions() -> tuple[str, ...]:
+    """Every revision that this version knows, oldest first: by the names of their files, so without loading Alembic.
+
+    Raises:
+        SchemaError: if there is none.
+    """
+    scripts = (_SCRIPT.fullmatch(entry.name) for entry in files(_MIGRATIONS).joinpath("versions").iterdir())
+    found = tuple(sorted(script[1] for script in scripts if script))
+    if not found:
+        raise SchemaError("this installation has no schema revisions", "install atoll again")
+    return found
+
 
 def head_revision() -> str:
     """The newest revision that this version knows."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    if head is None:
-        raise SchemaError("this installation has no schema revisions", "install atoll again")
-    return head
+    return revisions()[-1]
 
 
 def is_known(revision: str) -> bool:
     """Whether this version knows a revision, and so can bring a database of it to the newest."""
-    return revision in {known.revision for known in ScriptDirectory.from_config(_config()).walk_revisions()}
+    return revision in revisions()
 
 
 def upgrade(engine: Engine) -> None:
@@ -41,9 +57,7 @@ def upgrade(engine: Engine) -> None:
             dialects.lock_schema(connection)
             dialects.check_database(connection)
             if _known_revision(connection) != head_revision():
-                config = _config()
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
+                _migrate(connection)
     except SQLAlchemyError as error:
         raise dialects.translate(error, engine.url) from error
 
@@ -74,12 +88,10 @@ def touch(connection: Connection) -> None:
 
 def _known_revision(connection: Connection) -> str | None:
     """The database's revision, None if it is empty."""
-    current = MigrationContext.configure(connection).get_current_revision()
-    script = ScriptDirectory.from_config(_config())
-    known = {revision.revision for revision in script.walk_revisions()}
-    if current is not None and current not in known:
+    current = _current_revision(connection)
+    if current is not None and not is_known(current):
         raise SchemaError(
-            f"the database is at schema revision {current}, newer than the {script.get_current_head()} of this program",
+            f"the database is at schema revision {current}, newer than the {head_revision()} of this program",
             "run the version of atoll that last used this database, or a later one",
         )
     if current is None:
@@ -92,9 +104,27 @@ def _known_revision(connection: Connection) -> str | None:
     return current
 
 
+def _current_revision(connection: Connection) -> str | None:
+    """What Alembic has noted."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    noted: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    return noted
+
+
+def _migrate(connection: Connection) -> None:
+    from alembic import command  # noqa: PLC0415 - takes a tenth of a second; most starts find nothing to do
+
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
 def _config() -> Config:
+    from alembic.config import Config  # noqa: PLC0415 - as above
+
     config = Config()
-    location = str(files("atoll.server.stores.migrations"))
+    location = str(files(_MIGRATIONS))
     config.set_main_option("script_location", location.replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
