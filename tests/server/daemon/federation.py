@@ -29,7 +29,7 @@ from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Commit, ReportReceipt
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.rounds import RunState
+from atoll.server.rounds import DeadlinePassed, Phase, RunState
 from atoll.server.stores import Store, participants, rounds, runs
 from atoll.wire.chunks import ElementRange, header_of, update_digest
 from atoll.wire.encoding import Encoding
@@ -145,6 +145,11 @@ class Client:
     async def evaluate(self, key: Key, weight: int = 5, **metrics: float) -> ReportReceipt:
         return await self._commit(transfer_pb2.ReportRequest(round=key, evaluation=metrics, evaluation_weight=weight))
 
+    async def refused(self, key: Key) -> ReportReceipt:
+        """Send an update that the transfer service refuses for what is in it."""
+        request = transfer_pb2.ReportRequest(round=key, upload_id="0" * 32, digest="ab" * 32, weight=10)
+        return await self.federation.coordinator.commit(Commit(self.name, request, NODE, rejection="not finite"))
+
     async def _commit(self, request: transfer_pb2.ReportRequest) -> ReportReceipt:
         commit = Commit(self.name, request, NODE, payload_bytes=LAYOUT.size_bytes)
         async with asyncio.timeout(WAIT_S):  # wait_for of Python 3.11 loses a cancellation that comes with the answer
@@ -198,6 +203,17 @@ class Federation:
     async def state(self, run: str, until: Callable[[RunState], bool]) -> RunState:
         """The run's state once this holds of it; the run must not have ended before."""
         return await self._reached(self.active(run), until)
+
+    async def deadline(self, run: str) -> None:
+        """Once nobody is outstanding any more, the deadline of the run's open round passes."""
+
+        def all_answered(state: RunState) -> bool:
+            live = state.round
+            return live is not None and live.phase is Phase.OPEN and not live.roster.outstanding
+
+        live = (await self.state(run, all_answered)).round
+        assert live is not None
+        await self.active(run).driver.post(DeadlinePassed(live.key))
 
     async def _reached(self, active: ActiveRun, until: Callable[[RunState], bool]) -> RunState:
         async with asyncio.timeout(WAIT_S):

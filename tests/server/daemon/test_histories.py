@@ -91,3 +91,17 @@ async def test_what_a_transaction_tells_of_one_participant_is_learned_together(s
     known = (await store.reader.run(history.of, ["p", "q"]))["p"]
     assert (known.times_selected, known.last_selected_at) == (1, 141.0)
     assert (known.times_reported, known.report_s) == (1, (30.0,))
+
+
+@pytest.mark.parametrize("refused_count", [False, True])
+async def test_a_refused_report_is_one_where_the_run_says_so(store: Store, refused_count: bool) -> None:
+    """What is in an update must not show in who is drawn later."""
+    await store.writer.run(participants.add, Participant("p", "acme", ParticipantKind.EDGE, 0.0))
+    roster = Roster.of((Member("p", 5, MemberStatus.REJECTED, "not finite", at=130.0),))
+    ended = RoundState(
+        RoundKey(0, 0), RoundKind.TRAIN, 0, Phase.RELEASED, 90.0, roster, opened_at=100.0, ended_at=140.0
+    )
+    played = (Played(Published(RoundKey(0, 0)), 140.0, True, (RecordRound(ended),)),)
+    await store.writer.run(lambda connection: record_learned(connection, played, refused_count=refused_count))
+    known = (await store.reader.run(history.of, ["p"])).get("p")
+    assert (known.report_s if known else ()) == ((30.0,) if refused_count else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -62,6 +63,7 @@ async def test_the_model_moves_by_clipped_updates_over_the_planned_cohort_whoeve
     run = await federation.submit(private_job())
     await report(alice, 1)
     await bob.reply((await bob.invitation()).key, "declined", "no time")
+    await federation.deadline(run)
     ended = await federation.ended(run)
     moved = federation.model(ended.current_model)
     assert np.allclose(moved, clipped(update_values(1)) / 2, atol=1e-5)
@@ -73,6 +75,7 @@ async def test_noise_has_the_size_that_the_contract_says(federation: Federation)
     for seed in range(60):
         await report(alice, seed)
         await bob.reply((await bob.invitation()).key, "declined")
+        await federation.deadline(run)
     ended = await federation.ended(run)
     moved = federation.model(ended.current_model)
     expected = 4.0 * CLIP / 2 * np.sqrt(60)  # of 24 elements: their deviation is off by more than a half once in 1e6
@@ -84,6 +87,7 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
     run = await federation.submit(private_job(noise=LOUD))
     for client in clients:
         await client.reply((await client.invitation()).key, "declined")
+    await federation.deadline(run)
     ended = await federation.ended(run)
     assert ended.status == RunStatus.FINISHED
     assert np.all(federation.model(ended.current_model) != 0)
@@ -97,6 +101,7 @@ async def test_every_release_is_charged_and_leaves_another_secret(federation: Fe
     for version in range(3):
         for client in clients:
             await report(client, version)
+        await federation.deadline(run)
         done = version + 1
         await (_released(federation, run, done) if done < 3 else federation.ended(run))
         secrets.append((await state_of(federation, run)).state.noise.secret)
@@ -131,6 +136,7 @@ async def test_an_adaptive_norm_moves_by_the_noised_share_of_updates_within_it(f
     for version in range(20):
         for client in clients:
             await report(client, version)
+        await federation.deadline(run)
     await federation.ended(run)
     found = await federation.store.reader.run(charges.listed, run)
     clips = [json.loads(one.body)["clip"] for one in found]
@@ -143,6 +149,7 @@ async def test_metrics_of_participants_are_neither_kept_nor_shown(federation: Fe
     run = await federation.submit(private_job())
     for client in clients:
         await report(client, 1, loss=0.25)
+    await federation.deadline(run)
     await federation.ended(run)
     (row,) = await federation.rounds(run)
     assert row.metrics == ()
@@ -151,14 +158,7 @@ async def test_metrics_of_participants_are_neither_kept_nor_shown(federation: Fe
 async def test_whoever_was_in_as_many_rounds_as_the_job_allows_is_not_drawn_again(federation: Federation) -> None:
     alice, bob = await federation.clients("alice", "bob")
     run = await federation.submit(capped(4, most=2, separation=2))
-    order: list[str] = []
-    for _ in range(4):
-        drawn = await federation.state(run, lambda state: _open_round(state) not in (None, len(order) - 1))
-        assert drawn.round is not None
-        (member,) = drawn.round.roster
-        client = alice if member.participant == alice.name else bob
-        order.append(client.name)
-        await report(client, 1)
+    order = [await _one_round(federation, [alice, bob], run, version) for version in range(4)]
     await federation.ended(run)
     assert order in ([alice.name, bob.name] * 2, [bob.name, alice.name] * 2)
 
@@ -187,6 +187,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     first = await federation.submit(private_job(noise=LOUD))
     for client in clients:
         await report(client, 1)
+    await federation.deadline(first)
     await federation.ended(first)
     spent = (await federation.store.reader.run(ledger.spent, "people")).epsilon
     await federation.store.writer.run(_limit, spent * 1.2)
@@ -205,6 +206,7 @@ async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:
     await federation.coordinator.pause(first)
     for client in clients:
         await report(client, 1)
+    await federation.deadline(first)
     await federation.state(first, lambda state: state.status is RunStatus.PAUSED)
     cost = (await state_of(federation, first)).contract.cost(0)
     assert cost is not None
@@ -212,11 +214,72 @@ async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:
     second = await federation.submit(private_job(noise=LOUD))
     for client in clients:
         await report(client, 2)
+    await federation.deadline(second)
     assert (await federation.ended(second)).status == RunStatus.FINISHED
 
 
 def _limit(connection: object, epsilon: float) -> None:
     ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="admin", now=1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_a_refused_update_changes_nobody_elses_part(federation: Federation, refused: bool) -> None:
+    """It counts as zeros: the round is not tried again, and its sender is no sooner in another."""
+    clients = await federation.clients("alice", "bob")
+    run = await federation.submit(capped(4, most=2, separation=2))
+    order = [
+        await _one_round(federation, clients, run, version, refused=refused and version == 0) for version in range(4)
+    ]
+    assert (await federation.ended(run)).status == RunStatus.FINISHED
+    assert order[:2] == order[2:]
+    assert order[0] != order[1]
+    assert await federation.members(run) == {order[0]: ("rejected", "not finite") if refused else ("reported", "")}
+    first = (await federation.rounds(run))[0]
+    assert (first.attempt, first.phase, first.reported) == (0, "released", 0 if refused else 1)
+
+
+@pytest.mark.parametrize("cohort", ['sampler = "poisson"\nrate = 1e-9', 'sampler = "poisson"\nrate = 1.0'])
+async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federation: Federation, cohort: str) -> None:
+    clients = await federation.clients("alice", "bob")
+    toml = private_job(cohort=cohort, noise=LOUD).replace(b"report_window_s = 60.0", b"report_window_s = 0.5")
+    assert b"report_window_s = 0.5" in toml
+    run = await federation.submit(toml)
+    if "1.0" in cohort:
+        for client in clients:
+            await report(client, 1)
+    await federation.ended(run)
+    (row,) = await federation.rounds(run)
+    assert row.reason == "the deadline has passed"
+    assert row.opened_at is not None
+    assert row.closed_at is not None
+    assert row.closed_at - row.opened_at >= 0.49
+
+
+async def test_while_a_secret_draws_members_are_at_work_no_other_run_draws(federation: Federation) -> None:
+    """Its cohort would be all but them; and of two secret draws one would leave out whom the other has."""
+    clients = await federation.clients("alice", "bob")
+    cohort = 'sampler = "poisson"\nrate = 1.0\nmin_available = 1'
+    secret = await federation.submit(private_job(cohort=cohort, noise=LOUD))
+    for client in clients:
+        await report(client, 1)  # and are free: what keeps the others away is the round
+    other = await federation.submit(private_job(cohort=cohort, noise=LOUD))
+    plain = await federation.submit(job())
+    for run in (other, plain):
+        await federation.state(run, lambda _, run=run: f"run {secret}" in federation.active(run).performer.trouble)  # type: ignore[misc]
+    assert all(client.told == 0 for client in clients)
+    await federation.deadline(secret)
+    await federation.ended(secret)
+    attending = [asyncio.create_task(_attend(client)) for client in clients]
+    await federation.deadline(other)
+    for run in (other, plain):
+        assert (await federation.ended(run)).status == RunStatus.FINISHED
+    for task in attending:
+        task.cancel()
+
+
+async def _attend(client: Client) -> None:
+    while True:
+        await report(client, 1)
 
 
 async def test_a_population_keeps_to_one_adjacency(federation: Federation) -> None:
@@ -260,12 +323,17 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
     assert await played(tmp_path / "restarted", 4, restarts=True) == calm
 
 
-async def _one_round(federation: Federation, clients: list[Client], run: str, version: int) -> None:
+async def _one_round(
+    federation: Federation, clients: list[Client], run: str, version: int, *, refused: bool = False
+) -> str:
+    """The one member of that round sends an update; its name."""
     drawn = await federation.state(run, lambda state: _open_round(state) == version)
     assert drawn.round is not None
     (member,) = drawn.round.roster
     (client,) = [one for one in clients if one.name == member.participant]
-    await report(client, version)
+    task = await client.invitation()
+    await (client.refused(task.key) if refused else client.report(task.key, update_values(version)))
+    return client.name
 
 
 def test_the_layout_is_large_enough_for_a_deviation_to_be_judged() -> None:

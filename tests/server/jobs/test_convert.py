@@ -11,7 +11,7 @@ from atoll.server.jobs import (
 )
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
 from atoll.server.report_window import FixedReportWindow, LearnedReportWindow
-from atoll.server.rounds import LateMode, Weighting
+from atoll.server.rounds import LateMode, Patience, Weighting
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 
@@ -22,11 +22,11 @@ def test_a_job_becomes_the_engines_rules() -> None:
     straggler = policy.straggler
     assert (straggler.cohort_size, straggler.over_selection, straggler.quorum) == (50, 1.3, 30)
     assert (straggler.late.mode, straggler.late.max_staleness, straggler.late.exponent) == (LateMode.CARRY, 3, 0.5)
-    assert not straggler.wait_for_all
+    assert straggler.patience is Patience.GOAL
 
 
 def test_poisson_waits_for_all() -> None:
-    assert to_run_policy(parse_job(MINIMAL + 'sampler = "poisson"\nquorum = 0\n')).straggler.wait_for_all
+    assert to_run_policy(parse_job(MINIMAL + 'sampler = "poisson"\nquorum = 0\n')).straggler.patience is Patience.ALL
 
 
 def test_dropped_reports_are_carried_for_no_round() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.jobs.convert import to_run_policy
+from atoll.server.rounds import Patience
 from tests.server.privacy.jobs import COHORTS, NOISE, job, job_text
 
 CLIP = f"{NOISE}\nclip = 1.0"
@@ -109,9 +110,14 @@ def test_a_private_job_needs_only_what_is_a_choice() -> None:
 
 
 @pytest.mark.parametrize("cohort", ["poisson", "uniform"])
-def test_a_random_draw_is_waited_for_whole(cohort: str) -> None:
-    assert to_run_policy(job(cohort)).straggler.wait_for_all
-    assert to_run_policy(job(cohort)).straggler.quorum == 0
+def test_a_round_of_a_secret_draw_lasts_until_its_deadline_whoever_is_in_it(cohort: str) -> None:
+    straggler = to_run_policy(job(cohort)).straggler
+    assert (straggler.patience, straggler.quorum) == (Patience.DEADLINE, 0)
+
+
+def test_where_nothing_is_counted_on_the_draw_a_round_ends_as_any_other() -> None:
+    straggler = to_run_policy(job("least_recent", CAPPED)).straggler
+    assert (straggler.patience, straggler.refused_count) == (Patience.GOAL, True)
 
 
 def test_without_privacy_a_quorum_of_none_is_for_poisson_sampling_alone() -> None:

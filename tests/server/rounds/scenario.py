@@ -14,6 +14,7 @@ from atoll.server.rounds import (
     LatePolicy,
     Member,
     MemberStatus,
+    Patience,
     Published,
     Reported,
     RetryDue,
@@ -44,14 +45,22 @@ def policy(
     over_selection: float = 1.5,
     quorum: int = 1,
     late: LatePolicy | None = None,
-    wait_for_all: bool = False,
+    patience: Patience = Patience.GOAL,
+    refused_count: bool = False,
     max_attempts: int = 2,
     evaluate_every: int = 0,
     final_evaluation: bool = False,
 ) -> RunPolicy:
     """Two of three invited are enough, one is the quorum, a round may be tried twice, and there are two rounds."""
     straggler = StragglerPolicy(
-        cohort_size, over_selection, wait_for_all, quorum, late or LatePolicy(), max_attempts, retry_delay_s=5.0
+        cohort_size,
+        over_selection,
+        patience,
+        quorum,
+        refused_count,
+        late or LatePolicy(),
+        max_attempts,
+        retry_delay_s=5.0,
     )
     return RunPolicy(rounds, straggler, evaluate_every, final_evaluation)
 

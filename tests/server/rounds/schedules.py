@@ -2,20 +2,21 @@
 
 from random import Random
 
-from atoll.server.rounds import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+from atoll.server.rounds import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from tests.server.rounds.invariants import Invariants, check_end
 from tests.server.rounds.simulation import Check, Faults, World
 
 
 def random_policy(rng: Random) -> RunPolicy:
     cohort = rng.randint(1, 4)
-    everyone = rng.random() < 0.3
+    patience = rng.choices(list(Patience), (8, 2, 1))[0]
     late = LatePolicy(rng.choice((*LateMode, LateMode.CARRY)), rng.randint(0, 2), rng.choice((0.0, 0.5, 1.0)))
     straggler = StragglerPolicy(
         cohort_size=cohort,
         over_selection=rng.choice((1.0, 1.3, 2.0)),
-        wait_for_all=everyone,
-        quorum=rng.randint(0 if everyone else 1, cohort),
+        patience=patience,
+        quorum=rng.randint(1 if patience is Patience.GOAL else 0, cohort),
+        refused_count=rng.random() < 0.15,
         late=late,
         max_attempts=rng.randint(1, 3),
         retry_delay_s=1.0,

@@ -28,6 +28,7 @@ from atoll.server.rounds import (
     Fold,
     Invite,
     Member,
+    Patience,
     PauseRequested,
     Phase,
     PrepareRound,
@@ -305,7 +306,7 @@ class World:
             rng = Random(f"{self.seed}/{effect.key}")  # a draw is a function of seed and round, so a crash repeats it
             clumsy = self.chance(self.faults.misbehave)
             online = [p for p in self.population if clumsy or p not in effect.excluded]
-            if self.policy.straggler.wait_for_all:
+            if self.policy.straggler.patience is not Patience.GOAL:
                 rate = self.policy.straggler.cohort_size / len(self.population)
                 chosen = [p for p in online if rng.random() < rate]
             else:

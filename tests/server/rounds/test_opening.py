@@ -11,6 +11,7 @@ from atoll.server.rounds import (
     LateMode,
     LatePolicy,
     MemberStatus,
+    Patience,
     PauseRequested,
     Phase,
     PrepareRound,
@@ -111,7 +112,7 @@ def test_a_second_draw_or_preparation_of_the_round_is_ignored() -> None:
 
 def test_an_empty_poisson_sample_closes_as_an_empty_sum() -> None:
     """The empty sample is an outcome of Poisson sampling like any other: its noisy sum is released."""
-    story = Story(policy(wait_for_all=True, quorum=0)).on(Started())
+    story = Story(policy(patience=Patience.ALL, quorum=0)).on(Started())
     story.on(CohortDrawn(story.key, (), 9, "poisson", 7)).on(RoundPrepared(story.key, 30.0, 999.0))
     assert story.round.phase is Phase.CLOSING
     assert story.summed().updates == 0

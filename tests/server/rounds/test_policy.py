@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from atoll.server.rounds import LatePolicy, PolicyError, RunPolicy, StragglerPolicy, Weighting
+from atoll.server.rounds import LatePolicy, Patience, PolicyError, RunPolicy, StragglerPolicy, Weighting
 
 S = StragglerPolicy(4)
 
@@ -17,7 +17,7 @@ S = StragglerPolicy(4)
         (lambda: StragglerPolicy(4, over_selection=float("nan")), r"over_selection = nan"),
         (lambda: StragglerPolicy(4, quorum=5), r"quorum = 5: must be from 1 to the cohort size, 4"),
         (lambda: StragglerPolicy(4, quorum=0), r"quorum = 0: must be from 1 to the cohort size, 4"),
-        (lambda: StragglerPolicy(4, wait_for_all=True, quorum=-1), r"quorum = -1: must be from 0"),
+        (lambda: StragglerPolicy(4, patience=Patience.ALL, quorum=-1), r"quorum = -1: must be from 0"),
         (lambda: StragglerPolicy(4, max_attempts=0), r"max_attempts = 0: must be 1 or more"),
         (lambda: StragglerPolicy(4, retry_delay_s=float("inf")), r"retry_delay_s = inf: must be finite"),
         (lambda: LatePolicy(max_staleness=-1), r"late\.max_staleness = -1: must be 0 or more"),

@@ -9,6 +9,7 @@ from atoll.server.rounds import (
     Fold,
     MemberFailed,
     MemberStatus,
+    Patience,
     Phase,
     Receipt,
     RecordMember,
@@ -17,6 +18,7 @@ from atoll.server.rounds import (
     RoundKey,
     RunPolicy,
     Situation,
+    Started,
     Stop,
     StragglerPolicy,
     Verdict,
@@ -148,11 +150,52 @@ def test_where_late_reports_are_carried_the_rest_go_on() -> None:
 
 
 def test_waiting_for_all_does_not_cut_at_the_goal() -> None:
-    story = Story(policy(wait_for_all=True)).closing()
+    story = Story(policy(patience=Patience.ALL)).closing()
     assert story.stands() is Situation.OPEN
     story.on(story.report("pc"))
     assert story.stands() is Situation.CLOSING
     assert len(story.asked.contributions) == 3
+
+
+def test_where_the_draw_is_secret_a_round_lasts_until_its_deadline_whoever_is_in_it() -> None:
+    """Who reported, left, or was never there must not show in when the next model comes."""
+    for members in ((), ("pa",), ("pa", "pb", "pc")):
+        story = Story(policy(patience=Patience.DEADLINE, quorum=0)).on(Started())
+        story.on(story.drawn(*members)).on(story.prepared())
+        for name in members[:2]:
+            story.on(story.report(name))
+        story.on(*(Declined(story.key, name, "on battery") for name in members[2:]))
+        assert story.stands() is Situation.OPEN
+        story.on(DeadlinePassed(story.key))
+        assert story.stands() is Situation.CLOSING
+        assert [t.participant for t in story.asked.contributions] == list(members[:2])
+
+
+@pytest.mark.parametrize("unreported", [True, False])
+def test_a_refused_report_may_take_its_place_with_nothing(unreported: bool) -> None:
+    """So that what is in an update never decides whether another one is summed."""
+    told = []
+    for wrong in (False, True):
+        story = Story(policy(over_selection=1.5, refused_count=True)).training()
+        if not wrong or not unreported:
+            story.on(story.report("pa"))
+        if wrong:
+            story.on(Rejected(story.key, "pa", "not finite", unreported=unreported))
+        assert story.stands() is Situation.OPEN
+        story.on(story.report("pb"))
+        assert story.stands() is Situation.CLOSING
+        assert story.status("pc") is MemberStatus.OVER_SELECTED
+        told.append([t.participant for t in story.asked.contributions])
+    assert told == [["pa", "pb"], ["pb"]]
+
+
+def test_a_refused_report_that_counts_is_not_missed_by_the_quorum_either() -> None:
+    story = Story(policy(quorum=2, refused_count=True)).training("pa", "pb")
+    story.on(story.report("pa"), Rejected(story.key, "pb", "not finite"))
+    assert story.stands() is Situation.CLOSING
+    story.on(Rejected(story.key, "pa", "damaged"))
+    assert story.stands() is Situation.CLOSING
+    assert story.asked.contributions == ()
 
 
 @pytest.mark.parametrize(

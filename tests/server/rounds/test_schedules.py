@@ -9,6 +9,7 @@ from atoll.server.rounds import (
     Event,
     LateMode,
     LatePolicy,
+    Patience,
     RunPolicy,
     RunState,
     RunStatus,
@@ -66,11 +67,11 @@ def test_the_schedules_take_every_entry_of_the_table_to_every_situation_that_it_
 
 
 @pytest.mark.parametrize("mode", LateMode)
-@pytest.mark.parametrize("wait_for_all", [False, True], ids=["fixed", "poisson"])
-def test_a_crash_at_any_point_leaves_the_same_final_model(mode: LateMode, wait_for_all: bool) -> None:
+@pytest.mark.parametrize("patience", Patience)
+def test_a_crash_at_any_point_leaves_the_same_final_model(mode: LateMode, patience: Patience) -> None:
     """One crash between any two of step, persist and each effect, for every point of the run."""
-    quorum = 0 if wait_for_all else 2
-    straggler = StragglerPolicy(3, wait_for_all=wait_for_all, quorum=quorum, late=LatePolicy(mode))
+    quorum = 2 if patience is Patience.GOAL else 0
+    straggler = StragglerPolicy(3, patience=patience, quorum=quorum, late=LatePolicy(mode))
     policy = RunPolicy(3, straggler, evaluate_every=2, final_evaluation=True)
     undisturbed = play_policy(1, policy, 5, CALM)
     assert undisturbed.crash_points > 60

@@ -52,12 +52,3 @@ def test_of_two_servers_that_record_at_once_one_is_new(with_run: Store, open_sto
         report = dataclasses.replace(REPORT, round=round_number)
         racing = [store.writer.submit(reports.record, report) for store in (with_run, other)]
         assert sorted(future.result().is_new for future in racing) == [False, True]
-
-
-async def test_participations_are_the_released_sums_that_one_is_in(with_run: Store) -> None:
-    for participant, round_number, attempt in ((ALICE, 0, 0), (ALICE, 3, 1), (ALICE, 4, 0), (BOB, 1, 0)):
-        report = dataclasses.replace(REPORT, participant=participant, round=round_number, attempt=attempt)
-        await with_run.writer.run(reports.record, report)
-    await with_run.writer.run(reports.mark_counted, RUN, [(0, 0, ALICE), (3, 1, ALICE)], {})
-    assert await with_run.reader.run(reports.participations, RUN) == {ALICE: (2, 3)}
-    assert await with_run.reader.run(reports.participations, "another-run") == {}

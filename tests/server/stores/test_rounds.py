@@ -53,6 +53,18 @@ async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
     assert await with_run.reader.run(rounds.members_of_run, RUN) == (reported, declined)
 
 
+async def test_participations_are_the_released_rounds_that_an_update_was_sent_for(with_run: Store) -> None:
+    released = {(0, 0): "released", (3, 0): "abandoned", (3, 1): "released", (4, 0): "open", (5, 0): "released"}
+    for (number, tried), phase in released.items():
+        kind = "evaluate" if number == 5 else "train"
+        await with_run.writer.run(rounds.put, dataclasses.replace(attempt(number, tried), phase=phase, kind=kind))
+    members = [Member(RUN, number, tried, ALICE, "reported") for number, tried in released]
+    members += [Member(RUN, 0, 0, BOB, "rejected", "not finite"), Member(RUN, 3, 1, BOB, "timed_out")]
+    await with_run.writer.run(rounds.put_members, members)
+    assert await with_run.reader.run(rounds.participations, RUN) == {ALICE: (2, 3), BOB: (1, 0)}
+    assert await with_run.reader.run(rounds.participations, "another-run") == {}
+
+
 @pytest.mark.parametrize("stranger", [Member(RUN, 3, 0, ALICE, "invited"), Member(RUN, 0, 0, "pother", "invited")])
 async def test_members_need_their_attempt_and_participant(with_run: Store, stranger: Member) -> None:
     await with_run.writer.run(rounds.put, attempt())

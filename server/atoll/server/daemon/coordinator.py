@@ -38,6 +38,7 @@ from atoll.server.errors import (
 from atoll.server.identity import ParticipantKind, Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
+from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import (
     Accepted,
@@ -47,6 +48,7 @@ from atoll.server.rounds import (
     MemberFailed,
     MemberStatus,
     PauseRequested,
+    Phase,
     Rejected,
     ResumeRequested,
     RoundKey,
@@ -67,6 +69,7 @@ log = logging.getLogger(__name__)
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
 _LEAST_UPLOAD_BYTES = 16 << 20
+_AT_WORK = (Phase.SAMPLED, Phase.OPEN)
 
 
 @dataclass(eq=False)
@@ -89,7 +92,7 @@ class Coordinator:
         self._insecure = insecure
         self._services = services
         self._certificates = certificates
-        self._pool = CohortPool(services, self.busy)
+        self._pool = CohortPool(services, self)
         self._budgets = Budgets(services)
         self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
         self._active: dict[str, ActiveRun] = {}
@@ -331,13 +334,21 @@ class Coordinator:
         return self._certificates.remaining_s(participant)
 
     def busy(self, apart_from: str) -> set[str]:
-        """Participants that other runs expect a report from."""
+        """See ``drawing.OtherRuns``."""
         return {
             participant
             for run_id, active in self._active.items()
             if run_id != apart_from and not active.driver.stopped and active.driver.state.round is not None
             for participant in active.driver.state.round.roster.with_status(MemberStatus.INVITED, MemberStatus.TRAINING)
         }
+
+    def secret(self, apart_from: str) -> str:
+        """See ``drawing.OtherRuns``."""
+        for run_id, active in self._active.items():
+            live = None if run_id == apart_from or active.driver.stopped else active.driver.state.round
+            if live is not None and live.phase in _AT_WORK and has_secret_draw(active.spec):
+                return run_id
+        return ""
 
     def _activate(
         self,

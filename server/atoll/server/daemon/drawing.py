@@ -9,16 +9,20 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
+from typing import Protocol
 
 from atoll.server.daemon.histories import record_online
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Session
+from atoll.server.daemon.turns import Turns
 from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
+from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
 from atoll.server.sampling import Eligible, History, Participation, Request, sampler_named
-from atoll.server.stores import ParticipantHistory, history, reports
+from atoll.server.stores import ParticipantHistory, history, rounds
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +33,31 @@ COUNTED_PER_DRAW = 256
 """Histories that one draw brings up to date: with thousands connected it must not wait for all of them."""
 
 
+class OtherRuns(Protocol):
+    """What is known of the runs other than the given one."""
+
+    def busy(self, apart_from: str) -> set[str]:
+        """Participants that they expect a report from."""
+        ...
+
+    def secret(self, apart_from: str) -> str:
+        """One that has a round of a secret draw in work, see ``Turns``; "" if there is none."""
+        ...
+
+
 class CohortPool:
     """Draws from the participants that are connected and not at work for another run.
 
     Args:
         services: sessions and stores.
-        busy: the participants that runs other than the given one expect a report from.
+        runs: who is at work for other runs.
     """
 
-    def __init__(self, services: Services, busy: Callable[[str], set[str]]) -> None:
+    def __init__(self, services: Services, runs: OtherRuns) -> None:
         self._services = services
-        self._busy = busy
+        self._runs = runs
         self._drawn: dict[str, frozenset[str]] = {}
+        self._turns = Turns(runs.secret, services.sessions.touch)
         self._barred: dict[str, frozenset[str]] = {}
 
     async def draw(
@@ -57,6 +74,7 @@ class CohortPool:
         await self._bar(effect, run, spec)
         while True:
             there = await self._enough(effect, run, spec, tell)
+            self._turns.begin(run, secret=has_secret_draw(spec))
             self._count_overdue(there)
             drawn = self._cohort(effect, spec, there, await self._known(there, spec))
             if self._reserve(run, drawn):
@@ -65,9 +83,10 @@ class CohortPool:
     def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
         """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
         looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
-        if looks_back or not self._is_enough(effect, run, spec):
+        if looks_back or not self._may_draw(effect, run, spec):
             return None
         there = self._there(effect, run, spec)
+        self._turns.begin(run, secret=has_secret_draw(spec))
         self._count_overdue(there)
         drawn = self._cohort(effect, spec, there, {})
         return drawn if self._reserve(run, drawn) else None
@@ -76,6 +95,7 @@ class CohortPool:
         """Whether the drawn are the run's now: another one may have drawn some of them meanwhile."""
         members = frozenset(participant for participant, _ in drawn.members)
         if members & self._taken(run):
+            self._turns.end(run)
             return False
         self._drawn[run] = members
         return True
@@ -83,14 +103,14 @@ class CohortPool:
     def settled(self, run: str) -> None:
         """The run's last draw is in its state, or given up."""
         self._barred.pop(run, None)
-        if self._drawn.pop(run, None):
-            self._services.sessions.touch()
+        self._drawn.pop(run, None)
+        self._turns.end(run)
 
     async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
         """Look up whom the run's bound on participation keeps from this draw."""
         limit = participation_limit_of(spec)
         if limit is not None:
-            known = await self._services.reader.run(reports.participations, run)
+            known = await self._services.reader.run(rounds.participations, run)
             past = {name: Participation(*seen) for name, seen in known.items()}
             self._barred[run] = limit.barred(past, effect.key.round)
 
@@ -121,7 +141,7 @@ class CohortPool:
 
     def _taken(self, apart_from: str) -> set[str]:
         """Participants that other runs expect a report from, or have just drawn."""
-        return self._busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
+        return self._runs.busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
 
     async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> list[Session]:
         """Those who could be drawn, once they are as many as the job wants to choose from.
@@ -130,16 +150,29 @@ class CohortPool:
         nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
         are there but cannot evaluate: the run must not hang on it.
         """
+        waits_for = partial(self._turns.waits_for, run)
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                while True:
-                    changed = self._services.sessions.changed()
-                    if self._is_enough(effect, run, spec):
-                        break
-                    tell(self._unfit(effect.kind, spec) or self._resting(run, spec))
-                    await changed.wait()
+                await self._until(
+                    lambda: self._may_draw(effect, run, spec),
+                    lambda: tell(waits_for() or self._unfit(effect.kind, spec) or self._resting(run, spec)),
+                )
+                return self._there(effect, run, spec)
+        await self._until(lambda: self._turns.may_begin(run, secret=has_secret_draw(spec)), lambda: tell(waits_for()))
         return self._there(effect, run, spec)
+
+    async def _until(self, fulfilled: Callable[[], bool], wait: Callable[[], None]) -> None:
+        while True:
+            changed = self._services.sessions.changed()
+            if fulfilled():
+                return
+            wait()
+            await changed.wait()
+
+    def _may_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+        turn = self._turns.may_begin(run, secret=has_secret_draw(spec))
+        return turn and self._is_enough(effect, run, spec)
 
     def _is_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
         wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
@@ -213,7 +246,7 @@ class CohortPool:
         """Whether everyone wanted for an evaluation is there, though not all can evaluate."""
         if effect.kind is not RoundKind.EVALUATE:
             return False
-        busy = self._busy(run)
+        busy = self._runs.busy(run)
         return sum(session.participant not in busy for session in self._services.sessions.all()) >= wanted
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:

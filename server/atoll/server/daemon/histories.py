@@ -78,8 +78,12 @@ def record_online(connection: Connection, spells: Mapping[str, tuple[float, floa
         record(connection, {who: [online(start, stop)] for who, (start, stop) in spells.items()}, latest)
 
 
-def record_learned(connection: Connection, played: Iterable[Played]) -> None:
-    """What these events tell of participants: who was drawn, and of the rounds that ended who reported, how fast."""
+def record_learned(connection: Connection, played: Iterable[Played], *, refused_count: bool = False) -> None:
+    """What these events tell of participants: who was drawn, and of the rounds that ended who reported, how fast.
+
+    ``refused_count``: a refused report is one; what is in an update then shows in no later draw.
+    """
+    reports = {MemberStatus.REPORTED, MemberStatus.REJECTED} if refused_count else {MemberStatus.REPORTED}
     changes: defaultdict[str, list[Change]] = defaultdict(list)
     at = 0.0
     for one in played:
@@ -90,7 +94,7 @@ def record_learned(connection: Connection, played: Iterable[Played]) -> None:
         for effect in one.effects:
             if isinstance(effect, RecordRound):
                 for member in effect.round.roster:
-                    if member.status is MemberStatus.REPORTED:
+                    if member.status in reports:
                         seconds = member.at - effect.round.opened_at
                         changes[member.participant].append(reported(seconds, effect.round.ended_at))
     if changes:

@@ -34,7 +34,7 @@ from atoll.server.stores.event_log import LoggedEvent
 
 log = logging.getLogger(__name__)
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 SNAPSHOT_EVENTS = 500
 """After so many events the end of a round leaves a snapshot."""
 _MOST_EVENTS = 8 * SNAPSHOT_EVENTS
@@ -127,7 +127,8 @@ class SqlJournal:
             _record_status(connection, entry.before, entry.after)
             for played in entry.played:
                 _record(connection, entry.after, played)
-            record_learned(connection, entry.played)
+            refused_count = entry.after.policy.straggler.refused_count
+            record_learned(connection, entry.played, refused_count=refused_count)
             if due:
                 self._put_snapshot(connection, entry)
 

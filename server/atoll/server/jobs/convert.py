@@ -5,8 +5,9 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
-from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.sampling.participation import ParticipationLimit
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         straggler=StragglerPolicy(
             cohort_size=cohort.size,
             over_selection=cohort.over_selection,
-            wait_for_all=cohort.sampler == "poisson" or cohort.quorum == 0,
+            patience=_patience_of(spec),
             quorum=cohort.quorum,
+            refused_count=spec.privacy is not None,
             late=LatePolicy(LateMode(straggler.late), straggler.carried_rounds, straggler.exponent),
             max_attempts=straggler.max_attempts,
             retry_delay_s=straggler.retry_delay_s,
@@ -35,6 +37,13 @@ def to_run_policy(spec: JobSpec) -> RunPolicy:
         max_weight=spec.aggregation.max_weight,
         max_abs=spec.aggregation.max_abs,
     )
+
+
+def _patience_of(spec: JobSpec) -> Patience:
+    if has_secret_draw(spec):
+        return Patience.DEADLINE
+    everybody = spec.cohort.sampler == "poisson" or spec.cohort.quorum == 0
+    return Patience.ALL if everybody else Patience.GOAL
 
 
 def participation_limit_of(spec: JobSpec) -> ParticipationLimit | None:

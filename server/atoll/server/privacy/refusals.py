@@ -36,6 +36,11 @@ def sampling_counted(spec: JobSpec) -> Sampling:
     return _COUNTED[sampler_named(spec.cohort.sampler).amplification]
 
 
+def has_secret_draw(spec: JobSpec) -> bool:
+    """Whether the account counts on nobody's knowing who was drawn; then nothing but the sums may depend on it."""
+    return spec.privacy is not None and sampling_counted(spec) is not Sampling.NONE
+
+
 def count_noise(spec: JobSpec, section: PrivacySection) -> float | None:
     """Standard deviation of the noise on adaptive clipping's count, in participants; None with a fixed clip."""
     if section.adaptive is None:

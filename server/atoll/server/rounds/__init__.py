@@ -89,7 +89,7 @@ from atoll.server.rounds.events import (
     Started,
     WentSilent,
 )
-from atoll.server.rounds.policy import LateMode, LatePolicy, RunPolicy, StragglerPolicy, Weighting
+from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.rounds.roster import Member, MemberStatus, Roster
 from atoll.server.rounds.step import Step
 from atoll.server.rounds.table import TABLE, Move, Situation
@@ -138,6 +138,7 @@ __all__ = [
     "MismatchedSum",
     "Move",
     "PastRound",
+    "Patience",
     "PauseRequested",
     "Phase",
     "PolicyError",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from atoll.server.rounds.course import advance, attempts_left, carries, drop_spools, end_run, pause, settle
 from atoll.server.rounds.effects import Aggregate, StartRetry, Stop
+from atoll.server.rounds.policy import Patience
 from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.values import Carried, Phase, RoundKind, RoundState, RunState, RunStatus
@@ -20,13 +21,13 @@ def judge(state: RunState, now: float) -> Step:
     come back before the deadline).
     """
     rnd, straggler = live(state), state.policy.straggler
-    roster, counted = rnd.roster, rnd.counted
+    roster, counted = rnd.roster, present(state)
     possible = counted + roster.outstanding + roster.silent
     if possible < straggler.quorum:
         return abandon(state, f"{possible} of {straggler.quorum} needed {_able(rnd)}", MemberStatus.STOPPED, now)
-    if rnd.phase is not Phase.OPEN:
+    if rnd.phase is not Phase.OPEN or straggler.patience is Patience.DEADLINE:
         return Step(state)
-    if counted >= straggler.cohort_size and not straggler.wait_for_all:
+    if counted >= straggler.cohort_size and straggler.patience is Patience.GOAL:
         return close(state, f"the goal of {straggler.cohort_size} is reached", MemberStatus.OVER_SELECTED, now)
     if roster.outstanding == 0 and counted >= straggler.quorum:
         return close(state, "nobody is outstanding", MemberStatus.OVER_SELECTED, now)
@@ -35,11 +36,17 @@ def judge(state: RunState, now: float) -> Step:
 
 def at_deadline(state: RunState, now: float) -> Step:
     """Close with the quorum, abandon without."""
-    rnd, quorum = live(state), state.policy.straggler.quorum
-    if rnd.counted >= quorum:
+    counted, quorum = present(state), state.policy.straggler.quorum
+    if counted >= quorum:
         return close(state, "the deadline has passed", MemberStatus.TIMED_OUT, now)
-    reason = f"{rnd.counted} of {quorum} needed had reported at the deadline"
+    reason = f"{counted} of {quorum} needed had reported at the deadline"
     return abandon(state, reason, MemberStatus.TIMED_OUT, now)
+
+
+def present(state: RunState) -> int:
+    """What the live round has of its quorum and its goal."""
+    rnd = live(state)
+    return rnd.counted + (rnd.roster.rejected if state.policy.straggler.refused_count else 0)
 
 
 def close(state: RunState, reason: str, outstanding: MemberStatus, now: float) -> Step:

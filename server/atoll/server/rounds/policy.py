@@ -14,6 +14,20 @@ class LateMode(StrEnum):
     CARRY = "carry"
 
 
+class Patience(StrEnum):
+    """How long an open round waits once its quorum is met.
+
+    GOAL: until `cohort_size` contributions are there.
+    ALL: until nobody is outstanding; Poisson sampling needs it, for a cut at a fixed count would undo the independence
+        that its amplification rests on.
+    DEADLINE: until the deadline, whoever has reported, so that how long a round takes tells nothing of who was drawn.
+    """
+
+    GOAL = "goal"
+    ALL = "all"
+    DEADLINE = "deadline"
+
+
 class Weighting(StrEnum):
     """What an update counts for: its number of examples, or one."""
 
@@ -51,13 +65,14 @@ class StragglerPolicy:
     """How many are asked, how many are enough, and for how many attempts.
 
     Attributes:
-        cohort_size: contributions (fresh reports and carried updates) at which a round closes; the expected number of
-            them under `wait_for_all`.
+        cohort_size: contributions (fresh reports and carried updates) that a round is after: it closes with them under
+            Patience.GOAL.
         over_selection: factor of participants invited over those needed (Bonawitz et al. 2019, section 2.2), 1 or more.
-        wait_for_all: never close at the goal, only when nobody is outstanding or at the deadline. Poisson sampling
-            needs it: a cut at a fixed count would undo the independence that its amplification rests on.
-        quorum: fewest contributions that a round may close with. 0 only with `wait_for_all`: an empty Poisson sample
+        patience: how long a round waits.
+        quorum: fewest contributions that a round may close with. 0 only without Patience.GOAL: an empty Poisson sample
             has a valid sum.
+        refused_count: whether a refused report takes its place in quorum and goal, with nothing: what is in an update
+            then decides about nobody else's.
         late: what becomes of late reports.
         max_attempts: attempts at a round before the run fails, 1 or more.
         retry_delay_s: seconds between an abandoned attempt and the next.
@@ -65,8 +80,9 @@ class StragglerPolicy:
 
     cohort_size: int
     over_selection: float = 1.0
-    wait_for_all: bool = False
+    patience: Patience = Patience.GOAL
     quorum: int = 1
+    refused_count: bool = False
     late: LatePolicy = LatePolicy()
     max_attempts: int = 3
     retry_delay_s: float = 5.0
@@ -75,7 +91,7 @@ class StragglerPolicy:
         _require(self.cohort_size >= 1, "cohort_size", self.cohort_size, "1 or more")
         sane = math.isfinite(self.over_selection) and 1 <= self.over_selection <= 100
         _require(sane, "over_selection", self.over_selection, "from 1 to 100")
-        least = 0 if self.wait_for_all else 1
+        least = 1 if self.patience is Patience.GOAL else 0
         allowed = f"from {least} to the cohort size, {self.cohort_size}"
         _require(least <= self.quorum <= self.cohort_size, "quorum", self.quorum, allowed)
         _require(self.max_attempts >= 1, "max_attempts", self.max_attempts, "1 or more")

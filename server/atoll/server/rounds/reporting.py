@@ -5,7 +5,7 @@ from dataclasses import replace
 from atoll.server.rounds import late
 from atoll.server.rounds.course import amend, member_of
 from atoll.server.rounds.effects import Effect, Fold, Receipt, RecordMember, Verdict
-from atoll.server.rounds.ending import abandon, aggregate, at_deadline, judge
+from atoll.server.rounds.ending import abandon, aggregate, at_deadline, judge, present
 from atoll.server.rounds.events import (
     Accepted,
     DeadlinePassed,
@@ -90,7 +90,7 @@ def on_rejected_closing(state: RunState, event: Rejected, now: float) -> Step:
     removed = without(state, event, now)
     if removed is None:
         return Step(state)
-    left, quorum = live(removed.state).counted, state.policy.straggler.quorum
+    left, quorum = present(removed.state), state.policy.straggler.quorum
     if left < quorum:
         reason = f"{left} of {quorum} needed are left after rejections"
         return abandon(removed.state, reason, MemberStatus.STOPPED, now).after(*removed.effects)

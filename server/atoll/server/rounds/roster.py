@@ -77,12 +77,14 @@ class Roster:
         outstanding: members INVITED or TRAINING.
         silent: members SILENT, who may yet come back.
         reported: members REPORTED.
+        rejected: members REJECTED.
     """
 
     blocks: tuple[tuple[Member, ...], ...] = ()
     outstanding: int = 0
     silent: int = 0
     reported: int = 0
+    rejected: int = 0
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> "Roster":
@@ -94,6 +96,7 @@ class Roster:
             outstanding=sum(m.status in OUTSTANDING for m in ordered),
             silent=sum(m.status is MemberStatus.SILENT for m in ordered),
             reported=sum(m.status is MemberStatus.REPORTED for m in ordered),
+            rejected=sum(m.status is MemberStatus.REJECTED for m in ordered),
         )
 
     def __iter__(self) -> Iterator[Member]:
@@ -134,6 +137,7 @@ class Roster:
             outstanding=self.outstanding + (new in OUTSTANDING) - (old in OUTSTANDING),
             silent=self.silent + (new is MemberStatus.SILENT) - (old is MemberStatus.SILENT),
             reported=self.reported + (new is MemberStatus.REPORTED) - (old is MemberStatus.REPORTED),
+            rejected=self.rejected + (new is MemberStatus.REJECTED) - (old is MemberStatus.REJECTED),
         )
 
     def with_status(self, *statuses: MemberStatus) -> tuple[str, ...]:

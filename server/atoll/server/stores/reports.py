@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, select, update
+from sqlalchemy import Connection, Select, bindparam, update
 
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import insert_new
@@ -82,16 +82,6 @@ def of_attempt(connection: Connection, run_id: str, round_number: int, attempt: 
     """The reports of an attempt, by participant."""
     query = _of_attempt(run_id, round_number, attempt).order_by(reports.c.participant)
     return fetch_all(connection, Report, query)
-
-
-def participations(connection: Connection, run_id: str) -> dict[str, tuple[int, int]]:
-    """In how many released sums of a run each participant is, and the newest one's round; without those in none."""
-    query = (
-        select(reports.c.participant, func.count(), func.max(reports.c.round))
-        .where(reports.c.run_id == run_id, reports.c.counted)
-        .group_by(reports.c.participant)
-    )
-    return {name: (times, last) for name, times, last in connection.execute(query)}
 
 
 def mark_counted(

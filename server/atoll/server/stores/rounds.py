@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, func, select, update
 
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import upsert
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import members, rounds
+
+_TRAIN = "train"
+_RELEASED = "released"
+_SENT = ("reported", "rejected")
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,26 @@ def members_of(connection: Connection, run_id: str, round_number: int, attempt: 
         members.c.run_id == run_id, members.c.round == round_number, members.c.attempt == attempt
     )
     return fetch_all(connection, Member, query.order_by(members.c.participant))
+
+
+def participations(connection: Connection, run_id: str) -> dict[str, tuple[int, int]]:
+    """For how many released train rounds of a run each participant has sent an update, and the newest one's number.
+
+    Also one that was refused; without participants that have sent none.
+    """
+    query = (
+        select(members.c.participant, func.count(), func.max(members.c.round))
+        .join(
+            rounds,
+            (rounds.c.run_id == members.c.run_id)
+            & (rounds.c.round == members.c.round)
+            & (rounds.c.attempt == members.c.attempt),
+        )
+        .where(members.c.run_id == run_id, members.c.status.in_(_SENT), rounds.c.kind == _TRAIN)
+        .where(rounds.c.phase == _RELEASED)
+        .group_by(members.c.participant)
+    )
+    return {name: (times, last) for name, times, last in connection.execute(query)}
 
 
 def members_of_run(connection: Connection, run_id: str) -> tuple[Member, ...]:
