@@ -270,11 +270,14 @@ async def test_while_a_secret_draws_members_are_at_work_no_other_run_draws(feder
     await federation.deadline(secret)
     await federation.ended(secret)
     attending = [asyncio.create_task(_attend(client)) for client in clients]
-    await federation.deadline(other)
-    for run in (other, plain):
-        assert (await federation.ended(run)).status == RunStatus.FINISHED
-    for task in attending:
-        task.cancel()
+    try:
+        await federation.deadline(other)
+        for run in (other, plain):
+            assert (await federation.ended(run)).status == RunStatus.FINISHED
+    finally:
+        for task in attending:
+            task.cancel()
+        await asyncio.gather(*attending, return_exceptions=True)
 
 
 async def _attend(client: Client) -> None:

@@ -62,7 +62,7 @@ size = {expected}
 min_available = {clients}
 
 [straggler]
-report_window_s = 60
+report_window_s = {window_s}
 
 [aggregation]
 weighting = "uniform"
@@ -96,6 +96,8 @@ _LIMITS = """\
 enrolments_per_minute = 1000  # all participants come from this machine at once
 """
 POPULATION = "digits"
+PRIVATE_WINDOW_S = 3
+"""What each private round takes, whoever was drawn for it: the participants need about a second."""
 CROWDS = 2
 """Processes that share the participants of the private demo."""
 LEAST_OF_MANY = 5
@@ -157,8 +159,8 @@ class Federation:
             self.job.write_text(_JOB.format(**vars(plan)), encoding="utf-8")
             return
         numbers = {"rounds": plan.rounds, "clients": plan.clients, "expected": (plan.clients + 1) // 2}
-        self.job.write_text(_OF_MANY.format(name="digits", lr=1.0, **numbers), encoding="utf-8")
-        private = _OF_MANY.format(name="digits-private", lr=3.0, **numbers) + _PRIVACY
+        self.job.write_text(_OF_MANY.format(name="digits", lr=1.0, window_s=60, **numbers), encoding="utf-8")
+        private = _OF_MANY.format(name="digits-private", lr=3.0, window_s=PRIVATE_WINDOW_S, **numbers) + _PRIVACY
         self.private_job.write_text(private, encoding="utf-8")
 
     def start_server(self) -> Ready:
