@@ -33,6 +33,7 @@ def test_noise_is_compared_with_the_most_signal(targeted: Plan) -> None:
     assert targeted.noise_norm / targeted.noise_element == pytest.approx(100)
     assert targeted.signal_to_noise == pytest.approx(1 / z)
     assert targeted.population_least == 10_000
+    assert targeted.least_s == 1000 * 600.0  # a round of a secret draw lasts until its deadline
 
 
 def test_alternatives_are_of_the_same_population_and_target(targeted: Plan) -> None:
@@ -67,6 +68,7 @@ def test_capped_participation_needs_people() -> None:
     keys = f'{NOISE}\n{RDP}\nmechanism = "tree"\nmax_participations = 4\nmin_separation = 100'
     found = plan_of(job("availability", keys), 10_000)
     assert found.population_least == 25_000
+    assert found.least_s is None
     assert found.rounds_within is None
     assert [one.population_least for one in found.cohorts] == [12_500, 25_000, 50_000, 100_000, 250_000]
     assert [one.population_least for one in found.durations] == [10_000, 12_500, 25_000, 50_000, 100_000]

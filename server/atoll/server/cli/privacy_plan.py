@@ -10,6 +10,7 @@ import click
 from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.model_files import open_model
 from atoll.server.cli.output import busy, json_option, print_json, print_table
+from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
 from atoll.server.privacy.values import Adjacency, Sampling
@@ -133,7 +134,12 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
         ("largest weight", str(contract.weight_bound)),
         ("sums divided by", str(contract.divisor_weight)),
         ("population", f"{contract.population}, of {found.population_least} or more"),
+        *([] if found.least_s is None else [("takes at least", _least_words(found.least_s, contract.rounds))]),
     ]
+
+
+def _least_words(seconds: float, rounds: int) -> str:
+    return f"{duration(seconds)}: {rounds} rounds of straggler.report_window_s {seconds / rounds:g} s, whoever is drawn"
 
 
 def _draw_words(contract: Contract) -> str:

@@ -176,7 +176,11 @@ class StragglerSection(Section):
     """How long a round waits, and what becomes of those who come late."""
 
     report_window_s: Annotated[
-        Seconds, Field(description="Seconds from the invitation to the deadline. Not with `learned`.")
+        Seconds,
+        Field(
+            description="Seconds from the invitation to the deadline. Not with `learned`. A private round whose account "
+            "counts on a random draw lasts that long, whoever reports."
+        ),
     ] = 600.0
     learned: Annotated[
         LearnedWindow | None,

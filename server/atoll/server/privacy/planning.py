@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.privacy.signal import noise_of_round, signal_to_noise, signal_to_noise_of_run
 from atoll.server.privacy.values import Sampling
 
@@ -64,6 +65,7 @@ class Plan:
         elements: d, of the part of the model that one round updates.
         cohort: reports expected in a round; every sum is divided by that many.
         population_least: participants that the plan is for, or needs at least.
+        least_s: seconds that the rounds take at least, as each of a secret draw lasts until its deadline; None without.
         spent: epsilon by round.
         noise_element: standard deviation of the noise on one element of a round's mean.
         signal_element: root mean square of an element of the mean, at most.
@@ -84,6 +86,7 @@ class Plan:
     elements: int
     cohort: int
     population_least: int
+    least_s: float | None
     spent: tuple[Spent, ...]
     noise_element: float
     signal_element: float
@@ -129,6 +132,7 @@ def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: f
         elements=elements,
         cohort=size,
         population_least=_population_least(spec, contract),
+        least_s=contract.rounds * spec.straggler.report_window_s if has_secret_draw(spec) else None,
         spent=spent,
         noise_element=noise,
         signal_element=contract.clip / math.sqrt(elements),
