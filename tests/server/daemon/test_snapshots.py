@@ -21,7 +21,7 @@ from tests.server.rounds.schedules import play
 from tests.server.rounds.simulation import World
 
 SEEDS = range(400)
-LONG = 37
+LONG = 12
 """A seed whose run has a log of several rounds."""
 
 
