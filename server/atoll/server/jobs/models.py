@@ -178,8 +178,8 @@ class StragglerSection(Section):
     report_window_s: Annotated[
         Seconds,
         Field(
-            description="Seconds from the invitation to the deadline. Not with `learned`. A private round whose account "
-            "counts on a random draw lasts that long, whoever reports."
+            description="Seconds from the invitation to the deadline. Not with `learned`. A private round whose "
+            "account counts on a random draw lasts that long, whoever reports."
         ),
     ] = 600.0
     learned: Annotated[
