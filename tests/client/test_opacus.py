@@ -20,9 +20,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from atoll.client import BudgetSpentError, TaskKind, UsageError
-from atoll.client.opacus import DpSgd, Limit, OpacusParticipant, PoissonSampler, PrivateSteps, cost
+from atoll.client.opacus import DpSgd, Limit, OpacusParticipant, PoissonSampler, PrivateSteps
 from atoll.client.privacy.keystream import Keystream
 from atoll.client.privacy.ledger import Release, read_account
+from atoll.client.privacy.samples import cost
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, to_array
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +32,11 @@ from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader, Sampler
 
-from atoll.accounting import ACCOUNTANTS, Accountant, Steps, epsilon
+from atoll.accounting import ACCOUNTANTS, Accountant
 from atoll.client.errors import UsageError
 from atoll.client.privacy.keystream import Keystream
-from atoll.client.privacy.ledger import FOLDER, Ledger, Limit, Release
+from atoll.client.privacy.ledger import Ledger, Limit, Release
+from atoll.client.privacy.samples import NAME_PATTERN, cost, ledger_path, sample_ledger, steps_of
 from atoll.client.task import TaskKind
 from atoll.client.torch import Loss, OptimiserFactory, TorchParticipant, load, proximal_pull, to_array, travelling
 from atoll.client.update import Update
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from atoll.client.task import Task
 
 __all__ = ["DpSgd", "Limit", "OpacusParticipant", "PrivateSteps", "cost"]
-
-MECHANISM = "dp-sgd"
-SAMPLE = "sample"
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class DpSgd:
             raise UsageError(f"{given}: both must be above 0")
         if self.limit.delta == 0:
             raise UsageError("the limit's delta is 0, and Gaussian noise has no epsilon then; allowed is above 0")
-        if not _NAME.fullmatch(self.data):
+        if not re.fullmatch(NAME_PATTERN, self.data):
             raise UsageError(f"data = {self.data!r}; allowed are 1 to 64 letters, digits, and any of . _ -")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UsageError(f"micro_batch = {self.micro_batch}; allowed is at least 1, or None")
@@ -94,12 +91,11 @@ class DpSgd:
 
     def release(self, sample_rate: float, steps: int) -> Release:
         """What so many steps cost."""
-        return Release(MECHANISM, self.noise_multiplier, sample_rate=sample_rate, count=steps)
+        return steps_of(self.noise_multiplier, sample_rate, steps)
 
     def open_ledger(self, state: Path) -> Ledger:
         """The data set's ledger, for a state directory."""
-        path = self.ledger or state / FOLDER / f"samples-{self.data}.json"
-        return Ledger(path, SAMPLE, self.limit, lambda releases, delta: cost(releases, delta, self.accountant))
+        return sample_ledger(self.ledger or ledger_path(state, self.data), self.limit, self.accountant)
 
 
 class OpacusParticipant(TorchParticipant):
@@ -327,15 +323,6 @@ class PoissonSampler(Sampler[list[int]]):
             for first in range(0, max(1, len(found)), self._most):
                 self.ends.append(first + self._most >= len(found))
                 yield found[first : first + self._most]
-
-
-def cost(releases: Sequence[Release], delta: float, accountant: Accountant = "rdp") -> float:
-    """The epsilon that steps come to (``atoll.accounting``); by ``rdp`` if their parameters differ."""
-    counts: Counter[tuple[float, float]] = Counter()
-    for release in releases:
-        counts[release.noise_multiplier, release.sample_rate] += release.count
-    steps = [Steps(noise, rate, count) for (noise, rate), count in counts.items()]
-    return epsilon(steps, delta, accountant if len(steps) == 1 else "rdp")
 
 
 @dataclass(frozen=True)

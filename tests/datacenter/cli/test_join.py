@@ -20,6 +20,7 @@ layers = 1
 dim = 32
 heads = 4
 """
+PRIVATE = "[privacy]\nnoise_multiplier = 1.0\n"
 INSECURE = ("--insecure", "--server", "127.0.0.1:1", "--participant", "pabcdefghijkl")
 
 
@@ -78,6 +79,8 @@ def test_bad_options(job: Path, options: tuple[str, ...], words: str) -> None:
         ("[federation]\ninner_steps = 4\noverlap_steps = 4\n", "overlap_steps"),
         ("[mesh]\ntp = 4\n", "start a multiple of 4"),
         ('[asynchrony]\nmethod = "hogwild"\n', "[asynchrony]"),
+        (PRIVATE, "needs a limit"),
+        (f"{PRIVATE}limit = 8.0\n[federation]\noverlap_steps = 1\n", "before a round has asked for them"),
     ],
 )
 def test_bad_jobs(job: Path, more: str, words: str) -> None:

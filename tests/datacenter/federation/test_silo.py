@@ -16,15 +16,19 @@ import pytest
 from atoll.client import Limits
 from atoll.client.channel import Endpoint
 from atoll.client.privacy.clipping import MARGIN
+from atoll.client.privacy.ledger import read_account
+from atoll.client.privacy.samples import ledger_path
 from atoll.client.session import Session
 from atoll.client.session.work import MakeWork
 from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.silo import Silo
+from atoll.datacenter.federation.spending import Spending
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.privacy import Budget
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
 from atoll.wire.encoding import Encoding, as_received
@@ -48,6 +52,14 @@ JOB = small(
     schedule={"decay": "none"},
     federation=FEDERATION,
 )
+PRIVATE = JOB | {
+    "model": {"kind": "vision", "vocab": 10, "layers": 1, "dim": 32, "heads": 4},
+    "data": {"source": "digits"},
+    "batch": {"global_batch": 100, "micro_batch": 50},
+    "checkpoint": {"folder": "checkpoints", "every_steps": 2},
+}
+RATE, NOISE, DELTA = 100 / 1572, 1.0, 1e-5
+"""Of the private job."""
 Weights = dict[str, npt.NDArray[Any]]
 Message = TypeVar("Message")
 
@@ -63,32 +75,43 @@ class Failing(Unwatched):
             raise ZeroDivisionError("as the test wants it")
 
 
-def take_part(address: str, folder: str, rounds: int, overlap: int = 0, fails: int = -1) -> tuple[int, int]:
+def take_part(
+    address: str, folder: str, rounds: int, overlap: int = 0, fails: int = -1, privacy: dict[str, Any] | None = None
+) -> tuple[int, int]:
     """A rank; how many steps it made, and how many rounds were reported."""
-    job = SiloJob.model_validate(JOB | {"federation": FEDERATION | {"overlap_steps": overlap}})
+    job = SiloJob.model_validate(
+        (JOB if privacy is None else PRIVATE | {"privacy": privacy})
+        | {"federation": FEDERATION | {"overlap_steps": overlap}}
+    )
     with join_world(60.0) as world, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, Path(folder), world, Failing(fails), console=False))
-        endpoint, desk = Endpoint(address, None, "p1"), None
+        endpoint, desk, spending = Endpoint(address, None, "p1"), None, None
         if world.is_first:
+            if trainer.mechanism is not None:
+                spending = Spending.of(job, trainer.mechanism.budget, Path(folder))
 
             def session(make_work: MakeWork) -> Session:
-                return Session(
-                    SiloParticipant(9), endpoint, Path(folder), limits=FAST, max_rounds=rounds, make_work=make_work
-                )
+                silo = SiloParticipant(9, spending)
+                return Session(silo, endpoint, Path(folder), limits=FAST, max_rounds=rounds, make_work=make_work)
 
             desk = stack.enter_context(SiloDesk(session))
         orders = Orders(world, open_store("federation"), lambda: False)
-        Silo(trainer, spec_of(job.model), orders, desk, lambda: endpoint, Limits(), Path(folder)).run()
+        Silo(trainer, spec_of(job.model), orders, desk, lambda: endpoint, Limits(), Path(folder), spending).run()
         return trainer.state.step, 0 if desk is None else desk.summary().reported
+
+
+def initial_of(sections: dict[str, Any], folder: Path) -> Weights:
+    """A job's initial weights."""
+    path = folder / "initial.safetensors"
+    write_initial(SiloJob.model_validate(sections), path)
+    layout, start = read_header(path)
+    return dict(tensor_views(layout, memoryview(path.read_bytes())[start:]))
 
 
 @pytest.fixture
 def initial(tmp_path: Path) -> Weights:
     """The job's initial weights."""
-    path = tmp_path / "initial.safetensors"
-    write_initial(SiloJob.model_validate(JOB), path)
-    layout, start = read_header(path)
-    return dict(tensor_views(layout, memoryview(path.read_bytes())[start:]))
+    return initial_of(JOB, tmp_path)
 
 
 @pytest.fixture
@@ -98,7 +121,7 @@ async def server(initial: Weights) -> AsyncIterator[Federation]:
         yield made
 
 
-def start(server: Federation, folder: Path, rounds: int, *more: int) -> asyncio.Task[list[Any]]:
+def start(server: Federation, folder: Path, rounds: int, *more: Any) -> asyncio.Task[list[Any]]:
     """The silo, until so many rounds are over; how its ranks ended. ``more``: further arguments of ``take_part``."""
     arguments = (server.address, str(folder), rounds, *more)
     return asyncio.create_task(asyncio.to_thread(run_ranks, take_part, RANKS, *arguments))
@@ -217,6 +240,65 @@ async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federa
     await accepted(server)
     with pytest.raises(RankError, match="as the test wants it"):
         await asyncio.wait_for(silo, WAIT_S)
+
+
+def spent(steps: int) -> float:
+    return Budget(NOISE, RATE, DELTA, "rdp").epsilon(steps)
+
+
+async def test_private_steps_are_charged_to_the_silos_own_ledger(tmp_path: Path) -> None:
+    """Before they are made, over restarts too, up to the limit; what a round did not make is taken off."""
+    limit = spent(3 * STEPS) + 1e-6
+    terms = {"noise_multiplier": NOISE, "delta": DELTA, "accountant": "rdp", "limit": limit, "data": "digits"}
+    ledger = ledger_path(tmp_path, "digits")
+    async with Federation(initial_of(PRIVATE, tmp_path)) as server:
+        silo = start(server, tmp_path, 3, 0, -1, terms)
+        await soon(server.hellos)
+        server.invite(0, max_weight=10_000)
+        report = await soon(server.reports)
+        assert report.metrics == {"steps": STEPS}, "neither losses, nor how many were sampled"
+        assert report.weight == STEPS * 100, "whoever was sampled"
+        found = read_account(ledger)
+        assert found is not None
+        assert (found.unit, found.rounds) == ("sample", 1)
+        assert found.epsilon == pytest.approx(spent(STEPS))
+
+        server.invite(1, settings={"inner_steps": 4 * STEPS})
+        declined = await soon(server.replies)
+        while declined.verdict == part.TaskReply.VERDICT_ACCEPTED:
+            declined = await soon(server.replies)
+        assert declined.verdict == part.TaskReply.VERDICT_DECLINED
+        assert f"of epsilon {limit:g}" in declined.reason
+        server.invite(2)
+        assert (await soon(server.reports)).metrics["steps"] == STEPS
+        assert await silo == [(2 * STEPS, 2), (2 * STEPS, 0)]
+
+        again = start(server, tmp_path, 1, 0, -1, terms)
+        await soon(server.hellos)
+        server.invite(3)
+        assert (await soon(server.reports)).metrics["steps"] == STEPS
+        assert await again == [(3 * STEPS, 1), (3 * STEPS, 0)]
+    found = read_account(ledger)
+    assert found is not None
+    assert found.rounds == 3
+    assert found.epsilon == pytest.approx(spent(3 * STEPS))
+    assert [entry.release.count for entry in found.entries] == [3 * STEPS]
+
+
+async def test_private_steps_that_time_did_not_allow_are_not_charged(tmp_path: Path) -> None:
+    terms = {"noise_multiplier": NOISE, "delta": DELTA, "accountant": "rdp", "limit": 1e6}
+    async with Federation(initial_of(PRIVATE, tmp_path)) as server:
+        silo = start(server, tmp_path, 1, 0, -1, terms)
+        await soon(server.hellos)
+        server.invite(0, settings={"inner_steps": ENDLESS}, max_weight=1 << 30)
+        await accepted(server)
+        server.stop(0, late=True)
+        report = await soon(server.reports)
+        assert [reported for _, reported in await silo] == [1, 0]
+    found = read_account(ledger_path(tmp_path, "data"))
+    assert found is not None
+    assert 0 < report.metrics["steps"] < ENDLESS
+    assert [entry.release.count for entry in found.entries] == [report.metrics["steps"]]
 
 
 def assert_partial(partial: bool, metrics: Any, weight: int) -> None:

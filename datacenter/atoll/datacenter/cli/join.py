@@ -17,6 +17,7 @@ from atoll.client.run import read_token
 from atoll.datacenter.cli.launching import Start, start_options
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.policy import silo_policy
+from atoll.datacenter.federation.spending import check_spending
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -60,6 +61,7 @@ def join(
         """Before a process starts: can this job take part, are the rules readable, is there an identity."""
         if job.asynchrony is not None:
             raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
+        check_spending(job)
         if policy is not None:
             silo_policy(policy)
         access = Access(read_token(token), state, server, insecure, participant)

@@ -24,6 +24,7 @@ from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.policy import silo_policy
 from atoll.datacenter.federation.silo import Silo
+from atoll.datacenter.federation.spending import Spending
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.mesh import World, join_world
 from atoll.datacenter.models import spec_of
@@ -46,13 +47,16 @@ def main(**given: Any) -> None:
     timeout_s = job.faults.collective_timeout_s
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, options.job_file.parent, world, watch))
-        desk = None
+        desk = spending = None
         if world.is_first:
             stack.enter_context(locked(options.state))
-            desk = stack.enter_context(SiloDesk(partial(options.session, job, world)))
+            if trainer.mechanism is not None:
+                spending = Spending.of(job, trainer.mechanism.budget, options.state)
+            desk = stack.enter_context(SiloDesk(partial(options.session, job, world, spending)))
         orders = Orders(world, open_store("federation"), watch.stopping)
         scratch = _scratch(job, options.job_file)
-        Silo(trainer, spec_of(job.model), orders, desk, options.access.endpoint, Limits(), scratch).run()
+        silo = Silo(trainer, spec_of(job.model), orders, desk, options.access.endpoint, Limits(), scratch, spending)
+        silo.run()
         if desk is not None:
             desk.summary()
         watch.ended("stopped" if watch.stopping() else "finished", trainer.state.step)
@@ -77,9 +81,10 @@ class Options:
         """How to reach the server."""
         return Access("", self.state, self.server, self.insecure, self.participant)
 
-    def session(self, job: SiloJob, world: World, make_work: MakeWork) -> Session:
+    def session(self, job: SiloJob, world: World, spending: Spending | None, make_work: MakeWork) -> Session:
         """Rank 0's."""
-        found = Session(SiloParticipant(_declared(job)), self.access.endpoint(), self.state, make_work=make_work)
+        participant = SiloParticipant(_declared(job), spending)
+        found = Session(participant, self.access.endpoint(), self.state, make_work=make_work)
         if self.policy is not None:
             found.policy = silo_policy(self.policy)
         found.observer = JsonLines() if self.as_json else HumanLines()

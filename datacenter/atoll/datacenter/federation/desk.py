@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from atoll.client.session.invitation import Invitation
     from atoll.client.session.session import Session, Summary
     from atoll.client.session.work import MakeWork
+    from atoll.client.task import Task
+    from atoll.datacenter.federation.spending import Spending
 
 MAX_REPAIRS = 3
 FAILED = "failed"
@@ -87,8 +89,12 @@ class Handed:
 class SiloParticipant(Participant):
     """What the session needs to know of a silo; ``fit`` is never called, see ``SiloWork``."""
 
-    def __init__(self, examples: int) -> None:
-        self.examples = examples
+    def __init__(self, examples: int, spending: Spending | None = None) -> None:
+        self.examples, self._spending = examples, spending
+
+    def objection(self, task: Task) -> str | None:
+        """See ``Participant``: whether all steps that the task asks for stay within the limit of a private job."""
+        return None if self._spending is None else self._spending.objection(task)
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,10 @@ class Exchange:
         base.taken_over()
         self._following, self._ended = order.key.run, None
 
+    def left(self, order: Order) -> int:
+        """Inner steps of a round that has begun that are still to be made."""
+        return max(0, self._place.first_step + order.inner_steps - self._trainer.state.step)
+
     def train(self, order: Order, handed: Handed | None, fetched_s: float) -> Trained:
         """The inner steps, until the last one, or until time is just enough to send.
 
@@ -233,11 +237,15 @@ class Exchange:
         if trained is None:
             raise RuntimeError("nothing has been trained")
         job = self._trainer.job
-        weight = trained.tokens if job.federation.weight == "tokens" else trained.steps * job.batch.global_batch
+        tokens, metrics = trained.tokens, trained.metrics | {"tokens": float(trained.tokens)}
+        sequences = trained.steps * job.batch.global_batch
+        if self._trainer.mechanism is not None:  # losses, and how many were sampled, would tell of single sequences
+            tokens, metrics = sequences * self._trainer.mechanism.tokens, {}
+        weight = tokens if job.federation.weight == "tokens" else sequences
         return Delivery(
             headers=[header for data in sent for header in _headers(data)],
             weight=_bounded(weight, handed.invitation.task),
-            metrics=trained.metrics | {"steps": float(trained.steps), "tokens": float(trained.tokens)},
+            metrics=metrics | {"steps": float(trained.steps)},
             fetched_bytes=now.fetched_bytes,
             seconds=(now.fetched_s or 0.0, trained.seconds, upload_s),
             partial=trained.steps < now.order.inner_steps,

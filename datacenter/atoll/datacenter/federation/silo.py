@@ -8,8 +8,9 @@ than its own part, and the ranks' transfers go side by side. See ``exchange`` fo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ from atoll.datacenter.job.federation import INNER_STEPS
 if TYPE_CHECKING:
     from atoll.client import Limits
     from atoll.client.channel import Endpoint
+    from atoll.datacenter.federation.spending import Spending
     from atoll.datacenter.job.federation import FederationSection
     from atoll.datacenter.models.spec import ModelSpec
     from atoll.datacenter.train.trainer import Trainer
@@ -52,6 +54,10 @@ class Silo:
         endpoint: of the server; asked anew for each round, for certificates are renewed.
         limits: of transfers.
         scratch: folder for what a round starts from.
+        spending: of a private job, on rank 0; None on the others.
+
+    Raises:
+        ValueError: for a private job that would be charged to nobody.
     """
 
     def __init__(
@@ -63,8 +69,12 @@ class Silo:
         endpoint: Callable[[], Endpoint],
         limits: Limits,
         scratch: Path,
+        spending: Spending | None = None,
     ) -> None:
+        if trainer.mechanism is not None and desk is not None and spending is None:
+            raise ValueError("a private job needs its ledger on the rank that talks to the server")
         self._trainer, self._spec, self._orders, self._desk = trainer, spec, orders, desk
+        self._spending = spending
         self._endpoint, self._limits = endpoint, limits
         self._calls: TransferCalls | None = None
         self._number = 0
@@ -76,6 +86,8 @@ class Silo:
         """Take part until the session ends or somebody asks for a stop; then a last checkpoint."""
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
+        if self._spending is not None:
+            self._spending.check(trainer.state.step)
         try:
             coming = self._coming()
             while coming is not None:
@@ -147,9 +159,38 @@ class Silo:
             self._exchange.arrange(order)
             self._exchange.fetch(now)
         self._exchange.begin(order)
-        now.trained = self._exchange.train(order, now.handed, now.fetched_s or 0.0)
+        with self._paid(now):
+            now.trained = self._exchange.train(order, now.handed, now.fetched_s or 0.0)
         now.difference = self._exchange.difference(order)
         self._exchange.clip(order, now.difference)
+
+    @contextmanager
+    def _paid(self, now: Round) -> Iterator[None]:
+        """Around the inner steps of a private job: charged before; those that were not made are taken off after.
+
+        Raises:
+            RoundError: on every rank, if the limit does not allow them, or the ledger cannot be written.
+        """
+        state, steps = self._trainer.state, self._exchange.left(now.order)
+        if self._trainer.mechanism is None or not steps:
+            yield
+            return
+        first = state.step
+        self._orders.agree(now.order, "charged", tried(partial(self._charge, now, steps)))
+        try:
+            yield
+        except RoundError:  # it ended between two steps; after any other error nobody knows what was made
+            self._settle(now, steps, state.step - first)
+            raise
+        self._settle(now, steps, state.step - first)
+
+    def _charge(self, now: Round, steps: int) -> None:
+        if self._spending is not None and now.handed is not None:
+            self._spending.charge(now.handed.invitation.task, steps)
+
+    def _settle(self, now: Round, steps: int, made: int) -> None:
+        if self._spending is not None and now.handed is not None:
+            self._spending.settle(now.handed.invitation.task, steps, made)
 
     def _finish(self, now: Round) -> Round | None:
         """Send, wait for the next round, fetch it."""

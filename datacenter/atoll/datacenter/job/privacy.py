@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atoll.settings import Section
+from atoll.client.privacy.samples import NAME_PATTERN
+from atoll.settings import Hint, Section
 
 
 class PrivacySection(Section):
@@ -34,6 +35,28 @@ class PrivacySection(Section):
         Literal["prv", "rdp"],
         Field(description="What adds up epsilon: `prv` is tighter (Gopi et al. 2021), `rdp` older (Mironov 2017)."),
     ] = "prv"
+    limit: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="In a federation: the most epsilon that all rounds of all runs may ever spend on the data, by "
+            "the silo's own ledger; rounds beyond it are declined.",
+        ),
+        Hint(default="`epsilon`"),
+    ] = None
+    data: Annotated[
+        str,
+        Field(
+            pattern=f"^{NAME_PATTERN}$",
+            description="In a federation: name of the data set, by which its ledger is called: "
+            "`privacy/samples-<data>.json` in the silo's state directory.",
+        ),
+    ] = "data"
+
+    @property
+    def most(self) -> float | None:
+        """The limit in a federation; None if the job names none."""
+        return self.epsilon if self.limit is None else self.limit
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Noise given twice, or not at all."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from atoll.datacenter.data.batches import Shuffled
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.privacy.budget import Budget
@@ -38,6 +40,7 @@ def open_private(job: SiloJob, batches: Batches, device: torch.device) -> tuple[
             'the text with "atoll silo tokens", and set data.source = "tokens"'
         )
     sequences, expected = batches.source.sequences, job.batch.global_batch
-    mechanism = Mechanism(Budget.of(job.privacy, rate(sequences, expected), job.job.steps), Secret.draw(device))
+    budget = Budget.of(job.privacy, rate(sequences, expected), job.job.steps)
+    mechanism = Mechanism(budget, Secret.draw(device), sequences.rows(np.zeros(1, np.int64)).labels.size)
     source = PoissonSource(sequences, expected, job.batch.micro_batch, mechanism.secret, mechanism.budget.tag)
     return PoissonBatches(source), mechanism

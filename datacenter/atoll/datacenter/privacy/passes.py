@@ -31,10 +31,12 @@ class Mechanism:
     Attributes:
         budget: of the job.
         secret: of the world.
+        tokens: labels of each sequence, whether they count or not.
     """
 
     budget: Budget
     secret: Secret
+    tokens: int = 1
 
 
 class PrivatePasses:
