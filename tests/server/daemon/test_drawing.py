@@ -9,6 +9,7 @@ from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKey,
 from atoll.server.stores import ParticipantHistory, history
 from atoll.wire.encoding import PLAIN, Encoding
 from tests.server.daemon.federation import WAIT_S, Federation, job
+from tests.server.privacy.jobs import job as private_job
 
 KEY = RoundKey(3, 1)
 
@@ -117,6 +118,36 @@ async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -
     assert await waits(third)
     federation.coordinator._pool.settled("one")
     assert (await asyncio.wait_for(third, WAIT_S)).members == first.members
+
+
+CORRELATED = (
+    'sampler = "poisson"\nrate = 1.0',
+    'mechanism = "tree"\nnoise_multiplier = 1.0\ndelta = 1e-6\nclip = 1.0\nmax_participations = 5\nmin_separation = 1',
+)
+
+
+async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it_has(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("atoll.server.daemon.drawing.most_members", lambda size: 3 * size)
+    await federation.clients(*"abcdef")
+    cohort, privacy = CORRELATED
+    private = private_job(f"size = 1\n{cohort}", privacy)
+    drawn = await draw(federation, wanted(1), private)
+    assert (drawn.eligible, len(drawn.members)) == (6, 3)
+    federation.coordinator._pool.settled("r")
+    assert (await draw(federation, wanted(1), private)).members == drawn.members, "the same ones in the same round"
+
+
+async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_drawn(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("atoll.server.daemon.drawing.most_eligible", lambda size, _: 4 * size)
+    await federation.clients(*"abcdef")
+    private = private_job('size = 1\nsampler = "poisson"\nrate = 0.5')
+    drawn = await draw(federation, wanted(1), private)
+    assert drawn.eligible == 4
+    assert "of 6 participants 4 are in the draw" in caplog.text
 
 
 async def test_time_online_is_counted_once(federation: Federation) -> None:

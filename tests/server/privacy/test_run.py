@@ -7,6 +7,7 @@ import pytest
 from atoll.server.errors import CorruptDataError
 from atoll.server.privacy.contract import AdaptiveClipping, Contract
 from atoll.server.privacy.mechanisms import NoiseStateError
+from atoll.server.privacy.room import most_members
 from atoll.server.privacy.run import PrivateRun, Summed
 from atoll.server.privacy.values import Adjacency, Sampling
 
@@ -80,6 +81,13 @@ def test_what_was_released_cannot_be_noised_again() -> None:
 def test_the_grid_does_not_tell_how_many_were_drawn() -> None:
     run = PrivateRun.begin(CONTRACT, 3.5)
     assert run.grid(0, 32.0) == run.grid(100, 32.0) == run.grid(1500, 32.0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100, 5000])
+def test_the_grid_is_the_same_for_as_many_as_can_be_invited(size: int) -> None:
+    """Correlated noise takes a run's first grid to its last round."""
+    run = PrivateRun.begin(replace(CONTRACT, divisor_weight=7 * size, weight_bound=7), 3.5)
+    assert run.grid(7 * most_members(size), 32.0) == run.grid(0, 32.0)
 
 
 def adaptive(clip: float, noise: float = 2**-19) -> PrivateRun:

@@ -19,6 +19,7 @@ from atoll.server.daemon.turns import Turns
 from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.privacy.refusals import has_secret_draw
+from atoll.server.privacy.room import most_eligible, most_members, rotated
 from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
 from atoll.server.sampling import Eligible, History, Participation, Request, sampler_named
@@ -117,6 +118,7 @@ class CohortPool:
     def _cohort(
         self, effect: DrawCohort, spec: JobSpec, there: list[Session], known: dict[str, History]
     ) -> CohortDrawn:
+        there = _in_draw(spec, there, effect)
         seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
         cohort = sampler_named(spec.cohort.sampler).draw(
             Request(
@@ -136,7 +138,7 @@ class CohortPool:
             )
         )
         declared = {session.participant: session.introduction.examples for session in there}
-        members = tuple((participant, declared[participant]) for participant, _ in cohort.members)
+        members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
         return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, cohort.seed)
 
     def _taken(self, apart_from: str) -> set[str]:
@@ -259,6 +261,36 @@ class CohortPool:
             and session.participant not in excluded
             and _is_able(session, effect.kind, spec)
         ]
+
+
+def _in_draw(spec: JobSpec, there: list[Session], effect: DrawCohort) -> list[Session]:
+    """Of those who are there so many that a private round has room for whoever is drawn; in turns."""
+    cohort = spec.cohort
+    if cohort.rate is None or not has_secret_draw(spec):
+        return there
+    most = most_eligible(cohort.size, cohort.rate)
+    if len(there) <= most:
+        return there
+    log.warning(
+        "round %s: of %d participants %d are in the draw, in turns: with cohort.rate %g more could be drawn than the "
+        "noise is made for; submit the job with another cohort.size",
+        effect.key,
+        len(there),
+        most,
+        cohort.rate,
+    )
+    chosen = rotated((session.participant for session in there), most, effect.key.round)
+    return [session for session in there if session.participant in chosen]
+
+
+def _invited(spec: JobSpec, drawn: list[tuple[str, int]], effect: DrawCohort) -> tuple[tuple[str, int], ...]:
+    """Of those who were drawn as many as a private round has room for, in turns."""
+    if spec.privacy is None or len(drawn) <= most_members(spec.cohort.size):
+        return tuple(drawn)
+    most = most_members(spec.cohort.size)
+    log.warning("round %s: %d were drawn, and there is room for the noise of %d", effect.key, len(drawn), most)
+    chosen = rotated((participant for participant, _ in drawn), most, effect.key.round)
+    return tuple(member for member in drawn if member[0] in chosen)
 
 
 def _is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:

@@ -18,13 +18,12 @@ from atoll.server.errors import CorruptDataError
 from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
+from atoll.server.privacy.room import most_members
 from atoll.server.privacy.scale import private_grid, sensitivity
 from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
 
 CLIPPED_BY_ITSELF = 1 - 2.0**-10
 """From this part of the clip norm on, an update counts as clipped: participants clip too, and arrive at the norm."""
-SPARE_MEMBERS = 16
-"""The grid has room for so many times the planned cohort: its fineness must not tell how many were drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +109,14 @@ class PrivateRun:
         return self._mechanism.needs
 
     def grid(self, total_weight: int, max_abs: float) -> Grid:
-        """The grid of the next round, whose members weigh at most ``total_weight`` together.
+        """The grid of the next round, whose members weigh at most ``total_weight`` together: the same for all rounds.
 
         Raises:
             GridError: if the sum has no room for the noise.
         """
         contract = self.contract
-        planned = SPARE_MEMBERS * max(contract.divisor_weight, contract.weight_bound)
+        size = max(1, contract.divisor_weight // contract.weight_bound)
+        planned = most_members(size) * contract.weight_bound
         deviation = contract.noise_multiplier * contract.weight_bound
         return private_grid(max(total_weight, planned), max_abs, self.state.clip, deviation)
 
