@@ -33,6 +33,7 @@ from atoll.client.privacy.ledger import Limit, Release
 from atoll.client.transfer.cut import cut_ranges
 from atoll.client.transfer.source import ElementSource, runs_of
 from atoll.wire.encoding import Encoding
+from atoll.wire.figures import bound
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -203,7 +204,7 @@ class LocalPrivacy:
         first = cost([self.mechanism.release], self.limit.delta)
         if first > self.limit.epsilon:
             raise UsageError(
-                f"one update costs epsilon {first:.4g} at delta {self.limit.delta:g}, above the limit "
+                f"one update costs epsilon {bound(first)} at delta {self.limit.delta:g}, above the limit "
                 f"{self.limit.epsilon:g}: no round could be taken part in"
             )
 

@@ -151,7 +151,7 @@ async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Proc
         status = await atoll(processes, tmp_path, "client", "status", "--state", "state")
         out, _ = await status.process.communicate()
         assert out.decode().startswith("participant    p1 (edge, clinic-a)\nserver         127.0.0.1:")
-        spent = "updates: epsilon 0.5 of 4 at delta 0 spent on each participant, in 1 rounds of demo"
+        spent = "updates: epsilon 0.5 of 4 at delta 0 spent on each participant, in 1 round of demo"
         assert f"\nprivacy        {spent}\n" in out.decode()
 
 

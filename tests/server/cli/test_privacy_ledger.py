@@ -13,10 +13,11 @@ from click.testing import CliRunner, Result
 
 from atoll.server.aggregation import warm
 from atoll.server.cli.privacy import privacy
-from atoll.server.cli.privacy_formats import bound, figure, remainder
+from atoll.server.cli.run import run
 from atoll.server.privacy import accounting
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.stores import schema
+from atoll.wire.figures import bound, remainder
 from tests.server.daemon.test_private import capped
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
 from tests.server.rpc.world import World, update_values
@@ -43,11 +44,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 def ask(world: World) -> Ask:
     """Runs ``atoll privacy`` with the operator's credential."""
 
-    async def run(*arguments: str) -> Result:
+    async def asked(*arguments: str) -> Result:
         whole = [*arguments, "--data", str(world.config.data)]
         return await asyncio.to_thread(CliRunner().invoke, privacy, whole)
 
-    return run
+    return asked
 
 
 def verify(*arguments: str) -> Result:
@@ -76,20 +77,20 @@ async def test_what_has_been_spent_on_whom(world: World, ask: Ask) -> None:
 async def test_of_a_run_that_really_trained(world: World, ask: Ask) -> None:
     alice = await world.participant()
     async with alice.check_in() as stream:
-        run = await world.submit(capped(2, most=2))
+        made = await world.submit(capped(2, most=2))
         for _ in range(2):
             task = await stream.next("participate")
             await alice.report(task.key, update_values(1))
-        await world.until(run, "finished")
+        await world.until(made, "finished")
     expected = accounting.epsilon((Event(4.0, count=2),), DELTA, "prv")
-    found = json.loads((await ask("ledger", "--run", run, "--json")).stdout)
+    found = json.loads((await ask("ledger", "--run", made, "--json")).stdout)
     assert found["spent"]["releases"] == 2
     assert found["spent"]["epsilon"] == pytest.approx(expected)
     assert [charge["noise_multiplier"] for charge in found["charges"]] == pytest.approx([4.0, 4.0])
     assert found["charges"][-1]["epsilon_after"] == found["spent"]["epsilon"]
     person = json.loads((await ask("ledger", "--participant", alice.name, "--json")).stdout)
     assert [(item["run"], item["population"], item["drawn"], item["counted"]) for item in person["runs"]] == [
-        (run, "people", 2, 2)
+        (made, "people", 2, 2)
     ]
 
 
@@ -98,9 +99,9 @@ async def test_json(world: World, ask: Ask) -> None:
     (found,) = json.loads((await ask("ledger", "--json")).stdout)
     assert (found["population"], found["epsilon"], found["left"], found["charges"]) == (CLINIC, SPENT, None, 5)
     assert json.loads((await ask("ledger", "--population", CLINIC, "--json")).stdout) == found
-    run = json.loads((await ask("ledger", "--run", FIRST, "--json")).stdout)
-    assert run["spent"] == found["runs"][0]
-    assert [charge["version"] for charge in run["charges"]] == [0, 1, 2]
+    first = json.loads((await ask("ledger", "--run", FIRST, "--json")).stdout)
+    assert first["spent"] == found["runs"][0]
+    assert [charge["version"] for charge in first["charges"]] == [0, 1, 2]
     person = json.loads((await ask("ledger", "--participant", alice.name, "--json")).stdout)
     assert (person["runs"], person["populations"], person["unprotected"]) == ([], [], [])
 
@@ -127,6 +128,7 @@ async def test_an_export_is_verified_offline(ask: Ask, tmp_path: Path) -> None:
         assert bad.exit_code == 1
         assert told in bad.stdout
     file.write_text("".join(lines[:-1]))
+    assert "is not what was exported: 1 flaw\n" in verify(str(file), "--head", head).stderr
     assert verify(str(file)).exit_code == 0  # what was cut off cleanly, only the head tells
 
 
@@ -139,6 +141,51 @@ async def test_a_limit_is_set_and_taken_away(ask: Ask) -> None:
     unknown = await ask("limit", "misspelt", "--epsilon", "1", "--delta", "1e-6")
     assert unknown.exit_code == 1
     assert "there is no population 'misspelt'" in unknown.stderr
+
+
+async def test_a_run_without_budget_waits_until_the_limit_is_raised(world: World, ask: Ask) -> None:
+    """Told short in the list of runs, whole of the run itself, and by a resume that comes too early."""
+    alice = await world.participant()
+    await ask("limit", "people", "--epsilon", "1e-3", "--delta", "1e-5", "--create", "add_remove")
+    async with alice.check_in() as stream:
+        made = await world.submit(capped(1, most=1))
+        progress = await world.until(made, "paused")
+        spent = "the privacy budget of population people has no room for the next round"
+        assert progress.summary.reason.startswith(f"{spent}: epsilon 0 of a limit of 0.001 at delta 1e-05 is spent")
+        (line,) = [line for line in (await runs(world, "list")).stdout.splitlines() if made in line]
+        assert line.endswith(f"{spent}…")
+        shown = (await runs(world, "show", made)).stdout
+        assert f"\npaused: {progress.summary.reason}\n" in shown
+        assert f"`atoll privacy limit people --epsilon E --delta D`, then `atoll run resume {made}`" in shown
+        early = await runs(world, "resume", made)
+        assert early.exit_code == 1
+        assert f"round 1 of run {made} would make it" in early.stderr
+        assert (await world.until(made, "paused")).summary.reason == progress.summary.reason
+        await ask("limit", "people", "--epsilon", "50", "--delta", "1e-5")
+        resumed = json.loads((await runs(world, "resume", made, "--json")).stdout)
+        assert (resumed["status"], resumed["reason"]) == ("running", "")
+        task = await stream.next("participate")
+        await alice.report(task.key, update_values(1))
+        await world.until(made, "finished")
+    told = (await ask("ledger", "--population", "people")).stdout
+    assert " spent in 1 release of 1 run; " in told
+
+
+async def runs(world: World, *arguments: str) -> Result:
+    """``atoll run`` with the operator's credential."""
+    return await asyncio.to_thread(CliRunner().invoke, run, [*arguments, "--data", str(world.config.data)])
+
+
+async def test_a_name_that_nobody_has_is_told_with_where_names_are(world: World, ask: Ask) -> None:
+    for asked, missing, listed_by in (
+        (ask("ledger", "--participant", "nobody"), "there is no participant 'nobody'", "atoll participants list"),
+        (ask("ledger", "--population", "nobody"), "there is no population 'nobody'", "atoll privacy ledger"),
+        (ask("ledger", "--run", "nobody"), "there is no run 'nobody'", "atoll run list"),
+        (runs(world, "show", "nobody"), "there is no run 'nobody'", "atoll run list"),
+    ):
+        found = await asked
+        assert found.exit_code == 1
+        assert found.stderr.endswith(f"{missing}\nWhat to do: `{listed_by}` lists those that there are\n")
 
 
 async def test_a_damaged_ledger_fails_the_command(world: World, ask: Ask) -> None:
@@ -171,8 +218,3 @@ def test_what_is_no_export(tmp_path: Path) -> None:
     assert verify(str(file)).exit_code == 0
     assert verify(str(file), "--head", "abc").exit_code == 2
     assert verify(str(file), "--head", "0" * 64).exit_code == 2
-
-
-def test_what_is_shown_of_a_bound_is_a_bound() -> None:
-    assert (bound(2.90211), figure(2.90211), remainder(2.90299)) == ("2.903", "2.902", "2.902")
-    assert (bound(8.0), bound(0.0), bound(None), bound(float("inf"))) == ("8", "0", "-", "unbounded")

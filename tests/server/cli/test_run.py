@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from atoll.server.cli.run import run
 from atoll.server.jobs.reference import MINIMAL
 from atoll.wire.v1 import control_pb2
+from tests.server.cli.conftest import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +151,13 @@ def test_watch_ends_with_the_run_and_its_exit_code(fake: Any, invoke: Invoke) ->
     assert result.exit_code == 5
     assert "run rabc failed: no quorum" in result.stderr
     assert "round 1/2 released, 1 of 2 reported, 500 ms, accuracy 0.5000, 1 timed out" in result.stdout
+
+
+def test_watch_tells_a_pause_with_its_reason_once(fake: Any, invoke: Invoke) -> None:
+    paused = summary(control_pb2.RUN_STATUS_PAUSED, reason="no privacy left")
+    ended = summary(control_pb2.RUN_STATUS_FINISHED)
+    fake.control.watches = [[control_pb2.WatchRunResponse(summary=one) for one in (paused, paused, ended)]]
+    assert invoke(run, "watch", "rabc").stderr.count("paused; no privacy left\n") == 1
 
 
 def test_submit_and_watch_as_json_lines(fake: Any, invoke: Invoke, job: Path) -> None:

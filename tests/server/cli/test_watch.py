@@ -10,7 +10,7 @@ from rich.console import Console
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import RunFailedError, UnreachableError
-from atoll.server.cli.formats import round_line, round_row
+from atoll.server.cli.formats import reason_lines, round_line, round_row, run_row, shortened
 from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
 from atoll.server.control import Member, Progress, Round, Run, RunDetail
@@ -34,6 +34,28 @@ def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
     part = replace(whole, fragment=1, fragments=3)
     assert round_line(part, 20) == round_line(whole, 20).replace("released,", "released, fragment 2 of 3,")
     assert (round_row(whole)[1], round_row(part)[1]) == ("train", "train 2/3")
+
+
+def test_a_long_reason_is_cut_after_a_clause_or_a_word_and_told_whole_below() -> None:
+    whole = "the privacy budget of population clinic has no room for the next round: epsilon 7.9 of 8 at delta 1e-6"
+    run = replace(RUN, status="paused", reason=whole)
+    assert run_row(run)[-1] == "the privacy budget of population clinic has no room for the next round…"
+    assert list(reason_lines(run)) == [f"paused: {whole}"]
+    assert run_row(replace(RUN, reason="no quorum"))[-1] == "no quorum"
+    assert list(reason_lines(replace(RUN, reason="no quorum"))) == []
+    assert shortened("draw of round 2: what is not there", 30) == "draw of round 2…"
+    assert shortened("draw: what it was that could not be read", 30) == "draw: what it was that could…"
+    assert shortened("x" * 50, 40) == f"{'x' * 39}…"
+
+
+def test_the_picture_of_a_paused_run_says_why() -> None:
+    picture = Picture(lambda: 0.0)
+    picture.change(Progress(replace(RUN, status="paused", reason="no privacy left"), a_round(4, "created"), 8), 0.0)
+    console = Console(file=io.StringIO(), width=120)
+    with console.capture() as captured:
+        console.print(picture.render())
+    assert "no privacy left" in captured.get()
+    assert "waiting for participants" not in captured.get()
 
 
 class Recorder(LineSink):

@@ -21,6 +21,7 @@ from atoll.server.identity import ParticipantKind
 from atoll.server.rounds import (
     Accepted,
     Aggregated,
+    BudgetSpent,
     CancelRequested,
     Charged,
     CohortDrawn,
@@ -74,6 +75,7 @@ EVERY: list[Event] = [
     ResumeRequested(),
     CancelRequested("enough"),
     EffectFailed(KEY, "fold", "disk"),
+    BudgetSpent(KEY, "the limit is reached"),
 ]
 
 

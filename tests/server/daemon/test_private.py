@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from atoll.server.daemon.private import Budgets
 from atoll.server.errors import ConflictError
 from atoll.server.jobs import JobFileError
 from atoll.server.privacy import ledger
+from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import Phase, RunState, RunStatus
-from atoll.server.stores import charges, noise_states
+from atoll.server.stores import charges, noise_states, runs
 from atoll.wire.privacy import PrivacyMechanism, terms_from_proto
 from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened, update_values
 
@@ -192,11 +195,107 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     spent = (await federation.store.reader.run(ledger.spent, "people")).epsilon
     await federation.store.writer.run(_limit, spent * 1.2)
     second = await federation.submit(private_job(noise=LOUD))
-    ended = await federation.ended(second)
-    assert ended.status == RunStatus.FAILED
-    assert "population people has spent" in ended.reason
+    await paused(federation, second)
+    row = await federation.store.reader.run(runs.get, second)
+    assert (row.status, row.finished_at) == (RunStatus.PAUSED, None)
+    assert row.reason.startswith("the privacy budget of population people has no room for the next round: epsilon ")
+    assert f"`atoll run resume {second}`" in row.reason
     assert await federation.store.reader.run(charges.listed, second) == ()
     assert all(client.told == 0 for client in clients)
+    with pytest.raises(BudgetSpentError, match=f"round 1 of run {second} would make it"):
+        await federation.coordinator.resume(second)
+    await paused(federation, second)
+    await federation.store.writer.run(_limit, spent * 3)
+    await federation.coordinator.resume(second)
+    for client in clients:
+        await report(client, 2)
+    ended = await federation.ended(second)
+    assert (ended.status, ended.reason) == (RunStatus.FINISHED, "all rounds are done")
+    assert len(await federation.store.reader.run(charges.listed, second)) == 1
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["at once", "after a restart"])
+async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """As if there had been no limit: the same secret and reports give the same bits, charged once."""
+    monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
+    monkeypatch.setattr("atoll.server.daemon.coordinator.new_run_id", lambda: "r0123456789ab")
+
+    async def begun(federation: Federation) -> str:
+        clients = await federation.clients("alice", "bob")
+        run = await federation.submit(private_job(noise=LOUD))
+        await federation.state(run, lambda state: _open_round(state) == 0)
+        if limited:
+            await federation.store.writer.run(_limit, 1e-3)
+        for seed, client in enumerate(clients):
+            await report(client, seed)
+        return run
+
+    limited = False
+    async with opened(tmp_path / "calm") as federation:
+        expected = (await federation.ended(await begun(federation))).current_model
+    limited = True
+    async with opened(tmp_path / "limited") as federation:
+        run = await begun(federation)
+        await paused(federation, run)
+        assert await federation.store.reader.run(charges.listed, run) == ()
+        if not restart:
+            await _goes_on(federation, run, expected)
+    if restart:
+        async with opened(tmp_path / "limited") as federation:
+            await paused(federation, run)
+            await _goes_on(federation, run, expected)
+
+
+async def _goes_on(federation: Federation, run: str, expected: str) -> None:
+    """Not before the limit is raised; then to the end, without anybody having to send anything again."""
+    with pytest.raises(BudgetSpentError):
+        await federation.coordinator.resume(run)
+    await federation.store.writer.run(_limit, 1000.0)
+    federation.submitted[run] = federation.active(run)
+    await federation.coordinator.resume(run)
+    ended = await federation.ended(run)
+    assert (ended.status, ended.current_model) == (RunStatus.FINISHED, expected)
+    assert len(await federation.store.reader.run(charges.listed, run)) == 1
+
+
+async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_raises_it(federation: Federation) -> None:
+    """It cannot come to that by itself, for noise is made for all its rounds; charges of a damaged plan may."""
+    clients = await federation.clients("alice", "bob")
+    run = await federation.submit(private_job(noise="epsilon = 2.0"))
+    await federation.state(run, lambda state: _open_round(state) == 0)
+    contract = (await state_of(federation, run)).contract
+    charge = ledger.charge_of(contract, run_id=run, round_number=7, attempt=0, version=0, now=1.0)
+    await federation.store.writer.run(charges.add, charge)
+    for client in clients:
+        await report(client, 1)
+    await paused(federation, run)
+    row = await federation.store.reader.run(runs.get, run)
+    assert row.reason.startswith(f"the privacy budget of run {run} has no room for the next round: epsilon ")
+    with pytest.raises(BudgetSpentError, match="of its target of 2 at delta 1e-05 is spent") as refused:
+        await federation.coordinator.resume(run)
+    assert "nothing raises what a run has promised: cancel it" in refused.value.detail.remedy
+    await federation.coordinator.cancel(run, "")
+    assert (await federation.ended(run)).status == RunStatus.CANCELLED
+
+
+async def test_what_is_charged_counts_once_while_its_model_is_judged(federation: Federation) -> None:
+    run = await federation.submit(private_job(noise=LOUD))
+    contract, budgets = (await state_of(federation, run)).contract, Budgets(federation.services)
+    opened_ = await federation.state(run, lambda state: state.round is not None)
+    assert opened_.round is not None
+    for phase, held in ((Phase.OPEN, 1), (Phase.AGGREGATED, 1), (Phase.CHARGED, 0)):
+        budgets.hold(run, contract, 0)
+        budgets.follow(replace(opened_, round=replace(opened_.round, phase=phase)))
+        assert len(budgets.hold("another", contract, 0)) == held, phase
+    budgets.hold(run, contract, 0)
+    budgets.follow(replace(opened_, version=1))
+    assert budgets.hold("another", contract, 0) == ()
+
+
+async def paused(federation: Federation, run: str) -> None:
+    await federation.state(run, lambda state: state.status is RunStatus.PAUSED)
 
 
 async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:

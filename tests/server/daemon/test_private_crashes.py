@@ -12,7 +12,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +22,12 @@ from sqlalchemy import Connection, Engine, event
 from atoll.server.errors import ServerError
 from atoll.server.privacy import ledger
 from atoll.server.privacy.run import PrivateRun
-from atoll.server.rounds import RunStatus
-from atoll.server.stores import Store, charges, models, noise_states
+from atoll.server.rounds import Phase, RunState, RunStatus
+from atoll.server.stores import Store, charges, event_log, models, noise_states
 from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened
 
+Play = Callable[[Federation, str], Awaitable[str]]
 CUTS = 10
 """Copies of each run."""
 ROUNDS = 3
@@ -121,10 +122,30 @@ async def attend(client: Client) -> None:
             await client.report(task.key, values_of(client, task.key.round))
 
 
+async def officiate(federation: Federation, run: str) -> None:
+    """Raise the limit whenever the run has paused for want of budget."""
+    active = federation.active(run)
+    while True:
+        changed = active.driver.changed
+        if active.driver.state.status is RunStatus.PAUSED:
+            await federation.store.writer.run(limit, 1000.0)
+            await federation.coordinator.resume(run)
+        await changed.wait()
+
+
+def limit(connection: Connection, epsilon: float) -> None:
+    ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="officer", now=1.0)
+
+
 async def play(federation: Federation, run: str) -> str:
     """Everybody attends until the run ends; its last model."""
-    clients = await federation.clients(*NAMES)
+    return await finish(federation, run, await federation.clients(*NAMES))
+
+
+async def finish(federation: Federation, run: str, clients: list[Client]) -> str:
+    """As ``play``, with clients that have checked in."""
     attending = [asyncio.create_task(attend(client)) for client in clients]
+    attending.append(asyncio.create_task(officiate(federation, run)))
     try:
         ended = await federation.ended(run)
     finally:
@@ -148,18 +169,49 @@ async def standing(data: Path, run: str) -> tuple[int, int, int]:
         return await store.reader.run(released_and_charged, run)
 
 
+async def disturbed(federation: Federation, run: str) -> str:
+    """As ``play``, with a limit that is lowered below what is spent while the second round is open."""
+    clients = await federation.clients(*NAMES)
+    for client in clients:
+        task = await client.invitation()
+        await client.report(task.key, values_of(client, task.key.round))
+    await federation.state(run, lambda state: state.version == 1 and _phase(state) is Phase.OPEN)
+    await federation.store.writer.run(limit, 1e-3)
+    last = await finish(federation, run, clients)
+    logged = await federation.store.reader.run(lambda connection: list(event_log.replay(connection, run)))
+    assert "budget_spent" in {entry.kind for entry in logged}
+    return last
+
+
+def _phase(state: RunState) -> Phase | None:
+    return None if state.round is None else state.round.phase
+
+
 @pytest.mark.system
 @pytest.mark.timeout(300)
 async def test_cut_off_anywhere_it_ends_with_the_same_bits_each_release_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
+    await cut_off(tmp_path, monkeypatch, fault_seed, play)
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+async def test_cut_off_while_it_waits_for_budget_it_ends_with_the_same_bits_each_release_charged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
+) -> None:
+    await cut_off(tmp_path, monkeypatch, fault_seed, disturbed)
+
+
+async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, first: Play) -> None:
+    """Play a run as ``first`` does, and what is left of it at each cut to its end."""
     draw = random.Random(f"cuts {fault_seed}")
     mechanism = MECHANISMS[fault_seed % len(MECHANISMS)]
     async with opened(tmp_path / "data") as federation:
         run = await federation.submit(toml_of(mechanism))
         camera = Camera(tmp_path / "data", tmp_path, set(draw.sample(range(1, LATEST), CUTS)))
         with camera.running(monkeypatch):
-            undisturbed = await play(federation, run)
+            undisturbed = await first(federation, run)
     assert len(camera.taken) >= CUTS // 2
     for cut in camera.taken:
         released, charged, noise = await standing(cut, run)

@@ -124,8 +124,8 @@ def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None
     charge(clinic, SECOND, [0], contract())
     with pytest.raises(BudgetSpentError, match="round 3 of run rfirst would make it") as refused:
         clinic.reader.submit(ledger.check, contract(), FIRST, 2).result()
-    assert "population clinic has spent epsilon" in str(refused.value)
-    assert "the limit is" in str(refused.value)
+    assert "the privacy budget of population clinic has no room for the next round: epsilon" in str(refused.value)
+    assert "of a limit of" in str(refused.value)
     assert "atoll privacy limit" in refused.value.detail.remedy
     left = spent(clinic).left
     assert left is not None
@@ -195,7 +195,7 @@ def test_a_run_keeps_to_its_own_target(clinic: Store) -> None:
     longer = contract(epsilon=target, rounds=11)
     with pytest.raises(BudgetSpentError, match="its round 11 would make it") as refused:
         clinic.reader.submit(ledger.check, longer, FIRST, 10).result()
-    assert f"its target is {target:g}" in str(refused.value)
+    assert f"of its target of {target:g} at delta" in str(refused.value)
 
 
 def test_promises_of_two_kinds_do_not_add_up(clinic: Store) -> None:

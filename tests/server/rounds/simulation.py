@@ -13,6 +13,7 @@ from random import Random
 from atoll.server.rounds import (
     Aggregate,
     Aggregated,
+    BudgetSpent,
     CancelRequested,
     ChargeAndStore,
     Charged,
@@ -256,6 +257,8 @@ class World:
             taken = [(c.update.key, c.update.participant) for c in rnd.carried] if rnd else []
             choices += [Rejected(*self.rng.choice(taken or acknowledged), "found unusable") for _ in range(2)]
             choices.append(Rejected(*self.rng.choice(acknowledged), "another upload refused", unreported=True))
+        if rnd is not None:
+            choices += [BudgetSpent(key, "the limit is reached") for key in (rnd.key, *list(self.durable.rounds)[-1:])]
         if self.chance(0.15):
             choices = [CancelRequested("the operator said so")]
         elif rnd is not None and self.chance(0.15):

@@ -3,7 +3,9 @@
 import pytest
 
 from atoll.server.rounds import (
+    BudgetSpent,
     CancelRequested,
+    ChargeAndStore,
     Charged,
     DeadlinePassed,
     DrawCohort,
@@ -13,6 +15,7 @@ from atoll.server.rounds import (
     MemberStatus,
     PauseRequested,
     Phase,
+    Published,
     RecordMember,
     RecordRound,
     ResumeRequested,
@@ -138,10 +141,45 @@ def test_commands_to_a_run_that_has_ended() -> None:
 
 def test_an_effect_that_failed_for_good_fails_the_run_by_name() -> None:
     story = Story().aggregated()
-    story.on(EffectFailed(story.key, "ChargeAndStore", "the budget of population 'wards' is spent"))
-    reason = "ChargeAndStore of round 0.0: the budget of population 'wards' is spent"
+    story.on(EffectFailed(story.key, "ChargeAndStore", "the noise is not on record"))
+    reason = "ChargeAndStore of round 1: the noise is not on record"
     assert (story.state.status, story.state.reason) == (RunStatus.FAILED, reason)
     assert story.effect(Finish) == Finish(RunStatus.FAILED, reason)
+
+
+def test_a_round_that_there_is_no_budget_for_is_drawn_when_the_run_goes_on() -> None:
+    story = Story().on(Started())
+    story.on(BudgetSpent(story.key, "the limit is reached"))
+    assert (story.stands(), story.state.reason) == (Situation.PAUSED, "the limit is reached")
+    assert story.ignores(BudgetSpent(story.key, "once more"))
+    story.on(ResumeRequested())
+    assert (story.stands(), story.state.reason, story.key) == (Situation.CREATED, "", RoundKey(0, 0))
+    assert story.effect(DrawCohort).key == story.key
+
+
+def test_a_sum_that_there_is_no_budget_for_is_kept_and_charged_when_the_run_goes_on() -> None:
+    story = Story().aggregated()
+    asked = story.effect(ChargeAndStore)
+    story.on(BudgetSpent(story.key, "the limit is reached"))
+    assert (story.stands(), story.effects) == (Situation.PAUSED, ())  # its uploads above all are not dropped
+    story.on(ResumeRequested())
+    assert (story.stands(), story.effects) == (Situation.AGGREGATED, (asked,))
+    story.on(Charged(story.key))
+    assert (story.stands(), story.state.reason) == (Situation.CHARGED, "")
+
+
+def test_a_charge_that_is_durable_though_the_run_has_paused_for_it_is_published() -> None:
+    story = Story().aggregated().on(BudgetSpent(RoundKey(0, 0), "the limit is reached"))
+    assert story.on(Charged(RoundKey(0, 0))).stands() is Situation.CHARGED
+    assert story.on(Published(RoundKey(0, 0))).stands() is Situation.PAUSED
+    assert (story.state.version, story.state.reason) == (1, "")
+    assert story.ignores(Charged(RoundKey(0, 0)))
+
+
+def test_a_run_that_waits_for_budget_may_be_cancelled() -> None:
+    story = Story().aggregated().on(BudgetSpent(RoundKey(0, 0), "the limit is reached"), CancelRequested("enough"))
+    assert (story.state.status, story.state.reason) == (RunStatus.CANCELLED, "enough")
+    assert story.effect(RecordRound).round.phase is Phase.ABANDONED
 
 
 def test_an_effect_of_an_earlier_round_that_failed_for_good_fails_the_run_too() -> None:

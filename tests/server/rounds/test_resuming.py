@@ -4,6 +4,7 @@ import pytest
 
 from atoll.server.rounds import (
     Accepted,
+    BudgetSpent,
     CancelRequested,
     DeadlinePassed,
     Effect,
@@ -41,6 +42,8 @@ def test_each_situation_resumes_what_it_waits_for() -> None:
         (Story().open().on(DeadlinePassed(first)), ["DropSpools", "StartRetry"]),
         (Story().on(Started(), PauseRequested()), ["DropSpools"]),
         (Story().closing().on(PauseRequested()).release(), ["DropSpools"]),
+        (Story().on(Started(), BudgetSpent(first, "no")), ["DropSpools"]),
+        (Story().aggregated().on(BudgetSpent(first, "no")), []),
         (Story().on(CancelRequested("enough")), ["Finish"]),
         (Story().open().on(CancelRequested("enough")), ["DropSpools", "Finish"]),
     ]

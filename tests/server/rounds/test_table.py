@@ -9,6 +9,7 @@ from atoll.server.rounds import (
     TABLE,
     Accepted,
     Aggregated,
+    BudgetSpent,
     CancelRequested,
     Charged,
     CohortDrawn,
@@ -59,6 +60,7 @@ def events_of(key: RoundKey) -> tuple[Event, ...]:
         ResumeRequested(),
         CancelRequested("no"),
         EffectFailed(key, "Publish", "no"),
+        BudgetSpent(key, "no"),
     )
 
 
@@ -84,7 +86,7 @@ EVENT_TYPES = tuple(type(event) for event in events_of(RoundKey(0, 0)))
 
 
 def test_the_table_knows_every_event_and_every_situation() -> None:
-    assert len(EVENT_TYPES) == 18
+    assert len(EVENT_TYPES) == 19
     assert {event for _, event in TABLE} == set(EVENT_TYPES)
     assert {here for here, _ in TABLE} == set(Situation)
     assert states().keys() == set(RESTS)

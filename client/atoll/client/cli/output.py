@@ -13,6 +13,7 @@ import click
 
 from atoll.client import events
 from atoll.client.clock import now_s
+from atoll.wire.figures import counted
 
 BAR_AFTER_S = 1.0
 PROGRESS_EVERY_S = 1.0
@@ -124,5 +125,5 @@ _WRITERS: dict[type[events.Event], Callable[..., str]] = {
     events.Stopped: lambda e: f"stopped: {e.reason}",
     events.Failed: lambda e: f"failed: {e.reason}",
     events.Renewed: lambda e: f"certificate renewed for {e.lifetime_s / 3600:.1f} h",
-    events.Finished: lambda e: f"finished after {e.reported} reports: {e.reason}",
+    events.Finished: lambda e: f"finished after {counted(e.reported, 'report')}: {e.reason}",
 }

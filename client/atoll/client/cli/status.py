@@ -12,6 +12,7 @@ from atoll.client.errors import UsageError
 from atoll.client.files import holder_of
 from atoll.client.privacy.ledger import FOLDER, read_account
 from atoll.client.usage import UsageLog
+from atoll.wire.figures import SET_DIGITS, bound, counted, figure
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def describe(status: Status) -> str:
         ("server", status.server),
         ("certificate", f"{certificate} (until {status.certificate_until})"),
         ("client", running),
-        ("last 24 hours", f"{status.rounds_24h} rounds, {status.bytes_24h / 1e6:.1f} MB"),
+        ("last 24 hours", f"{counted(status.rounds_24h, 'round')}, {status.bytes_24h / 1e6:.1f} MB"),
         ("cached models", f"{status.cached_models}, {status.cached_bytes / 1e6:.1f} MB"),
         *(("privacy", _spent(ledger)) for ledger in status.privacy),
     )
@@ -119,9 +120,8 @@ def describe(status: Status) -> str:
 
 
 def _spent(ledger: LedgerStatus) -> str:
-    def number(value: float | None) -> str:
-        return "unlimited" if value is None else f"{value:.3g}"
-
-    spent = f"epsilon {number(ledger.epsilon)} of {number(ledger.limit_epsilon)} at delta {ledger.delta:.3g}"
+    epsilon = "unlimited" if ledger.epsilon is None else bound(ledger.epsilon)
+    limit = "unlimited" if ledger.limit_epsilon is None else figure(ledger.limit_epsilon, SET_DIGITS)
+    spent = f"epsilon {epsilon} of {limit} at delta {figure(ledger.delta)}"
     runs = ", ".join(ledger.runs) or "no run"
-    return f"{ledger.name}: {spent} spent on each {ledger.unit}, in {ledger.rounds} rounds of {runs}"
+    return f"{ledger.name}: {spent} spent on each {ledger.unit}, in {counted(ledger.rounds, 'round')} of {runs}"

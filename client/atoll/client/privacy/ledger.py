@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.client.errors import BudgetSpentError, UsageError
 from atoll.client.files import read_private, replace_file
+from atoll.wire.figures import bound
 
 if TYPE_CHECKING:
     from atoll.client.task import RoundKey
@@ -143,8 +144,8 @@ class Ledger:
         if after <= self.limit.epsilon:
             return None
         return (
-            f"privacy: {self._epsilon(entries):.4g} of epsilon {self.limit.epsilon:g} (delta {self.limit.delta:g}) "
-            f"are spent on each {self.unit} here, and this round would make it {after:.4g}; "
+            f"privacy: {bound(self._epsilon(entries))} of epsilon {self.limit.epsilon:g} (delta {self.limit.delta:g}) "
+            f"are spent on each {self.unit} here, and this round would make it {bound(after)}; "
             f"it takes part again with a higher limit or more noise"
         )
 

@@ -19,6 +19,7 @@ from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.settings import SettingsFileError
 from atoll.wire.errors import WireError
+from atoll.wire.figures import counted
 
 if TYPE_CHECKING:
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -157,7 +158,7 @@ class _Say:
 
     def ended(self, report: Report) -> None:
         """The job has ended well."""
-        restarts = f", {report.restarts} restarts" if report.restarts else ""
+        restarts = f", {counted(report.restarts, 'restart')}" if report.restarts else ""
         text = f"{report.outcome} at step {report.step} after {report.seconds:.1f} s{restarts}"
         if report.outcome == "stopped":
             text += "; the same command goes on from there"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from atoll.wire.figures import bound
+
 if TYPE_CHECKING:
     from atoll.datacenter.metrics.record import RunFacts, StepRecord
 
@@ -55,7 +57,7 @@ def line(record: StepRecord, facts: RunFacts) -> str:
         "" if record.bubble_share is None else f"bubble {record.bubble_share:.1%}",
         "" if record.communication_share is None else f"communication {record.communication_share:.1%} (traced)",
         "" if record.expert_load is None else f"busiest expert {record.expert_load:.2f}x",
-        "" if record.epsilon is None else f"epsilon {record.epsilon:.3g}",
+        "" if record.epsilon is None else f"epsilon {bound(record.epsilon, 3)}",
         "" if record.loss_scale is None else f"loss scale {record.loss_scale:g}",
     ]
     return "  ".join(part for part in parts if part)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import size, when
 from atoll.server.identity import OPERATOR_FILE
+from atoll.wire.figures import counted
 
 if TYPE_CHECKING:
     from atoll.server.control import PopulationSpending, ServerInfo
@@ -167,7 +168,7 @@ def ledgers(found: Sequence[PopulationSpending]) -> Iterator[Finding]:
             remedy = "stop the server and restore a back-up; compare it with the last export of the ledger"
             yield Finding(name, Status.FAIL, item.flaw, remedy)
         else:
-            yield Finding(name, Status.OK, f"{item.charges} charges, head {item.head}")
+            yield Finding(name, Status.OK, f"{counted(item.charges, 'charge')}, head {item.head}")
 
 
 def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
 from atoll.server.demo.federation import Federation, Plan
 from atoll.server.errors import ServerError
+from atoll.wire.figures import counted
 
 MAX_CLIENTS = 64
 MAX_PRIVATE_CLIENTS = 280
@@ -138,7 +139,7 @@ def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, j
         with busy("starting the server"):
             federation.prepare()
             ready = federation.start_server()
-        click.echo(f"server on {ready.address} (TLS), {plan.clients} clients joining", err=True)
+        click.echo(f"server on {ready.address} (TLS), {counted(plan.clients, 'client')} joining", err=True)
         target = find_target(ready.address, ready.operator, None, insecure=False)
         with ControlClient(target.open(), target.address) as client:
             try:
@@ -209,7 +210,7 @@ def _show(summary: Summary, *, json_output: bool) -> None:
         print_json(summary)
         return
     rows: list[tuple[str, Json]] = [
-        ("rounds released", f"{summary.rounds}, by {summary.clients} clients"),
+        ("rounds released", f"{summary.rounds}, by {counted(summary.clients, 'client')}"),
         ("held-out accuracy", "-" if summary.accuracy is None else f"{summary.accuracy:.4f}"),
         ("held-out loss", "-" if summary.loss is None else f"{summary.loss:.4f}"),
         ("median round", "-" if summary.median_round_s is None else duration(summary.median_round_s)),

@@ -18,6 +18,7 @@ from atoll.server.cli.watch import follow, observe
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
 from atoll.server.demo.federation import LEAST_OF_MANY, POPULATION, Federation, Plan
+from atoll.wire.figures import bound, counted
 
 if TYPE_CHECKING:
     from atoll.processes import Processes
@@ -97,7 +98,7 @@ def show(summary: PrivateSummary, *, json_output: bool) -> None:
 
 
 def _train(client: ControlClient, federation: Federation, job: Path, silent: JsonSink | None) -> RunDetail:
-    click.echo(f"{job.stem.replace('job', 'plain')} run: {federation.plan.rounds} rounds", err=True)
+    click.echo(f"{job.stem.replace('job', 'plain')} run: {counted(federation.plan.rounds, 'round')}", err=True)
     with model_files.open_model(federation.directory / "init.safetensors") as model:
         blob = model_files.upload(client, model)
         run = client.submit(job.read_bytes(), job.name, model.layout, blob)
@@ -157,7 +158,7 @@ def _facts(summary: PrivateSummary) -> dict[str, str]:
     return {
         "participants": f"{summary.clients}, each drawn for a round with probability 1/2",
         "rounds released": f"{summary.rounds}, {summary.charges} of them charged to population {POPULATION!r}",
-        "budget spent, by the ledger": f"epsilon {summary.epsilon:.4f} at delta {summary.delta:g}",
+        "budget spent, by the ledger": f"epsilon {bound(summary.epsilon, 5)} at delta {summary.delta:g}",
         "noise": noise,
         "held-out accuracy": words(summary.accuracy),
         "without privacy": words(summary.plain_accuracy),
@@ -169,7 +170,7 @@ def _facts(summary: PrivateSummary) -> dict[str, str]:
 def _meaning(summary: PrivateSummary) -> tuple[str, ...]:
     return (
         f"What that means: whatever anybody concludes from all {summary.rounds} models, the odds of it would be at "
-        f"most e^{summary.epsilon:.2g} times higher or lower had any one participant sent nothing, but for a "
+        f"most e^{bound(summary.epsilon, 2)} times higher or lower had any one participant sent nothing, but for a "
         f"probability of {summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. What it costs "
         "depends on the crowd: the noise on a sum is the same for ten participants, who would learn nothing, as for "
         "thousands, who would get a far smaller epsilon at this accuracy.",

@@ -16,6 +16,7 @@ from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
 from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.wire.figures import counted
 from atoll.wire.loopback import is_loopback
 
 DEFAULT_DATA = Path("atoll-data")
@@ -67,7 +68,7 @@ def doctor(
     else:
         print_table(("check", "", "finding", "what to do"), map(_row, findings), "")
     if failed:
-        raise CommandError(f"{failed} of {len(findings)} checks failed")
+        raise CommandError(f"{failed} of {counted(len(findings), 'check')} failed")
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:

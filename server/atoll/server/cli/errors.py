@@ -22,6 +22,13 @@ from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
 
 _NOT_PERMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_LISTED_BY = {
+    "run.missing": "run list",
+    "population.missing": "privacy ledger",
+    "participant.missing": "participants list",
+    "token.missing": "token list",
+}
+"""What an operator asks for the names that there are, by the code of the error about one that is not."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
 
 
@@ -90,7 +97,9 @@ def command_error(error: grpc.RpcError, address: str) -> CommandError:
         return BadInputError(detail.message, detail.remedy)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CommandError(f"the server at {address} does not know this call", "upgrade the server, or this program")
-    return CommandError(detail.message or str(code), detail.remedy)
+    listed_by = _LISTED_BY.get(detail.code)
+    remedy = f"`atoll {listed_by}` lists those that there are" if listed_by else ""
+    return CommandError(detail.message or str(code), detail.remedy or remedy)
 
 
 def _unreachable(address: str, detail: ErrorDetail) -> CommandError:

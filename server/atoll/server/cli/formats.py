@@ -13,12 +13,14 @@ from atoll.server.control.curves import latest
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
+REASON_CHARS = 80
+"""So much of a reason fits beside the rest of a line; the whole is in ``run show`` and ``--json``."""
 ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
 
 def run_row(run: Run) -> tuple[object, ...]:
-    """A line of ``run list``."""
+    """A line of ``run list``, with the beginning of the reason."""
     return (
         run.run,
         run.name,
@@ -26,8 +28,24 @@ def run_row(run: Run) -> tuple[object, ...]:
         f"{run.rounds_released}/{run.rounds_total}",
         when(run.created_at),
         when(run.finished_at),
-        run.reason,
+        shortened(run.reason),
     )
+
+
+def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
+    """A reason in so many characters: its first clauses or words, and an ellipsis if that is not all."""
+    if len(reason) <= most_chars:
+        return reason
+    head = reason[:most_chars]
+    clause = max(head.rfind(mark) for mark in (": ", "; ", " (", ", "))
+    cut = clause if 2 * clause >= most_chars else head.rfind(" ")
+    return f"{head[: cut if cut > 0 else most_chars - 1]}…"
+
+
+def reason_lines(run: Run) -> Iterator[str]:
+    """The whole reason, if the table has its beginning only."""
+    if shortened(run.reason) != run.reason:
+        yield f"{run.status}: {run.reason}"
 
 
 def round_row(item: Round) -> tuple[object, ...]:

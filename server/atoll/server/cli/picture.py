@@ -56,7 +56,9 @@ class Picture:
         lines.add_row(
             "rounds", _bar(run.rounds_released, run.rounds_total), f"{run.rounds_released} of {run.rounds_total}"
         )
-        if self._progress.round is not None and not run.ended:
+        if run.status == "paused" and run.reason:
+            lines.add_row("paused", "", run.reason)
+        elif self._progress.round is not None and not run.ended:
             lines.add_row(*self._round_in_work(self._progress.round))
         for panel in panels(self._rounds)[:2]:
             values = [value for _, value in panel.best_curve.points]

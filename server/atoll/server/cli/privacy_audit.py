@@ -12,6 +12,7 @@ from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.output import busy, console, json_option, print_json, print_table
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, parse_job
+from atoll.wire.figures import bound, counted, remainder
 
 if TYPE_CHECKING:
     from atoll.server.privacy.audit.auditing import Finding
@@ -110,7 +111,7 @@ def audit(
         with busy("working out the noise and how many to guess"):
             plan = design(_contract(job, promise), canaries)
         on = Safeguards(0.0 if without_noise else 1.0, not without_clipping)
-        with busy(f"releasing {plan.contract.rounds} rounds with {plan.canaries} canaries"):
+        with busy(f"releasing {counted(plan.contract.rounds, 'round')} with {plan.canaries} canaries"):
             found = run_audit(plan, directions, on)
     except CallerError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
@@ -196,9 +197,12 @@ def _show(found: Audited, *, json_output: bool) -> None:
         print_json(found)
     else:
         rows = [
-            ("claimed", f"epsilon {found.claimed:.4f} at delta {found.delta:.3g}{_smaller(found)}"),
-            ("proved by canaries", f"epsilon {found.epsilon_at_least:.4f} or more, confidence {found.confidence:.0%}"),
-            ("with next to no noise", f"this audit would prove {found.shows:.4f}"),
+            ("claimed", f"epsilon {bound(found.claimed, 5)} at delta {found.delta:.3g}{_smaller(found)}"),
+            (
+                "proved by canaries",
+                f"epsilon {remainder(found.epsilon_at_least)} or more, confidence {found.confidence:.0%}",
+            ),
+            ("with next to no noise", f"this audit would prove {remainder(found.shows)}"),
             ("canaries", f"{found.canaries}; {found.guessed} guessed, {found.right} of them rightly"),
             ("releases", f"{found.rounds}, {found.mechanism} noise, multiplier {found.noise_multiplier:.4g}"),
             ("noise", "as claimed" if found.noise == 1 else "switched off"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import when
@@ -15,6 +13,7 @@ from atoll.server.control import (
     PopulationSpending,
     RunSpending,
 )
+from atoll.wire.figures import SET_DIGITS, bound, counted, figure, remainder
 
 if TYPE_CHECKING:
     from atoll.server.cli.privacy_ledger import Chain
@@ -38,29 +37,6 @@ PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "relea
 CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "adjacency", "added up by", "head")
 
 
-def figure(value: float | None) -> str:
-    """Four digits; a dash for None, ``unbounded`` for infinity: no promise at all."""
-    if value is None:
-        return "-"
-    return "unbounded" if math.isinf(value) else f"{value:.4g}"
-
-
-def bound(value: float | None) -> str:
-    """As ``figure``, rounded up: what is shown is an upper bound too."""
-    return figure(_rounded(value, ROUND_CEILING))
-
-
-def remainder(value: float | None) -> str:
-    """As ``figure``, rounded down."""
-    return figure(_rounded(value, ROUND_FLOOR))
-
-
-def _rounded(value: float | None, rounding: str) -> float | None:
-    if value is None or not math.isfinite(value):
-        return value
-    return float(Context(prec=4, rounding=rounding).create_decimal_from_float(value))
-
-
 def population_row(item: PopulationSpending) -> tuple[object, ...]:
     """A line of the overview."""
     if item.flaw:
@@ -69,7 +45,7 @@ def population_row(item: PopulationSpending) -> tuple[object, ...]:
         item.population,
         bound(item.epsilon),
         figure(item.delta),
-        figure(item.limit_epsilon),
+        figure(item.limit_epsilon, SET_DIGITS),
         remainder(item.left),
         item.charges,
         len(item.runs),
@@ -87,9 +63,10 @@ def population_line(item: PopulationSpending) -> str:
     if item.limit_epsilon is None:
         limit = "there is no limit"
     else:
-        limit = f"{remainder(item.left)} left of a limit of {figure(item.limit_epsilon)}"
+        limit = f"{remainder(item.left)} left of a limit of {figure(item.limit_epsilon, SET_DIGITS)}"
+    parts = f"{counted(item.charges, 'release')} of {counted(len(item.runs), 'run')}"
     return (
-        f"population {item.population}: {spent} spent in {item.charges} releases of {len(item.runs)} runs; {limit}\n"
+        f"population {item.population}: {spent} spent in {parts}; {limit}\n"
         f"protected is one {item.unit}, under {item.adjacency} adjacency; added up by {item.accountant}\n"
         f"head {item.head}"
     )
@@ -102,7 +79,7 @@ def run_row(item: RunSpending) -> tuple[object, ...]:
         item.name or "(deleted)",
         bound(item.epsilon),
         figure(item.delta),
-        figure(item.target),
+        figure(item.target, SET_DIGITS),
         item.releases,
         item.accountant,
         when(item.first_at),
@@ -112,10 +89,11 @@ def run_row(item: RunSpending) -> tuple[object, ...]:
 
 def run_line(item: RunSpending, population: PopulationSpending) -> str:
     """A run in words."""
-    target = "" if item.target is None else f" of its target of {figure(item.target)}"
+    target = "" if item.target is None else f" of its target of {figure(item.target, SET_DIGITS)}"
     return (
         f"run {item.run} ({item.name or 'deleted'}): epsilon {bound(item.epsilon)}{target} at delta "
-        f"{figure(item.delta)}, by {item.accountant}, in {item.releases} releases; population {population.population}"
+        f"{figure(item.delta)}, by {item.accountant}, in {counted(item.releases, 'release')}; "
+        f"population {population.population}"
     )
 
 

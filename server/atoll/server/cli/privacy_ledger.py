@@ -17,6 +17,7 @@ from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.run import find_run
 from atoll.server.control import PopulationSpending
 from atoll.server.identity.files import write_atomic
+from atoll.wire.figures import counted
 
 if TYPE_CHECKING:
     from atoll.server.privacy.chain import Verified
@@ -129,7 +130,7 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
         names = [tally.population for tally in verified(_lines_of(file)).tallies]
         if len(names) != 1:
             raise BadInputError(
-                f"{file} has {len(names)} populations", "say whose head it is: --head POPULATION=DIGEST"
+                f"{file} has {counted(len(names), 'population')}", "say whose head it is: --head POPULATION=DIGEST"
             )
         noted[names[0]] = noted.pop("")
     found = verified(_lines_of(file), noted)
@@ -142,7 +143,8 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
             click.echo(formats.flaw_line(str(file), flaw))
     if found.flaws:
         raise CommandError(
-            f"{file} is not what was exported: {len(found.flaws)} flaws", "export the ledger again, and compare"
+            f"{file} is not what was exported: {counted(len(found.flaws), 'flaw')}",
+            "export the ledger again, and compare",
         )
 
 
@@ -215,7 +217,7 @@ def _export(client: ControlClient, path: Path, name: str | None, *, json_output:
     if json_output:
         print_json({"file": str(path), "populations": heads})
         return
-    click.echo(f"{path}: {sum(tally.charges for tally in checked.tallies)} charges", err=True)
+    click.echo(f"{path}: {counted(sum(tally.charges for tally in checked.tallies), 'charge')}", err=True)
     for tally in checked.tallies:
         click.echo(f"{tally.population}={tally.head}")
 

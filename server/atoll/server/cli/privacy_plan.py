@@ -14,6 +14,7 @@ from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
 from atoll.server.privacy.values import Adjacency, Sampling
+from atoll.wire.figures import bound, counted, figure
 
 if TYPE_CHECKING:
     from atoll.server.privacy.contract import Contract
@@ -26,8 +27,9 @@ _ADJACENCY = {
 _SAMPLING = {
     Sampling.POISSON: "each with probability {rate:.4g}, counted on",
     Sampling.FIXED_SIZE: "a random {rate:.4g} of those available, counted on",
-    Sampling.NONE: "not counted on: at most {most} of {rounds} rounds for each",
+    Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
+_DIGITS = 5
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
 
 
@@ -108,7 +110,7 @@ def _show(found: Plan) -> None:
     contract = found.contract
     print_table(("promise", ""), _promise(found), "")
     click.echo()
-    print_table(("round>", "epsilon>"), [(one.rounds, f"{one.epsilon:.4f}") for one in found.spent], "")
+    print_table(("round>", "epsilon>"), [(one.rounds, bound(one.epsilon, _DIGITS)) for one in found.spent], "")
     click.echo()
     print_table(("in the mean of a round", "noise>", "signal, at most>", "signal/noise>"), _signal(found), "")
     click.echo(f"\nLeast noise for epsilon {found.target:.4g} at delta {contract.delta:g}:\n")
@@ -121,14 +123,17 @@ def _show(found: Plan) -> None:
 
 
 def _promise(found: Plan) -> list[tuple[str, str]]:
-    contract = found.contract
+    contract, spent = found.contract, bound(found.spent[-1].epsilon, _DIGITS)
     return [
         ("unit", "one participant, with all that it sends in all rounds"),
         ("adjacency", f"{contract.adjacency}: {_ADJACENCY[contract.adjacency]}"),
-        ("epsilon, delta", f"{found.spent[-1].epsilon:.4f}, {contract.delta:g} after {contract.rounds} rounds"),
+        ("epsilon, delta", f"{spent}, {figure(contract.delta)} after {counted(contract.rounds, 'round')}"),
         ("accountant", contract.accountant),
         ("draw", _draw_words(contract)),
-        ("mechanism", contract.mechanism + (f", {contract.bands} bands" if contract.mechanism == "banded" else "")),
+        (
+            "mechanism",
+            contract.mechanism + (f", {counted(contract.bands, 'band')}" if contract.mechanism == "banded" else ""),
+        ),
         ("noise multiplier", _noise_words(contract)),
         ("clip norm", f"{contract.clip:g}" + (", then adaptive" if contract.adaptive else "")),
         ("largest weight", str(contract.weight_bound)),
@@ -144,7 +149,7 @@ def _least_words(seconds: float, rounds: int) -> str:
 
 def _draw_words(contract: Contract) -> str:
     return _SAMPLING[contract.sampling].format(
-        rate=contract.sample_rate, most=contract.participations, rounds=contract.rounds
+        rate=contract.sample_rate, most=contract.participations, rounds=counted(contract.rounds, "round")
     )
 
 
@@ -179,8 +184,8 @@ def _row(one: Alternative) -> tuple[str, ...]:
 
 def _conclusions(found: Plan) -> list[str]:
     within, best = found.rounds_within, found.cohort_wanted
-    rounds = f"{within} rounds" if within is not None else "all planned rounds"
-    lines = [f"With this noise {rounds} are within epsilon {found.target:.4g}."]
+    rounds = "all planned rounds are" if within is None else counted(within, "round is", "rounds are")
+    lines = [f"With this noise {rounds} within epsilon {found.target:.4g}."]
     if best is None:
         lines.append(
             f"No cohort of this population has signal/noise {found.wanted:g} in a round at epsilon {found.target:.4g}: "

@@ -16,6 +16,7 @@ from atoll.server.cli.formats import (
     ROUND_COLUMNS,
     RUN_COLUMNS,
     member_rows,
+    reason_lines,
     round_row,
     run_row,
 )
@@ -24,6 +25,7 @@ from atoll.server.cli.timeline import show_round
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import Run
 from atoll.server.jobs import JobFileError, parse_job
+from atoll.wire.figures import counted
 
 LATEST = "latest"
 run_argument = click.argument("run_id", metavar="RUN")
@@ -87,6 +89,8 @@ def show(client: ControlClient, *, run_id: str, members: bool, last: int, label:
         print_json(detail)
         return
     print_table(RUN_COLUMNS, [run_row(detail.run)], "")
+    for line in reason_lines(detail.run):
+        click.echo(line)
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
     if members:
         print_table(MEMBER_COLUMNS, member_rows(detail), "nobody has been invited")
@@ -165,7 +169,7 @@ def model(client: ControlClient, *, run_id: str, output: Path, number: int | Non
     if json_output:
         print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
     else:
-        click.echo(f"{output}: the model after {ref.round} rounds, {size(ref.layout.size_bytes)}", err=True)
+        click.echo(f"{output}: the model after {counted(ref.round, 'round')}, {size(ref.layout.size_bytes)}", err=True)
 
 
 @run.command()
@@ -205,4 +209,6 @@ def _told(found: Run, json_output: bool) -> None:
     if json_output:
         print_json(found)
     else:
-        click.echo(f"run {found.run} ({found.name}) is {found.status}, {found.rounds_released} rounds released")
+        click.echo(
+            f"run {found.run} ({found.name}) is {found.status}, {counted(found.rounds_released, 'round')} released"
+        )

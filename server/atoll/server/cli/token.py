@@ -12,6 +12,7 @@ from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import BadInputError
 from atoll.server.cli.output import json_option, print_json, print_table, when
+from atoll.wire.figures import counted
 
 MAX_TOKENS = 1000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -76,9 +77,7 @@ def new(
         if descriptor is not None:
             os.close(descriptor)
     if output is not None:
-        click.echo(
-            f"wrote {count} join token{'s' * (count > 1)} to {output}, good until {when(made.expires_at)}", err=True
-        )
+        click.echo(f"wrote {counted(count, 'join token')} to {output}, good until {when(made.expires_at)}", err=True)
     elif json_output:
         print_json(made)
     else:

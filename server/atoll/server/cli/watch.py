@@ -14,6 +14,7 @@ from atoll.server.cli.formats import round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
 from atoll.server.control import Progress, Run, RunDetail
+from atoll.wire.figures import counted
 
 RECONNECT_S = 60.0
 """How long a server may be away before watching is given up."""
@@ -43,11 +44,15 @@ class LineSink:
     def __init__(self) -> None:
         self._shown = 0
         self._waited_for = -1
+        self._paused = False
 
     def change(self, progress: Progress) -> None:
-        """Only ended rounds are printed, and once per round that it waits for participants."""
-        item = progress.round
-        if item is not None and item.phase == "created" and progress.connected < item.wanted:
+        """Only ended rounds are printed, pauses, and once per round that it waits for participants."""
+        item, paused = progress.round, progress.run.status == "paused"
+        if paused and not self._paused:
+            self.notice("; ".join(part for part in ("paused", progress.run.reason) if part))
+        self._paused = paused
+        if not paused and item is not None and item.phase == "created" and progress.connected < item.wanted:
             if self._waited_for != item.round:
                 self.notice(f"waiting for participants: {progress.connected} connected, {item.wanted} wanted")
             self._waited_for = item.round
@@ -172,4 +177,4 @@ def finish(run: Run) -> None:
     """
     if run.status != "finished":
         raise RunFailedError(f"run {run.run} {run.status}: {run.reason or 'no reason was given'}")
-    click.echo(f"run {run.run} finished: {run.rounds_released} rounds released", err=True)
+    click.echo(f"run {run.run} finished: {counted(run.rounds_released, 'round')} released", err=True)

@@ -68,6 +68,8 @@ log = logging.getLogger(__name__)
 
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
+_UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
+"""Phases of a round that was let in and is charged at its end."""
 _LEAST_UPLOAD_BYTES = 16 << 20
 _AT_WORK = (Phase.SAMPLED, Phase.OPEN)
 
@@ -81,6 +83,7 @@ class ActiveRun:
     spec: JobSpec
     layout: Layout
     fragments: Fragments
+    private: PrivateRounds | None = None
 
 
 class Coordinator:
@@ -206,8 +209,23 @@ class Coordinator:
         await self._order(run_id, PauseRequested())
 
     async def resume(self, run_id: str) -> None:
-        """Rounds go on. Raises as ``pause``."""
-        await self._order(run_id, ResumeRequested())
+        """Rounds go on.
+
+        Raises:
+            NotFoundError, ConflictError: if the run is unknown or has ended.
+            BudgetSpentError: if its next release would cost more privacy than is left; it stays paused.
+        """
+        active = self._active.get(run_id)
+        private = None if active is None or active.driver.state.status is not RunStatus.PAUSED else active.private
+        if private is None:
+            await self._order(run_id, ResumeRequested())
+            return
+        await private.reserve()
+        try:
+            await self._order(run_id, ResumeRequested())
+        except ServerError:
+            self._budgets.release(run_id)
+            raise
 
     async def cancel(self, run_id: str, reason: str) -> None:
         """End the run now. Raises as ``pause``."""
@@ -365,9 +383,12 @@ class Coordinator:
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
         rounds_ = None if private is None else PrivateRounds(driver, private, services, self._budgets)
         performer = RunPerformer(driver, spec, layout, services, self._pool, rounds_)
-        active = self._active[run.id] = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout))
+        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), rounds_)
+        self._active[run.id] = active
         if resumed:
             performer.members.expect_back()
+            if rounds_ is not None and state.round is not None and state.round.phase in _UNDER_WAY:
+                rounds_.hold()
         driver.start(performer)
         return active
 
@@ -385,11 +406,9 @@ class Coordinator:
 
     def _moved(self, driver: RunDriver) -> None:
         self._services.sessions.touch()
-        status = driver.state.status
-        if status.ended:
+        if driver.state.status.ended:
             self._active.pop(driver.run, None)
-        if status.ended or status is RunStatus.PAUSED:  # no round is under way: what was charged must not count twice
-            self._budgets.release(driver.run)
+        self._budgets.follow(driver.state)
 
     async def _order(self, run_id: str, event: Event) -> None:
         active = self._active.get(run_id)

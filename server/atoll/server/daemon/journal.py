@@ -268,7 +268,7 @@ def _record_status(connection: Connection, before: RunState, after: RunState) ->
     """How a run stands that goes on; its end is recorded with ``Finish``."""
     moved = (before.status, before.pause_requested) != (after.status, after.pause_requested)
     if moved and not after.status.ended:
-        reason = "pauses when this round is done" if after.pause_requested else ""
+        reason = "pauses when this round is done" if after.pause_requested else after.reason
         runs.set_status(connection, after.run_id, after.status.value, reason=reason)
 
 

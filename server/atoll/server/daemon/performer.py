@@ -32,8 +32,10 @@ from atoll.server.errors import (
     UnavailableError,
 )
 from atoll.server.jobs import JobSpec
+from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.rounds import (
     Aggregate,
+    BudgetSpent,
     ChargeAndStore,
     Charged,
     DeadlinePassed,
@@ -390,5 +392,6 @@ class RunPerformer:
         reason = f"unexpected {type(error).__name__}; the server's log has more"
         if isinstance(error, ServerError):
             reason = str(error.detail)
-        failure = EffectFailed(live.key, job.kind, reason)
+        spent = isinstance(error, BudgetSpentError)  # more may be allowed one day: the run waits for that
+        failure = BudgetSpent(live.key, reason) if spent else EffectFailed(live.key, job.kind, reason)
         self._start(_FAILING, live.key, lambda: self._answer(failure))

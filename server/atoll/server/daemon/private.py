@@ -24,6 +24,8 @@ from atoll.server.privacy.mechanisms.values import NOISE_BYTES
 from atoll.server.privacy.noise import warm
 from atoll.server.privacy.reservations import Reservations
 from atoll.server.privacy.run import PrivateRun, Summed
+from atoll.server.privacy.values import Event
+from atoll.server.rounds import Phase, RunState, RunStatus
 from atoll.server.stores import Blob, BlobWriter, noise_states
 from atoll.server.stores.noise_states import NoiseRecord
 from atoll.server.stores.release import Release
@@ -46,6 +48,7 @@ class Budgets:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._reservations = Reservations()
+        self._versions: dict[str, int] = {}  # run → the release that it has reserved for
 
     async def reserve(self, run: str, contract: Contract, version: int) -> None:
         """Reserve what a round will cost, or see that there is not so much left.
@@ -53,16 +56,29 @@ class Budgets:
         Raises:
             BudgetSpentError: naming what is spent, what the round would make it, and the limit.
         """
-        others = self._reservations.hold(contract.population, run, contract.cost(version))
+        others = self.hold(run, contract, version)
         try:
             await self._services.reader.run(ledger.check, contract, run, version, reserved=others)
         except BaseException:
             self.release(run)
             raise
 
+    def hold(self, run: str, contract: Contract, version: int) -> tuple[Event, ...]:
+        """Reserve what a round will cost, whether there is so much left or not; what others have reserved."""
+        self._versions[run] = version
+        return self._reservations.hold(contract.population, run, contract.cost(version))
+
     def release(self, run: str) -> None:
         """The run has no round under way."""
+        self._versions.pop(run, None)
         self._reservations.release(run)
+
+    def follow(self, state: RunState) -> None:
+        """Give back what the run has reserved once that is charged, for it must not count twice, or waits."""
+        live = state.round
+        waits = live is None or live.phase in (Phase.CHARGED, Phase.ABANDONED)
+        if waits or state.status is not RunStatus.RUNNING or self._versions.get(state.run_id) != state.version:
+            self.release(state.run_id)
 
 
 def promised(spec: JobSpec) -> PrivateRun | None:
@@ -130,6 +146,10 @@ class PrivateRounds:
     async def reserve(self) -> None:
         """See that there is budget for the next round. Raises as ``Budgets.reserve``."""
         await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version)
+
+    def hold(self) -> None:
+        """Reserve again what a round that a restart takes up will cost: it was let in before."""
+        self._budgets.hold(self._driver.run, self.contract, self._driver.state.version)
 
     def at(self, version: int) -> PrivateRun:
         """The run before the release of train round ``version``.

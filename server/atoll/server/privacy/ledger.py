@@ -25,6 +25,7 @@ from atoll.server.privacy.tally import RunTally, Tally, cost_of, tally
 from atoll.server.privacy.values import Adjacency, Event
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
+from atoll.wire.figures import SET_DIGITS, bound, figure
 
 MAX_EPSILON = 1000.0
 """A limit beyond this promises nothing."""
@@ -287,10 +288,12 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
     would_be = epsilon_of(after, contract.delta, contract.accountant)
     if would_be > contract.epsilon:
         spent_now = epsilon_of(charged, contract.delta, contract.accountant)
+        target = f"target of {figure(contract.epsilon, SET_DIGITS)} at delta {figure(contract.delta)}"
         raise BudgetSpentError(
-            f"run {run_id} has spent epsilon {spent_now:.4g} at delta {contract.delta:g}; its round {version + 1} "
-            f"would make it {would_be:.4g}, its target is {contract.epsilon:g}",
-            "submit another run for further rounds: its cost is the population's as well",
+            f"the privacy budget of run {run_id} has no room for the next round: epsilon {bound(spent_now)} of its "
+            f"{target} is spent, its round {version + 1} would make it {bound(would_be)}",
+            "nothing raises what a run has promised: cancel it, its models stay, and submit another for further "
+            "rounds, whose cost is the population's as well",
         )
 
 
@@ -319,10 +322,13 @@ def _limit_passed(
     population: Population, run_id: str, version: int, figures: tuple[float, float, float]
 ) -> BudgetSpentError:
     spent_now, under_way, after = figures
-    waiting = f" ({under_way:.4g} with rounds under way)" if under_way > spent_now else ""
+    name = population.name
+    limit = f"a limit of {figure(population.epsilon, SET_DIGITS)} at delta {figure(population.delta)}"
+    waiting = f" ({bound(under_way)} with rounds under way)" if under_way > spent_now else ""
     return BudgetSpentError(
-        f"population {population.name} has spent epsilon {spent_now:.4g}{waiting} at delta {population.delta:g}; round "
-        f"{version + 1} of run {run_id} would make it {after:.4g}, the limit is {population.epsilon:g}",
-        "plan another run with fewer rounds, more noise or a larger population; `atoll privacy ledger` "
-        "shows what spent it, and `atoll privacy limit` changes the limit where more may be promised",
+        f"the privacy budget of population {name} has no room for the next round: epsilon {bound(spent_now)}{waiting} "
+        f"of {limit} is spent, round {version + 1} of run {run_id} would make it {bound(after)}",
+        f"`atoll privacy ledger --population {name}` shows what spent it; where more may be promised, raise it with "
+        f"`atoll privacy limit {name} --epsilon E --delta D`, then `atoll run resume {run_id}`; where not, plan "
+        "another run with fewer rounds, more noise or a larger population",
     )

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from atoll.server.privacy.planning import Plan
 from atoll.server.report.svg import drawing, stand_in, to_svg
+from atoll.wire.figures import bound, counted
 
 SIZE_IN = (10.8, 3.4)
 _SPENT, _RATIO, _MARK = stand_in(0), stand_in(1), stand_in(2)
@@ -41,7 +42,8 @@ def plan_svg(plan: Plan) -> str:
         left, right = figure.subplots(1, 2)
         _epsilon_axes(left, plan)
         _ratio_axes(right, plan)
-        label = f"epsilon {plan.spent[-1].epsilon:.3g} after {plan.contract.rounds} rounds, and signal/noise by cohort"
+        after = f"{bound(plan.spent[-1].epsilon)} after {counted(plan.contract.rounds, 'round')}"
+        label = f"epsilon {after}, and signal/noise by cohort"
         picture = to_svg(figure, "plan", label, _COLOURS)
     start = picture.index(">") + 1
     return f"{picture[:start]}{_STYLE}{picture[start:]}"

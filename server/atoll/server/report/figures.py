@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from atoll.server.control import Round
 from atoll.server.control.curves import Panel, Source
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
+from atoll.wire.figures import counted
 
 HALF_IN = (5.4, 3.0)
 FULL_IN = (10.8, 2.6)
@@ -112,7 +113,7 @@ def presence_figure(grid: Grid) -> str:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         axes.set_xlabel("round")
-        label = f"who reported: {len(grid.rows)} participants by {len(grid.columns)} rounds"
+        label = f"who reported: {counted(len(grid.rows), 'participant')} by {counted(len(grid.columns), 'round')}"
         return to_svg(figure, "presence", label, {**_CELL_COLOURS, _UNDRAWN: "--undrawn"})
 
 

@@ -11,6 +11,7 @@ from atoll.server.control import Member, Round, RunDetail
 from atoll.server.control.curves import Panel
 from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import Grid
+from atoll.wire.figures import counted
 
 MAX_ROWS = 60
 MAX_COLUMNS = 300
@@ -62,9 +63,9 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
         yield Tile("whole run", duration(run.finished_at - run.created_at))
     members = [member for item in detail.rounds for member in item.members]
     if members:
-        counted = sum(member.counted for member in members)
+        reported = sum(member.counted for member in members)
         people = len({member.participant for member in members})
-        yield Tile("reports", f"{counted:,}", f"of {len(members):,} asked, {people} participants")
+        yield Tile("reports", f"{reported:,}", f"of {len(members):,} asked, {counted(people, 'participant')}")
 
 
 def attendance(rounds: Sequence[Round]) -> tuple[Attendance, ...]:

@@ -34,6 +34,7 @@ duplicates, reorderings, losses and clock jumps:
 - A report that was acknowledged is in a sum, waits for one, or has a recorded reason why not.
 - The set of a sum only shrinks while CLOSING (a report found unusable) and is fixed from AGGREGATED on.
 - A result is published only after it was charged; the same sum is charged once.
+- Without budget a run pauses, before a draw or with its sum taken; what is taken is charged when it goes on.
 - Every member of an ended round has reported, or has a final status and a reason.
 - Time decides nothing: deadlines and retries are events.
 - The state's size does not grow with the number of rounds played.
@@ -71,6 +72,7 @@ from atoll.server.rounds.errors import IllegalTransition, MismatchedSum, PolicyE
 from atoll.server.rounds.events import (
     Accepted,
     Aggregated,
+    BudgetSpent,
     CancelRequested,
     Charged,
     CohortDrawn,
@@ -112,6 +114,7 @@ __all__ = [
     "Accepted",
     "Aggregate",
     "Aggregated",
+    "BudgetSpent",
     "CancelRequested",
     "Carried",
     "ChargeAndStore",

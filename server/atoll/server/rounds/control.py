@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from atoll.server.rounds.course import advance, attempts_left, begin, end_run, pause, retry
 from atoll.server.rounds.ending import stop, void
-from atoll.server.rounds.events import CancelRequested, EffectFailed, Event, PauseRequested, ResumeRequested
+from atoll.server.rounds.events import (
+    BudgetSpent,
+    CancelRequested,
+    EffectFailed,
+    Event,
+    PauseRequested,
+    ResumeRequested,
+)
+from atoll.server.rounds.release import charge
 from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.step import Step
 from atoll.server.rounds.values import Phase, RunState, RunStatus
@@ -39,12 +47,20 @@ def on_resume_early(state: RunState, event: ResumeRequested, now: float) -> Step
 def on_resume(state: RunState, event: ResumeRequested, now: float) -> Step:
     """Take up the run where the pause left it."""
     del event
-    rnd = state.round
+    rnd, running = state.round, replace(state, status=RunStatus.RUNNING, reason="")
     if rnd is not None and rnd.phase is Phase.CREATED:
-        return begin(state, rnd.key, rnd.kind, now)
+        return begin(running, rnd.key, rnd.kind, now)
+    if rnd is not None and rnd.phase is Phase.AGGREGATED:
+        return Step(running, (charge(running),))
     if rnd is not None and rnd.phase is Phase.ABANDONED and attempts_left(state, rnd.key):
-        return retry(state, now)
-    return advance(replace(state, status=RunStatus.RUNNING), now)
+        return retry(running, now)
+    return advance(running, now)
+
+
+def on_budget_spent(state: RunState, event: BudgetSpent, now: float) -> Step:
+    """Wait for an operator, who may raise the limit: a sum that could not be charged is kept, and is charged then."""
+    del now
+    return pause(state, event.reason)
 
 
 def on_cancel(state: RunState, event: CancelRequested, now: float) -> Step:
@@ -60,7 +76,7 @@ def on_cancel_charged(state: RunState, event: CancelRequested, now: float) -> St
 
 def on_effect_failed(state: RunState, event: EffectFailed, now: float) -> Step:
     """End the run, naming what could not be done."""
-    return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key}: {event.reason}", now)
+    return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key.label}: {event.reason}", now)
 
 
 def _break_off(state: RunState, status: RunStatus, reason: str, now: float) -> Step:

@@ -80,10 +80,16 @@ def draw(state: RunState) -> DrawCohort:
     return DrawCohort(rnd.key, rnd.kind, straggler.invited(len(excluded)), needed, excluded)
 
 
-def pause(state: RunState) -> Step:
-    """The pause takes force."""
-    paused = replace(state, status=RunStatus.PAUSED, pause_requested=False)
-    return Step(paused, drop_spools(paused, paused.carried))
+def pause(state: RunState, reason: str = "") -> Step:
+    """The pause takes force; ``reason`` says why, if no operator asked for it."""
+    paused = replace(state, status=RunStatus.PAUSED, pause_requested=False, reason=reason)
+    return Step(paused, drop_unneeded(paused))
+
+
+def drop_unneeded(paused: RunState) -> tuple[DropSpools, ...]:
+    """What a paused run may drop: nothing while a sum is not charged, which has to be taken again after a restart."""
+    rnd = paused.round
+    return () if rnd is not None and rnd.phase is Phase.AGGREGATED else drop_spools(paused, paused.carried)
 
 
 def settle(state: RunState, rnd: RoundState) -> Step:

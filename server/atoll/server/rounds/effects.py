@@ -3,7 +3,8 @@
 Every effect may be issued again (by `resume`, or for a repeated event) and must then change nothing more.
 Those that are answered by an event: `DrawCohort` → `CohortDrawn`, `PrepareRound` → `RoundPrepared`,
 `StartDeadline` → `DeadlinePassed`, `Aggregate` → `Aggregated`, `ChargeAndStore` → `Charged`, `Publish` → `Published`,
-`StartRetry` → `RetryDue`. `EffectFailed` answers any of them that cannot ever be done.
+`StartRetry` → `RetryDue`. `EffectFailed` answers any of them that cannot ever be done, `BudgetSpent` a draw or charge
+that there is no privacy left for.
 """
 
 from dataclasses import dataclass

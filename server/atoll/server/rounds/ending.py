@@ -10,6 +10,7 @@ from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberSt
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.values import Carried, Phase, RoundKind, RoundState, RunState, RunStatus
 from atoll.server.rounds.weights import contributions, total_weight
+from atoll.wire.figures import counted
 
 _LEFT = frozenset({MemberStatus.DECLINED, MemberStatus.FAILED, MemberStatus.REJECTED, MemberStatus.SILENT})
 
@@ -77,7 +78,7 @@ def abandon(state: RunState, reason: str, outstanding: MemberStatus, now: float)
     if attempts_left(state, rnd.key) and not hopeless:
         then = _await_retry(dropped.state, now)
     elif rnd.kind is RoundKind.TRAIN:
-        spent = f"round {rnd.key.round + 1} was abandoned {rnd.key.attempt + 1} times, lastly because {reason}"
+        spent = f"round {rnd.key.round + 1} was abandoned{_how_often(rnd.key.attempt + 1)} because {reason}"
         spent += _commonest_reason(rnd.roster)
         then = end_run(dropped.state, RunStatus.FAILED, spent, now)
     else:
@@ -97,7 +98,11 @@ def _commonest_reason(roster: Roster) -> str:
     if not left:
         return ""
     said, times = min(left.items(), key=lambda item: (-item[1], item[0]))
-    return f"; {times} of {len(roster)} members {said}"
+    return f"; {times} of {counted(len(roster), 'member')} {said}"
+
+
+def _how_often(times: int) -> str:
+    return "" if times == 1 else f" {times} times, lastly"
 
 
 def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, now: float) -> Step:

@@ -224,12 +224,21 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """An effect cannot be done, now or ever (disk lost, budget spent, model unreadable): the run fails."""
+    """An effect cannot be done, now or ever (disk lost, model unreadable): the run fails."""
 
     key: RoundKey
     effect: str
     reason: str
     kind: Literal["effect_failed"] = "effect_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """The round would cost more privacy than is left: before its draw, or when its sum was to be charged."""
+
+    key: RoundKey
+    reason: str
+    kind: Literal["budget_spent"] = "budget_spent"
 
 
 Event = (
@@ -251,4 +260,5 @@ Event = (
     | ResumeRequested
     | CancelRequested
     | EffectFailed
+    | BudgetSpent
 )

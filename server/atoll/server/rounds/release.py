@@ -64,6 +64,13 @@ def on_charged(state: RunState, event: Charged, now: float) -> Step:
     return Step(after, (publish(after),))
 
 
+def on_charged_paused(state: RunState, event: Charged, now: float) -> Step:
+    """The charge of a sum that was waiting for budget is durable all the same: publish it, and pause then."""
+    if live(state).phase is not Phase.AGGREGATED:
+        return Step(state)
+    return on_charged(replace(state, status=RunStatus.RUNNING, pause_requested=True, reason=""), event, now)
+
+
 def publish(state: RunState) -> Publish:
     """Have the charged round's result made visible."""
     rnd = live(state)

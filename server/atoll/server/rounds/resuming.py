@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from atoll.server.rounds.course import draw, drop_spools
+from atoll.server.rounds.course import draw, drop_spools, drop_unneeded
 from atoll.server.rounds.effects import Effect, Finish
 from atoll.server.rounds.ending import aggregate, wait_for_retry
 from atoll.server.rounds.opening import open_effects, prepare
@@ -29,6 +29,6 @@ RESUME: dict[Situation, Waiting] = {
     Situation.AGGREGATED: lambda state, _now: (charge(state),),
     Situation.CHARGED: lambda state, _now: (publish(state),),
     Situation.ABANDONED: lambda state, now: (*drop_spools(state, state.carried), wait_for_retry(state, now)),
-    Situation.PAUSED: lambda state, _now: drop_spools(state, state.carried),
+    Situation.PAUSED: lambda state, _now: drop_unneeded(state),
     Situation.ENDED: lambda state, _now: (*drop_spools(state, ()), Finish(state.status, state.reason)),
 }

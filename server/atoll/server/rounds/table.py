@@ -15,6 +15,7 @@ from atoll.server.rounds import control, late, opening, release, reporting
 from atoll.server.rounds.events import (
     Accepted,
     Aggregated,
+    BudgetSpent,
     CancelRequested,
     Charged,
     CohortDrawn,
@@ -86,6 +87,7 @@ PAUSE_NOW = Move(control.on_pause_now, (PAUSED,))
 RESUME_EARLY = Move(control.on_resume_early)
 CANCEL = Move(control.on_cancel, (ENDED,))
 FAIL = Move(control.on_effect_failed, (ENDED,))
+UNPAID = Move(control.on_budget_spent, (PAUSED,))
 TURN_AWAY = Move(late.on_accepted)
 LATE_REPORT = Move(late.on_reported)
 LATE_REJECTION = Move(late.on_rejected)
@@ -103,6 +105,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CREATED, ResumeRequested): STAY,
     (CREATED, CancelRequested): CANCEL,
     (CREATED, EffectFailed): FAIL,
+    (CREATED, BudgetSpent): UNPAID,
     # waiting for the grid and the window
     (SAMPLED, RoundPrepared): Move(opening.on_round_prepared, (OPEN, CLOSING)),
     (SAMPLED, Rejected): Move(reporting.on_rejected, (ABANDONED, PAUSED, ENDED)),
@@ -112,6 +115,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (SAMPLED, ResumeRequested): RESUME_EARLY,
     (SAMPLED, CancelRequested): CANCEL,
     (SAMPLED, EffectFailed): FAIL,
+    (SAMPLED, BudgetSpent): STAY,
     # members at work
     (OPEN, Accepted): Move(reporting.on_accepted),
     (OPEN, Declined): Move(reporting.on_declined, (CLOSING, *GIVEN_UP)),
@@ -127,6 +131,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (OPEN, ResumeRequested): RESUME_EARLY,
     (OPEN, CancelRequested): CANCEL,
     (OPEN, EffectFailed): FAIL,
+    (OPEN, BudgetSpent): STAY,
     # the set is fixed and being summed
     (CLOSING, Aggregated): Move(release.on_aggregated, (AGGREGATED,)),
     (CLOSING, Accepted): TURN_AWAY,
@@ -143,6 +148,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CLOSING, ResumeRequested): RESUME_EARLY,
     (CLOSING, CancelRequested): CANCEL,
     (CLOSING, EffectFailed): FAIL,
+    (CLOSING, BudgetSpent): STAY,
     # the sum is taken and being charged
     (AGGREGATED, Charged): Move(release.on_charged, (CHARGED,)),
     (AGGREGATED, Aggregated): Move(release.on_aggregated_again),
@@ -160,6 +166,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (AGGREGATED, ResumeRequested): RESUME_EARLY,
     (AGGREGATED, CancelRequested): CANCEL,
     (AGGREGATED, EffectFailed): FAIL,
+    (AGGREGATED, BudgetSpent): UNPAID,
     # the charge is durable and the result being published
     (CHARGED, Published): Move(release.on_published, (CREATED, PAUSED, ENDED)),
     (CHARGED, Charged): STAY,
@@ -178,6 +185,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CHARGED, ResumeRequested): RESUME_EARLY,
     (CHARGED, CancelRequested): Move(control.on_cancel_charged),
     (CHARGED, EffectFailed): FAIL,
+    (CHARGED, BudgetSpent): STAY,
     # waiting to try again
     (ABANDONED, RetryDue): Move(release.on_retry_due, (CREATED,)),
     (ABANDONED, Accepted): TURN_AWAY,
@@ -195,8 +203,9 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (ABANDONED, ResumeRequested): STAY,
     (ABANDONED, CancelRequested): CANCEL,
     (ABANDONED, EffectFailed): FAIL,
+    (ABANDONED, BudgetSpent): STAY,
     # nothing under way until the operator says so
-    (PAUSED, ResumeRequested): Move(control.on_resume, (CREATED,)),
+    (PAUSED, ResumeRequested): Move(control.on_resume, (CREATED, AGGREGATED)),
     (PAUSED, PauseRequested): STAY,
     (PAUSED, Accepted): TURN_AWAY,
     (PAUSED, Declined): STAY,
@@ -209,11 +218,12 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAUSED, CohortDrawn): STAY,
     (PAUSED, RoundPrepared): STAY,
     (PAUSED, Aggregated): STAY,
-    (PAUSED, Charged): STAY,
+    (PAUSED, Charged): Move(release.on_charged_paused, (CHARGED,)),
     (PAUSED, Published): STAY,
     (PAUSED, RetryDue): STAY,
     (PAUSED, CancelRequested): CANCEL,
     (PAUSED, EffectFailed): FAIL,
+    (PAUSED, BudgetSpent): STAY,
     # over; pausing or resuming it is the operator's mistake
     (ENDED, Accepted): TURN_AWAY,
     (ENDED, Declined): STAY,
@@ -231,6 +241,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (ENDED, RetryDue): STAY,
     (ENDED, CancelRequested): STAY,
     (ENDED, EffectFailed): STAY,
+    (ENDED, BudgetSpent): STAY,
     # about an earlier round, whatever the live one does
     (PAST, Accepted): TURN_AWAY,
     (PAST, Declined): STAY,
@@ -246,4 +257,5 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAST, Published): STAY,
     (PAST, RetryDue): STAY,
     (PAST, EffectFailed): FAIL,
+    (PAST, BudgetSpent): STAY,
 }

@@ -17,6 +17,11 @@ class RoundKey:
     def __str__(self) -> str:
         return f"{self.round}.{self.attempt}"
 
+    @property
+    def label(self) -> str:
+        """As people are told, who count from 1: ``7`` for the seventh round, ``7.2`` for its second attempt."""
+        return f"{self.round + 1}.{self.attempt + 1}" if self.attempt else f"{self.round + 1}"
+
 
 @dataclass(frozen=True, slots=True)
 class UpdateRef:

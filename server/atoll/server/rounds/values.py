@@ -193,7 +193,7 @@ class RunState:
         pause_requested: the run pauses before the next draw.
         cancel_requested: the operator's reason, while a charged round is still being published.
         tally: totals for display.
-        reason: why the run ended.
+        reason: why the run ended, or paused without being told to.
     """
 
     run_id: str

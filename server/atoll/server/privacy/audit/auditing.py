@@ -24,6 +24,7 @@ from atoll.server.privacy.audit.rehearsal import Rehearsal, Safeguards
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.values import Sampling
 from atoll.server.sampling import Eligible, Request, sampler_named
+from atoll.wire.figures import bound, figure
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 Doubles = npt.NDArray[np.float64]
@@ -197,7 +198,8 @@ def _cannot_fail(contract: Contract, canaries: int | None, delta: float | None) 
     many = f"{canaries} canaries" if canaries else f"{MAX_CANARIES} canaries, the most there are,"
     return InvalidRequestError(
         "audit.design",
-        f"epsilon {claimed:.4g} at delta {given:g} is claimed, and {many} could not refute it even were there no noise",
+        f"epsilon {bound(claimed)} at delta {figure(given)} is claimed, and {many} could not refute it even were there "
+        "no noise",
         "more canaries, or another delta, may; guesses on n canaries show log(n / 4) at most"
         if canaries or delta
         else "audit a contract with a smaller epsilon: the same noise over fewer rounds, or more noise",
