@@ -404,7 +404,7 @@ class TestOutages:
         run = await federation.submit(job())
         await play_round(alice)
         row = await federation.ended(run)
-        assert (row.status, row.reason) == ("failed", "aggregate of round 0.0: no ingest node is running")
+        assert (row.status, row.reason) == ("failed", "aggregate of round 1: no ingest node is running")
 
     async def test_the_disk_is_waited_for_without_end_and_seen(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
@@ -523,7 +523,7 @@ class TestCrashes:
                 run = await federation.submit(job(size=2))
             row = await federation.ended(run)
         assert row.status == "failed"
-        assert row.reason == f"{job_name} of round 0.0: unexpected KeyError; the server's log has more"
+        assert row.reason == f"{job_name} of round 1: unexpected KeyError; the server's log has more"
 
     async def test_members_are_told_of_no_path_of_the_server(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -568,7 +568,7 @@ class TestCrashes:
         row = await federation.ended(run)
         assert (row.status, row.reason) == (
             "failed",
-            "charge of round 0.0: round 0 was released from another attempt",
+            "charge of round 1: round 0 was released from another attempt",
         )
         assert federation.blobs() == {row.initial_model}
 

@@ -120,7 +120,7 @@ def describe(status: Status) -> str:
 
 
 def _spent(ledger: LedgerStatus) -> str:
-    epsilon = "unlimited" if ledger.epsilon is None else bound(ledger.epsilon)
+    epsilon = "unlimited" if ledger.epsilon is None else bound(ledger.epsilon, 3)
     limit = "unlimited" if ledger.limit_epsilon is None else figure(ledger.limit_epsilon, SET_DIGITS)
     spent = f"epsilon {epsilon} of {limit} at delta {figure(ledger.delta)}"
     runs = ", ".join(ledger.runs) or "no run"

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from atoll.server.privacy.audit.auditing import Finding
     from atoll.server.privacy.contract import Contract
 
+_DIGITS = 5
+"""Shown of an epsilon: a claim is close to its proof where an audit is good."""
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -197,12 +200,12 @@ def _show(found: Audited, *, json_output: bool) -> None:
         print_json(found)
     else:
         rows = [
-            ("claimed", f"epsilon {bound(found.claimed, 5)} at delta {found.delta:.3g}{_smaller(found)}"),
+            ("claimed", f"epsilon {bound(found.claimed, _DIGITS)} at delta {found.delta:.3g}{_smaller(found)}"),
             (
                 "proved by canaries",
-                f"epsilon {remainder(found.epsilon_at_least)} or more, confidence {found.confidence:.0%}",
+                f"epsilon {remainder(found.epsilon_at_least, _DIGITS)} or more, confidence {found.confidence:.0%}",
             ),
-            ("with next to no noise", f"this audit would prove {remainder(found.shows)}"),
+            ("with next to no noise", f"this audit would prove {remainder(found.shows, _DIGITS)}"),
             ("canaries", f"{found.canaries}; {found.guessed} guessed, {found.right} of them rightly"),
             ("releases", f"{found.rounds}, {found.mechanism} noise, multiplier {found.noise_multiplier:.4g}"),
             ("noise", "as claimed" if found.noise == 1 else "switched off"),

@@ -30,6 +30,7 @@ _SAMPLING = {
     Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
 _DIGITS = 5
+"""Shown of an epsilon that is planned."""
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
 
 

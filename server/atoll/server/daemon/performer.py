@@ -380,11 +380,13 @@ class RunPerformer:
         self._tasks.start(job, observed, replaces=replaces)
 
     def _crashed(self, job: Job, error: BaseException) -> None:
-        """What cannot be done fails the run, with the reason, if it is for the round in work."""
-        known = isinstance(error, ServerError)  # it says what is wrong: a traceback would only frighten
+        """What cannot be done for the round in work fails the run, with the reason; want of budget pauses it."""
+        run, known = self._driver.run, isinstance(error, ServerError)  # it says what is wrong: no traceback
         said = error.logged if isinstance(error, ServerError) else error
-        trace = None if known else error
-        log.error("run %s: %s failed: %s", self._driver.run, job, said, exc_info=trace, extra={"run": self._driver.run})
+        if isinstance(error, BudgetSpentError):
+            log.warning("run %s pauses: %s", run, said, extra={"run": run})
+        else:
+            log.error("run %s: %s failed: %s", run, job, said, exc_info=None if known else error, extra={"run": run})
         live = self._driver.state.round
         if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
             return
@@ -392,6 +394,6 @@ class RunPerformer:
         reason = f"unexpected {type(error).__name__}; the server's log has more"
         if isinstance(error, ServerError):
             reason = str(error.detail)
-        spent = isinstance(error, BudgetSpentError)  # more may be allowed one day: the run waits for that
+        spent = isinstance(error, BudgetSpentError)
         failure = BudgetSpent(live.key, reason) if spent else EffectFailed(live.key, job.kind, reason)
         self._start(_FAILING, live.key, lambda: self._answer(failure))
