@@ -209,6 +209,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     await federation.coordinator.resume(second)
     for client in clients:
         await report(client, 2)
+    await federation.deadline(second)
     ended = await federation.ended(second)
     assert (ended.status, ended.reason) == (RunStatus.FINISHED, "all rounds are done")
     assert len(await federation.store.reader.run(charges.listed, second)) == 1
@@ -230,6 +231,7 @@ async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_ra
             await federation.store.writer.run(_limit, 1e-3)
         for seed, client in enumerate(clients):
             await report(client, seed)
+        await federation.deadline(run)
         return run
 
     limited = False
@@ -270,6 +272,7 @@ async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_rais
     await federation.store.writer.run(charges.add, charge)
     for client in clients:
         await report(client, 1)
+    await federation.deadline(run)
     await paused(federation, run)
     row = await federation.store.reader.run(runs.get, run)
     assert row.reason.startswith(f"the privacy budget of run {run} has no room for the next round: epsilon ")
