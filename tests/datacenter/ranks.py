@@ -7,7 +7,8 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -42,10 +43,22 @@ class RankError(AssertionError):
 
 
 @dataclass(frozen=True)
-class _Started:
+class Started:
+    """A rank that runs."""
+
     rank: int
     process: ForkServerProcess
     answers: Connection
+
+    def result(self, timeout_s: float) -> Any:
+        """What the function returned on it.
+
+        Raises:
+            RankError: with its traceback, or saying that it did not end in time, or without an answer.
+        """
+        if not self.answers.poll(timeout_s):
+            raise RankError(f"rank {self.rank} has not ended within {timeout_s} s")
+        return _received(self.rank, self.answers)
 
 
 def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 90.0) -> list[Any]:
@@ -63,10 +76,19 @@ def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: f
     Raises:
         RankError: with the traceback of the first rank that failed, or naming those that did not end in time.
     """
+    with started_ranks(function, ranks, *args, timeout_s=timeout_s) as started:
+        return _gather(started, timeout_s)
+
+
+@contextmanager
+def started_ranks(
+    function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 90.0
+) -> Iterator[list[Started]]:
+    """As ``run_ranks`` for a test that does something to ranks while they run; all are killed when it is left."""
     with tempfile.TemporaryDirectory() as folder:
         started = [_start(function, rank, ranks, args, folder, timeout_s) for rank in range(ranks)]
         try:
-            return _gather(started, timeout_s)
+            yield started
         finally:
             for one in started:
                 one.process.kill()
@@ -76,17 +98,17 @@ def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: f
 
 def _start(
     function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], folder: str, timeout_s: float
-) -> _Started:
+) -> Started:
     receiving, sending = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(
         target=_rank, args=(function, rank, ranks, args, folder, timeout_s, sending), daemon=True
     )
     process.start()
     sending.close()
-    return _Started(rank, process, receiving)
+    return Started(rank, process, receiving)
 
 
-def _gather(started: list[_Started], timeout_s: float) -> list[Any]:
+def _gather(started: list[Started], timeout_s: float) -> list[Any]:
     pending = {one.answers: one.rank for one in started}
     results: dict[int, Any] = {}
     while pending:

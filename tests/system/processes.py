@@ -17,11 +17,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tests.system.forked import Forked
+
 HERE = Path(__file__).parent
 ATOLL = (str(Path(sys.executable).with_name("atoll")),)
 WAIT_S = 40.0
 """The longest wait for anything: only a test that fails waits so long."""
 _LOG_TAIL = 4000
+_FORKED = {ATOLL, (sys.executable, str(HERE / "dying_server.py")), (sys.executable, str(HERE / "eager_client.py"))}
+_LOADED = ("server", "client")
+"""Of these commands the forker has loaded these rooms (``forked``); with words before it a command starts by itself."""
 
 T = TypeVar("T")
 
@@ -45,18 +50,9 @@ class Process:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
+        whole = {**os.environ, "PYTHONPATH": os.pathsep.join(_import_path()), **(env or {})}
         with log.open("ab") as errors:
-            self._popen = subprocess.Popen(
-                list(arguments),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=HERE,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path()), **(env or {})},
-                pass_fds=tuple(keep_open),
-                start_new_session=True,
-                text=True,
-            )
+            self._popen = _start(arguments, errors.fileno(), whole, tuple(keep_open))
         self._reader = threading.Thread(target=self._read, name=f"reads {self.name}", daemon=True)
         self._reader.start()
 
@@ -155,6 +151,25 @@ class Process:
         state = "running" if status is None else f"ended with {status}"
         last = "\n".join(self._lines[-20:])
         return f"{self.name} ({state}): {problem}\n--- output\n{last}\n--- errors\n{self.log[-_LOG_TAIL:]}"
+
+
+def _start(
+    arguments: Sequence[str], errors: int, env: Mapping[str, str], keep_open: tuple[int, ...]
+) -> subprocess.Popen[str] | Forked:
+    """A fork of a process that has loaded what this one needs, if there is such; else one with a start of its own."""
+    if any((*command, room) == tuple(arguments[: len(command) + 1]) for command in _FORKED for room in _LOADED):
+        return Forked(arguments, errors, env, HERE, keep_open)
+    return subprocess.Popen(
+        list(arguments),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        cwd=HERE,
+        env=env,
+        pass_fds=keep_open,
+        start_new_session=True,
+        text=True,
+    )
 
 
 def _import_path() -> tuple[str, ...]:

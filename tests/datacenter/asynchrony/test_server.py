@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +15,13 @@ import torch.distributed as dist
 
 from atoll.datacenter.asynchrony.channel import Push
 from atoll.datacenter.asynchrony.updates import Updates
+from atoll.datacenter.errors import TrainingError
 from atoll.datacenter.train.passes import MicroBatch
 from tests.datacenter.asynchrony.working import Feed, served
-from tests.datacenter.ranks import run_ranks
+from tests.datacenter.ranks import run_ranks, started_ranks
 from tests.datacenter.training import small, train
 
-ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 60.0
 
 
 @pytest.mark.parametrize(
@@ -89,25 +89,37 @@ def test_updates_of_a_clock_wait_for_each_other() -> None:
     assert seen == [0, 1]
 
 
-@pytest.mark.timeout(240)  # three interpreters start and load PyTorch by themselves
+def hanging(feed: Feed, fifo: str) -> Feed:
+    """Rank 2 stops in its second step, and says so."""
+
+    def fed(clock: int) -> Sequence[MicroBatch]:
+        if dist.get_rank() == 2 and clock == 1:
+            Path(fifo).write_text("hangs")
+            threading.Event().wait(TIMEOUT_S)
+        return feed(clock)
+
+    return fed
+
+
+def served_until_one_is_lost(fifo: str) -> str:
+    """How it ended on this rank."""
+    sections = {"faults": {"collective_timeout_s": TIMEOUT_S}, "asynchrony": {"staleness": 1}}
+    try:
+        served(sections, lambda feed: hanging(feed, fifo))
+    except TrainingError as error:
+        return str(error)
+    return "well"
+
+
 def test_a_killed_worker_is_named_at_once(tmp_path: Path) -> None:
     """Long before the timeout of 60 s; the other worker is told too."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.datacenter.asynchrony.dying", str(tmp_path / "store")]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-        for rank in range(3)
-    ]
-    try:
-        assert ranks[2].stdout is not None
-        assert ranks[2].stdout.readline() == "hangs\n"
-        ranks[2].kill()
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with started_ranks(served_until_one_is_lost, 3, str(fifo), timeout_s=TIMEOUT_S) as ranks:
+        assert fifo.read_text() == "hangs"
+        ranks[2].process.kill()
         killed_s = time.monotonic()
-        server, other = (rank.communicate(timeout=40)[0] for rank in ranks[:2])
+        server, other = (rank.result(40.0) for rank in ranks[:2])
         assert time.monotonic() - killed_s < 30
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
     assert server.startswith("worker 1 (rank 2) was lost after clock 1, or was silent for 60 s: ")
     assert other.startswith("the parameter server has stopped, for a worker was lost: rank 0 says which")

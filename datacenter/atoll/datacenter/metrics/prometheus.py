@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import selectors
 import socket
 from http import HTTPStatus
 from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, make_wsgi_app
 
@@ -60,13 +61,13 @@ class Prometheus:
         for name in ("world_size", "total_steps", "parameters", "flops_per_token"):
             Gauge(f"atoll_silo_{name}", _FACTS[name], registry=self._registry).set(getattr(facts, name))
         try:
-            self._server = make_server(host, port, _only_metrics(self._registry), _server_class(host), _Handler)
+            self._server = _listening(host, port, _only_metrics(self._registry))
         except (OSError, OverflowError) as error:
             raise MetricsPortError(
                 f"metrics.port = {port}: cannot listen on {host}:{port}: {error}; choose another, or leave it out"
             ) from error
         self.port = self._server.server_port
-        self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = Thread(target=self._server.serve, name="metrics", daemon=True)
         self._thread.start()
 
     def step(self, record: StepRecord) -> None:
@@ -79,9 +80,9 @@ class Prometheus:
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.end()
         self._thread.join()
+        self._server.server_close()
 
 
 _GAUGES = (
@@ -158,6 +159,29 @@ def _only_metrics(registry: CollectorRegistry) -> WSGIApplication:
 
 class _Server(WSGIServer):
     request_queue_size = WAITING
+    timeout = 0.0  # of ``handle_request``, which is called when there is one
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._end, self._ended = socket.socketpair()
+        super().__init__(*args, **kwargs)
+
+    def serve(self) -> None:
+        """Until ``end``, which it waits for as for connections: ``serve_forever`` looks for it twice a second."""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self, selectors.EVENT_READ)
+            waiting.register(self._ended, selectors.EVENT_READ)
+            while all(key.fileobj is self for key, _ in waiting.select()):
+                self.handle_request()
+
+    def end(self) -> None:
+        """Have ``serve`` return at once; from another thread."""
+        self._end.close()
+
+    def server_close(self) -> None:
+        """Close the sockets."""
+        super().server_close()
+        self._end.close()
+        self._ended.close()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         deadline = Timer(TOTAL_S, _cut_off, [request])
@@ -184,8 +208,10 @@ class _Handler(WSGIRequestHandler):
         """Scrapes are not logged."""
 
 
-def _server_class(host: str) -> type[_Server]:
-    return _ServerV6 if ":" in host else _Server
+def _listening(host: str, port: int, application: WSGIApplication) -> _Server:
+    server = (_ServerV6 if ":" in host else _Server)((host, port), _Handler)
+    server.set_app(application)
+    return server
 
 
 def _cut_off(connection: socket.socket) -> None:
