@@ -53,15 +53,11 @@ def method(name: str) -> dict[str, str]:
 
 
 def small_in_two(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
-    """The small job with two blocks, each rank's part of a batch in two micro-batches.
-
-    One of these holds gradients back, one sends them; more blocks would only do the same again.
-    """
+    """The small job, each rank's part of a batch in two micro-batches: one holds gradients back, one sends them."""
     mesh = sections.get("mesh", {})
     replicas = ranks // math.prod(mesh.get(axis, 1) for axis in ("pp", "cp", "tp"))
     micro_batch = SMALL["batch"]["global_batch"] // replicas // 2
-    batch = {"micro_batch": micro_batch, **sections.get("batch", {})}
-    return small(**sections | {"batch": batch, "model": {"layers": 2, **sections.get("model", {})}})
+    return small(**sections | {"batch": {"micro_batch": micro_batch, **sections.get("batch", {})}})
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
