@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from atoll.accounting import Steps, composing
 from atoll.server.daemon.private import Budgets
 from atoll.server.errors import ConflictError
 from atoll.server.jobs import JobFileError
@@ -426,6 +428,30 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
 
     calm = await played(tmp_path / "calm", 4, restarts=False)
     assert await played(tmp_path / "restarted", 4, restarts=True) == calm
+
+
+async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after a restart in the midst of a round either, when nothing is remembered: everybody would wait for it."""
+    threads: list[str] = []
+    by_prv = composing._by_prv
+
+    def counted(paid: tuple[Steps, ...], delta: float) -> float:
+        threads.append(threading.current_thread().name)
+        return by_prv(paid, delta)
+
+    monkeypatch.setattr(composing, "_by_prv", counted)
+    async with opened(tmp_path) as federation:
+        await federation.clients("alice", "bob")
+        run = await federation.submit(capped(2, most=2, noise="epsilon = 4.0"))
+        await federation.state(run, lambda state: _open_round(state) == 0)
+    composing._epsilon.cache_clear()
+    ledger._accounted.cache_clear()
+    threads.clear()
+    async with opened(tmp_path) as federation:
+        await _one_round(federation, await federation.clients("alice", "bob"), run, 0)
+        await _released(federation, run, 1)
+    assert threads, "somebody has to"
+    assert not [name for name in threads if name.startswith("store-writer")]
 
 
 async def _one_round(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from blake3 import blake3
@@ -20,6 +21,7 @@ from atoll.server.jobs import JobSpec
 from atoll.server.privacy import ledger
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.mechanisms.values import NOISE_BYTES
 from atoll.server.privacy.noise import warm
 from atoll.server.privacy.reservations import Reservations
@@ -150,6 +152,14 @@ class PrivateRounds:
     def hold(self) -> None:
         """Reserve again what a round that a restart takes up will cost: it was let in before."""
         self._budgets.hold(self._driver.run, self.contract, self._driver.state.version)
+
+    async def foresee(self, version: int) -> None:
+        """Work out the account of a release in a reader's thread, where it keeps nobody waiting: it takes seconds.
+
+        The writer, which asks again in the transaction that charges, finds it done; and it is the writer that refuses.
+        """
+        with suppress(BudgetSpentError):
+            await self._services.reader.run(ledger.check, self.contract, self._driver.run, version)
 
     def at(self, version: int) -> PrivateRun:
         """The run before the release of train round ``version``.

@@ -82,7 +82,7 @@ class Releaser:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
-            self._candidate = await self._candidates.make(effect)
+            self._candidate = await self._make(effect)
             digest = self._candidate.blob
             await self._candidates.keep(self._candidate)
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
@@ -96,7 +96,7 @@ class Releaser:
             CorruptDataError: if it does not.
         """
         if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
-            self._candidate = await self._candidates.make(aggregate_of(self._driver.state))
+            self._candidate = await self._make(aggregate_of(self._driver.state))
         return self._release_record(effect, self._driver.state)
 
     def charge_now(self, effect: ChargeAndStore, state: RunState) -> Also | None:
@@ -104,6 +104,11 @@ class Releaser:
         if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
             return None
         return self._release_record(effect, state)
+
+    async def _make(self, effect: Aggregate) -> Candidate:
+        if self._private is not None:
+            await self._private.foresee(self._driver.state.version)
+        return await self._candidates.make(effect)
 
     def _has_candidate(self, effect: ChargeAndStore) -> bool:
         return self._candidate is not None and self._candidate.key == effect.key
