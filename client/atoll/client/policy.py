@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from atoll.wire.figures import counted
+
 if TYPE_CHECKING:
     from atoll.client.privacy.demand import PrivacyDemand
     from atoll.client.randomise import LocalPrivacy
@@ -129,7 +131,7 @@ def _settings(policy: Policy, task: Task, _: Spent) -> str | None:
 
 def _rounds(policy: Policy, _: Task, spent: Spent) -> str | None:
     if spent.rounds >= policy.max_rounds_per_day:
-        return f"policy: {spent.rounds} rounds in 24 hours, at most {policy.max_rounds_per_day} allowed"
+        return f"policy: {counted(spent.rounds, 'round')} in 24 hours, at most {policy.max_rounds_per_day} allowed"
     return None
 
 
