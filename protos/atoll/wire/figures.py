@@ -39,4 +39,4 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def _rounded(value: float | None, rounding: str, digits: int) -> float | None:
     if value is None or not math.isfinite(value):
         return value
-    return float(Context(prec=digits, rounding=rounding).create_decimal(repr(value)))  # so that 0.1 stays what it is
+    return float(Context(prec=digits, rounding=rounding).create_decimal(repr(float(value))))  # 0.1 is no more
