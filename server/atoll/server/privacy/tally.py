@@ -91,7 +91,7 @@ def parsed_cost(charge: Charge) -> Cost:
         raise StoreDamagedError(f"the charge of round {charge.round} of run {charge.run_id} cannot be read") from error
 
 
-def merged(events: Iterable[Event]) -> tuple[Event, ...]:
+def counted(events: Iterable[Event]) -> tuple[Event, ...]:
     """The same events, equal ones counted together, in one order whatever theirs was."""
     counts: Counter[tuple[float, float, Sampling]] = Counter()
     for event in events:
@@ -101,7 +101,7 @@ def merged(events: Iterable[Event]) -> tuple[Event, ...]:
 
 @dataclass(frozen=True)
 class RunTally:
-    """What one run was charged: ``events`` as ``merged`` makes them, times as epoch seconds."""
+    """What one run was charged: ``events`` as ``counted`` makes them, times as epoch seconds."""
 
     run_id: str
     accountant: Accountant
@@ -126,7 +126,7 @@ class RunTally:
         return replace(
             self,
             releases=self.releases + 1,
-            events=self.events if cost.event is None else merged((*self.events, cost.event)),
+            events=self.events if cost.event is None else counted((*self.events, cost.event)),
             last_at=charge.charged_at,
         )
 
@@ -143,7 +143,7 @@ class Tally:
     @property
     def events(self) -> tuple[Event, ...]:
         """All runs' together."""
-        return merged(event for run in self.runs.values() for event in run.events)
+        return counted(event for run in self.runs.values() for event in run.events)
 
     def plus(self, found: Iterable[Charge]) -> Tally:
         """With the charges that follow.

@@ -65,7 +65,7 @@ class Banded:
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""
-        return NoiseState(self.name, 0, derived(secret, "begin", 0))
+        return NoiseState.begun(self.name, secret)
 
     def round(
         self, state: NoiseState, version: int, binding: bytes, sigma: float, history: Mapping[str, Readable]
@@ -87,7 +87,7 @@ class Banded:
         kept = dict(state.kept)
         if name := self._name(version):
             kept[name] = KeptKey(derived(state.secret, "seal", version, binding), sigma)
-        return NoiseState(self.name, version + 1, derived(state.secret, "advance", version), kept)
+        return state.advanced(kept)
 
     def allowance(self, dimension: int) -> float:
         """See ``Mechanism``."""

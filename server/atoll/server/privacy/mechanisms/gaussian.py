@@ -25,7 +25,7 @@ class Gaussian:
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""
-        return NoiseState(self.name, 0, derived(secret, "begin", 0))
+        return NoiseState.begun(self.name, secret)
 
     def round(
         self,
@@ -42,7 +42,7 @@ class Gaussian:
     def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:  # noqa: ARG002
         """See ``Mechanism``."""
         state.check(self.name, version)
-        return NoiseState(self.name, version + 1, derived(state.secret, "advance", version))
+        return state.advanced()
 
     def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
         """0: nothing is rounded."""

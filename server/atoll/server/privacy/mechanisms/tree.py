@@ -33,7 +33,7 @@ class Tree:
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""
-        return NoiseState(self.name, 0, derived(secret, "begin", 0))
+        return NoiseState.begun(self.name, secret)
 
     def round(
         self,
@@ -54,7 +54,7 @@ class Tree:
         gone = {_name(end) for end in _gone(version)}
         kept = {name: one for name, one in state.kept.items() if name not in gone}
         kept[_name(version + 1)] = KeptKey(derived(state.secret, "round", version, binding), sigma)
-        return NoiseState(self.name, version + 1, derived(state.secret, "advance", version), kept)
+        return state.advanced(kept)
 
     def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
         """0: nothing is rounded."""

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.mechanisms.keys import derived
 from atoll.server.privacy.noise.keystream import KEY_BYTES
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ class NoiseState:
     version: int
     secret: bytes = field(repr=False)
     kept: Mapping[str, KeptKey] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, mechanism: str, secret: bytes) -> NoiseState:
+        """Before the first release, from 32 secret random bytes."""
+        return cls(mechanism, 0, derived(secret, "begin", 0))
+
+    def advanced(self, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
+        """Before the release after this one; nothing of this one's secret can be had from it."""
+        return NoiseState(self.mechanism, self.version + 1, derived(self.secret, "advance", self.version), kept or {})
 
     def to_json(self) -> dict[str, object]:
         """As ``from_json`` reads it."""
