@@ -137,5 +137,6 @@ def _opacus_needed() -> Iterator[None]:
         raise SetupError(
             "privacy.opacus",
             f"a private run needs Opacus for its account: {error}",
-            "pip install 'atoll[server,privacy]'",
+            "pip install 'atoll[server,privacy]' where the server runs; an image of it is built with "
+            "--build-arg EXTRAS=server,otel,privacy",
         ) from error
