@@ -33,6 +33,7 @@ _CONTEXT.set_forkserver_preload(
         "opacus",
         "sklearn.datasets",
         "atoll.datacenter.train.trainer",
+        "tests.datacenter.frozen",
     ]
 )
 """Imported once; each rank is a fork of the process that has them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import importlib
 import json
 import os
@@ -120,6 +121,7 @@ def main() -> None:
     from atoll.server.aggregation import warm  # noqa: PLC0415
 
     warm()
+    gc.freeze()  # a fork's collector would go through what is loaded, and so copy it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are not waited for
     requests = socket.socket(fileno=int(sys.argv[1]))
     while (request := receive(requests)) is not None:
