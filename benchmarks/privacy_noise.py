@@ -124,7 +124,7 @@ def _late_round(mechanism: Mechanism) -> RoundNoise:
         2.0**40,
     )
     for version in range(ROUNDS - 1):
-        state = mechanism.advance(state, version, b"", sigma)
+        state = mechanism.advance(state, version, b"", sigma, bytes(32))
     return mechanism.round(state, ROUNDS - 1, b"", sigma, history)
 
 

@@ -361,6 +361,15 @@ async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federati
     assert row.closed_at - row.opened_at >= 0.49
 
 
+async def test_what_a_secret_draw_was_made_from_is_on_no_record(federation: Federation) -> None:
+    """Participants know whether they were drawn: a seed that can be tried out would tell them who else was."""
+    await federation.clients("alice", "bob")
+    run = await federation.submit(private_job(cohort='sampler = "poisson"\nrate = 1.0', noise=LOUD))
+    drawn = await federation.state(run, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
+    assert drawn.round is not None
+    assert drawn.round.seed == 0
+
+
 async def test_while_a_secret_draws_members_are_at_work_no_other_run_draws(federation: Federation) -> None:
     """Its cohort would be all but them; and of two secret draws one would leave out whom the other has."""
     clients = await federation.clients("alice", "bob")

@@ -28,6 +28,9 @@ from atoll.server.stores import ParticipantHistory, history, rounds
 log = logging.getLogger(__name__)
 
 SEED_BITS = 63
+"""Of a seed that goes on record, so that the draw can be repeated."""
+SECRET_BITS = 256
+"""Of one that nobody may guess, and that is forgotten."""
 COUNT_ONLINE_S = 600.0
 """Time online is added to the histories when a participant leaves, and at a draw once so much has come together."""
 COUNTED_PER_DRAW = 256
@@ -119,7 +122,11 @@ class CohortPool:
         self, effect: DrawCohort, spec: JobSpec, there: list[Session], known: dict[str, History]
     ) -> CohortDrawn:
         there = _in_draw(spec, there, effect)
-        seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
+        secret = has_secret_draw(spec)
+        if secret:
+            seed = secrets.randbits(SECRET_BITS)
+        else:
+            seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
         cohort = sampler_named(spec.cohort.sampler).draw(
             Request(
                 eligible=tuple(
@@ -139,7 +146,7 @@ class CohortPool:
         )
         declared = {session.participant: session.introduction.examples for session in there}
         members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
-        return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, cohort.seed)
+        return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, 0 if secret else cohort.seed)
 
     def _taken(self, apart_from: str) -> set[str]:
         """Participants that other runs expect a report from, or have just drawn."""

@@ -212,11 +212,11 @@ class PrivateRounds:
     def settle(self, version: int, summed: Summed) -> Settled:
         """What the release of that round leaves."""
         before = self.at(version)
-        self._next = before.settle(summed)
-        return Settled(self._next, before.state.clip)
+        return Settled(before.settle(summed), before.state.clip)
 
     def release(self, release: Release, settled: Settled, version: int) -> Recorder:
-        """What records a release with its charge, checked against the budget once more."""
+        """What records a release with its charge, checked against the budget again. The next round goes on from it."""
+        self._next = settled.after
         charge = ledger.charge_of(
             self.contract,
             run_id=release.charge.run_id,

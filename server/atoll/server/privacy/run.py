@@ -142,9 +142,9 @@ class PrivateRun:
         )
 
     def settle(self, summed: Summed) -> PrivateRun:
-        """The run after this release."""
+        """The run after this release; its secret is another one each time."""
         before, version = self.state, self.state.version
-        noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed))
+        noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed), new_secret())
         return PrivateRun(self.contract, self.epsilon, PrivateState(self._next_clip(summed), noise))
 
     def _next_clip(self, summed: Summed) -> float:

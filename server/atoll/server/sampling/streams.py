@@ -1,22 +1,27 @@
 """The random numbers of a draw: a function of sampler, seed, round and attempt, the same on every machine.
 
-The generator is Philox4x64-10 (Salmon et al. 2011), keyed with 128 bits of blake3 over the names above. Only its raw
-64-bit output is used: numpy keeps a bit generator's stream for ever, but not what `Generator`'s methods make of it
-(NEP 19).
+They are the keystream of AES-256 in counter mode (NIST SP 800-38A, Section 6.5), keyed by 256 bits of blake3 over the
+names above: private runs count on nobody's being able to tell who was drawn, also not participants who know of their
+own draws.
 """
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-_CONTEXT = "atoll 2025 sampling: sampler, seed, round, attempt"
+_CONTEXT = "atoll 2026 sampling: sampler, seed, round, attempt"
+_WORD = np.dtype("<u8")
 
 
 def raw_stream(sampler: str, seed: int, number: int, attempt: int, count: int) -> npt.NDArray[np.uint64]:
     """`count` independent uniform 64-bit integers for the draw of round `number`."""
     name = f"{sampler}\0{seed}\0{number}\0{attempt}".encode()
-    key = int.from_bytes(blake3(name, derive_key_context=_CONTEXT).digest(16), "little")
-    return np.random.Philox(key=key).random_raw(count) if count else np.empty(0, np.uint64)
+    key = blake3(name, derive_key_context=_CONTEXT).digest(32)
+    keystream = Cipher(AES256(key), CTR(bytes(16))).encryptor().update(bytes(_WORD.itemsize * count))
+    return np.frombuffer(keystream, _WORD).astype(np.uint64)
 
 
 def unit_interval(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:

@@ -32,7 +32,7 @@ class Releases:
     """A run's releases: ``next`` gives the noise of each."""
 
     def __init__(self, mechanism: Mechanism, size: int, sigma: float, secret: bytes = SECRET) -> None:
-        self.mechanism, self.size, self.sigma = mechanism, size, sigma
+        self.mechanism, self.size, self.sigma, self.secret = mechanism, size, sigma, secret
         self.state = mechanism.begin(secret)
         self.history: dict[str, Bytes] = {}
 
@@ -44,6 +44,6 @@ class Releases:
         block = noise.block(0, self.size)
         if noise.keeps is not None:
             self.history[noise.keeps] = Bytes(noise.seal(block, 0).tobytes())
-        after = self.mechanism.advance(self.state, self.state.version, binding, self.sigma)
+        after = self.mechanism.advance(self.state, self.state.version, binding, self.sigma, self.secret)
         self.state = NoiseState.from_json(json.loads(json.dumps(after.to_json())))
         return block

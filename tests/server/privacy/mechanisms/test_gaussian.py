@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from atoll.server.privacy.mechanisms import NoiseState, NoiseStateError, mechanism_named, new_secret
+from atoll.server.privacy.mechanisms import MECHANISMS, NoiseState, NoiseStateError, mechanism_named, new_secret
 from atoll.server.privacy.noise import DiscreteGaussian
 
 SECRET = bytes(range(32))
+FRESH = b"fresh" * 6 + b"!!"
 GAUSSIAN = mechanism_named("gaussian")
 
 
@@ -30,14 +31,24 @@ def test_another_secret_gives_other_noise() -> None:
 
 def test_after_advancing_there_is_nothing_to_draw_the_old_noise_from() -> None:
     state = GAUSSIAN.begin(SECRET)
-    after = GAUSSIAN.advance(state, 0, b"set", 1e6)
+    after = GAUSSIAN.advance(state, 0, b"set", 1e6, FRESH)
     assert after.version == 1
     assert state.secret.hex() not in str(after.to_json())
     assert after.kept == {}
     with pytest.raises(NoiseStateError, match="release 1: not of gaussian, release 0"):
         GAUSSIAN.round(after, 0, b"set", 1e6, {})
     with pytest.raises(NoiseStateError):
-        GAUSSIAN.advance(after, 0, b"set", 1e6)
+        GAUSSIAN.advance(after, 0, b"set", 1e6, FRESH)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_whoever_has_an_old_state_has_none_of_the_later_keys(name: str) -> None:
+    """A back-up that is stolen must not take the noise off what was released after the next release."""
+    mechanism = mechanism_named(name, 3)
+    old = mechanism.begin(SECRET)
+    one, other = (mechanism.advance(old, 0, b"set", 1e6, new_secret()) for _ in range(2))
+    assert one.secret != other.secret
+    assert one.kept == other.kept
 
 
 def test_noise_is_the_sampler_s_under_the_release_s_key() -> None:

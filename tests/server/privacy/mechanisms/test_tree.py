@@ -73,7 +73,7 @@ def test_a_state_without_its_nodes_is_refused() -> None:
     with pytest.raises(NoiseStateError, match="after 3 releases is"):
         TREE.round(state, 3, b"", SIGMA, {})
     with pytest.raises(NoiseStateError, match="after 3 releases is"):
-        TREE.advance(state, 3, b"", SIGMA)
+        TREE.advance(state, 3, b"", SIGMA, bytes(32))
 
 
 def test_advance_goes_one_way() -> None:

@@ -5,7 +5,7 @@
     state = mechanism.begin(new_secret())                                    # stored with the run
     noise = mechanism.round(state, version, binding, sigma, history)         # as often as it takes
     noised = sums[start:stop] + noise.block(start, stop)
-    state = mechanism.advance(state, version, binding, sigma)                # stored in the transaction that releases
+    state = mechanism.advance(state, version, binding, sigma, new_secret())  # stored in the transaction that releases
 """
 
 from atoll.server.privacy.mechanisms.keys import derived, new_secret

@@ -81,13 +81,13 @@ class Banded:
         key, seal = (derived(state.secret, purpose, version, binding) for purpose in ("round", "seal"))
         return Correlated(DiscreteGaussian(sigma), key, seal, tuple(earlier), self._name(version))
 
-    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
         """See ``Mechanism``."""
         self._check(state, version, sigma)
         kept = dict(state.kept)
         if name := self._name(version):
             kept[name] = KeptKey(derived(state.secret, "seal", version, binding), sigma)
-        return state.advanced(kept)
+        return state.advanced(fresh, kept)
 
     def allowance(self, dimension: int) -> float:
         """See ``Mechanism``."""

@@ -39,10 +39,17 @@ class Gaussian:
         state.check(self.name, version)
         return Independent(DiscreteGaussian(sigma), derived(state.secret, "round", version, binding))
 
-    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:  # noqa: ARG002
+    def advance(
+        self,
+        state: NoiseState,
+        version: int,
+        binding: bytes,  # noqa: ARG002 - the protocol's
+        sigma: float,  # noqa: ARG002 - the protocol's
+        fresh: bytes,
+    ) -> NoiseState:
         """See ``Mechanism``."""
         state.check(self.name, version)
-        return state.advanced()
+        return state.advanced(fresh)
 
     def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
         """0: nothing is rounded."""

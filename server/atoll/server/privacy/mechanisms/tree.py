@@ -48,13 +48,13 @@ class Tree:
         gone = tuple(state.kept[_name(end)].key for end in _gone(version))
         return Nodes(DiscreteGaussian(sigma), derived(state.secret, "round", version, binding), gone)
 
-    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
         """See ``Mechanism``."""
         _check(state, version, sigma)
         gone = {_name(end) for end in _gone(version)}
         kept = {name: one for name, one in state.kept.items() if name not in gone}
         kept[_name(version + 1)] = KeptKey(derived(state.secret, "round", version, binding), sigma)
-        return state.advanced(kept)
+        return state.advanced(fresh, kept)
 
     def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
         """0: nothing is rounded."""

@@ -44,7 +44,7 @@ class NoiseState:
     Attributes:
         mechanism: its name.
         version: of the next release, from 0.
-        secret: 32 bytes, of this version only: from them the next version's follow, never the other way round.
+        secret: 32 bytes, of this version only: no other version's follow from them.
         kept: keys of earlier noise that later releases still need, by what the mechanism calls it.
     """
 
@@ -58,9 +58,10 @@ class NoiseState:
         """Before the first release, from 32 secret random bytes."""
         return cls(mechanism, 0, derived(secret, "begin", 0))
 
-    def advanced(self, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
-        """Before the release after this one; nothing of this one's secret can be had from it."""
-        return NoiseState(self.mechanism, self.version + 1, derived(self.secret, "advance", self.version), kept or {})
+    def advanced(self, fresh: bytes, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
+        """Before the release after this one; of ``fresh``, 32 new random bytes, and of this one's secret, never back."""
+        secret = derived(self.secret, "advance", self.version, fresh)
+        return NoiseState(self.mechanism, self.version + 1, secret, kept or {})
 
     def to_json(self) -> dict[str, object]:
         """As ``from_json`` reads it."""
@@ -158,11 +159,12 @@ class Mechanism(Protocol):
         """
         ...
 
-    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float) -> NoiseState:
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
         """The state after the release that ``round`` with the same arguments made.
 
         To be stored in the transaction that charges and releases. From it no noise of this release can be had again
-        but what later releases are made of.
+        but what later releases are made of; and from an earlier state, of a back-up say, none of a later release, for
+        want of ``fresh``: 32 new random bytes each time.
 
         Raises:
             NoiseStateError: if the state is of another release or mechanism.
