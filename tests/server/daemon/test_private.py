@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from atoll.accounting import Steps, composing
 from atoll.accounting.library import opacus_accountants
 from atoll.server.daemon.private import Budgets
-from atoll.server.errors import ConflictError, SetupError
+from atoll.server.errors import ConflictError, ServerError, SetupError
 from atoll.server.jobs import JobFileError
 from atoll.server.privacy import ledger
 from atoll.server.privacy.errors import BudgetSpentError
@@ -352,7 +353,8 @@ async def test_a_round_of_a_secret_draw_lasts_as_long_whoever_was_drawn(federati
     run = await federation.submit(toml)
     if "1.0" in cohort:
         for client in clients:
-            await report(client, 1)
+            with contextlib.suppress(ServerError):  # a machine may be slower than the window
+                await report(client, 1)
     await federation.ended(run)
     (row,) = await federation.rounds(run)
     assert row.reason == "the deadline has passed"
