@@ -59,7 +59,7 @@ class NoiseState:
         return cls(mechanism, 0, derived(secret, "begin", 0))
 
     def advanced(self, fresh: bytes, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
-        """Before the release after this one; of ``fresh``, 32 new random bytes, and of this one's secret, never back."""
+        """Before the next release; its secret takes in ``fresh``, 32 new random bytes. There is no way back."""
         secret = derived(self.secret, "advance", self.version, fresh)
         return NoiseState(self.mechanism, self.version + 1, secret, kept or {})
 
