@@ -325,6 +325,26 @@ async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:
     assert (await federation.ended(second)).status == RunStatus.FINISHED
 
 
+async def test_a_run_that_waits_for_participants_reserves_nothing(federation: Federation) -> None:
+    clients = await federation.clients("alice", "bob")
+    waiting = await federation.submit(private_job(cohort="min_available = 9", noise=LOUD))
+    await federation.state(waiting, lambda state: state.round is not None and state.round.phase is Phase.CREATED)
+    cost = (await state_of(federation, waiting)).contract.cost(0)
+    assert cost is not None
+    second = await federation.submit(private_job(cohort="min_available = 2", noise=LOUD))
+    least = (await state_of(federation, second)).contract.cost(0)
+    assert least is not None
+    await federation.store.writer.run(_limit, 1.001 * ledger.epsilon_of((least,), 1e-5, "rdp"))
+    for client in clients:
+        await report(client, 1)
+    await federation.deadline(second)
+    assert (await federation.ended(second)).status == RunStatus.FINISHED
+    for name in "cdefghi":
+        await federation.clients(name)
+    paused = await federation.state(waiting, lambda state: state.status is RunStatus.PAUSED)
+    assert paused.version == 0
+
+
 def _limit(connection: object, epsilon: float) -> None:
     ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="admin", now=1.0)  # type: ignore[arg-type]
 

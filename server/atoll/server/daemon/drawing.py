@@ -49,6 +49,18 @@ class OtherRuns(Protocol):
         ...
 
 
+class Budget(Protocol):
+    """What a private round will cost."""
+
+    async def reserve(self) -> None:
+        """Reserve it, or see that there is not so much left: raises ``BudgetSpentError``."""
+        ...
+
+    def give_back(self) -> None:
+        """The round does not begin now."""
+        ...
+
+
 class CohortPool:
     """Draws from the participants that are connected and not at work for another run.
 
@@ -65,24 +77,49 @@ class CohortPool:
         self._barred: dict[str, frozenset[str]] = {}
 
     async def draw(
-        self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None] = log.debug
+        self,
+        effect: DrawCohort,
+        run: str,
+        spec: JobSpec,
+        tell: Callable[[str], None] = log.debug,
+        budget: Budget | None = None,
     ) -> CohortDrawn:
         """Wait until enough participants are there, then draw. They are the run's until it says ``settled``.
 
         While it waits, ``tell`` hears what keeps participants that are there from being drawn, if that is something
-        that does not pass by itself; "" if there is no such thing.
+        that does not pass by itself; "" if there is no such thing. Of ``budget`` nothing is reserved meanwhile: other
+        runs need it too.
 
         Raises:
-            ServerError: if what is known of them cannot be read.
+            ServerError: if what is known of them cannot be read, or the budget is spent.
         """
         await self._bar(effect, run, spec)
         while True:
-            there = await self._enough(effect, run, spec, tell)
-            self._turns.begin(run, secret=has_secret_draw(spec))
-            self._count_overdue(there)
-            drawn = self._cohort(effect, spec, there, await self._known(there, spec))
-            if self._reserve(run, drawn):
+            there: list[Session] | None = await self._enough(effect, run, spec, tell)
+            if budget is not None:
+                await budget.reserve()
+                there = self._still_enough(effect, run, spec)
+            drawn = await self._drawn_from(there, effect, run, spec)
+            if drawn is not None:
                 return drawn
+            if budget is not None:
+                budget.give_back()
+
+    def _still_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
+        """Those who could be drawn; None if somebody left meanwhile, or another run has its turn now."""
+        may = self._turns.may_begin(run, secret=has_secret_draw(spec))
+        enough = may and (effect.kind is RoundKind.EVALUATE or self._is_enough(effect, run, spec))
+        return self._there(effect, run, spec) if enough else None
+
+    async def _drawn_from(
+        self, there: list[Session] | None, effect: DrawCohort, run: str, spec: JobSpec
+    ) -> CohortDrawn | None:
+        if there is None:
+            return None
+        self._turns.begin(run, secret=has_secret_draw(spec))
+        self._count_overdue(there)
+        drawn = self._cohort(effect, spec, there, await self._known(there, spec))
+        return drawn if self._reserve(run, drawn) else None
 
     def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
         """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""

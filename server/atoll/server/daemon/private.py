@@ -149,6 +149,10 @@ class PrivateRounds:
         """See that there is budget for the next round. Raises as ``Budgets.reserve``."""
         await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version)
 
+    def give_back(self) -> None:
+        """The round does not begin now: what it would cost is others' to reserve."""
+        self._budgets.release(self._driver.run)
+
     def hold(self) -> None:
         """Reserve again what a round that a restart takes up will cost: it was let in before."""
         self._budgets.hold(self._driver.run, self.contract, self._driver.state.version)
