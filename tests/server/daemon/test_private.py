@@ -16,7 +16,7 @@ import pytest
 from atoll.accounting import Steps, composing
 from atoll.accounting.library import opacus_accountants
 from atoll.server.daemon.private import Budgets
-from atoll.server.errors import ConflictError, ServerError, SetupError
+from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, SetupError
 from atoll.server.jobs import JobFileError
 from atoll.server.privacy import ledger
 from atoll.server.privacy.errors import BudgetSpentError
@@ -428,6 +428,19 @@ async def test_a_population_keeps_to_one_adjacency(federation: Federation) -> No
     cohort = 'sampler = "poisson"\nrate = 0.5'
     with pytest.raises(ConflictError, match="population people is accounted for under replace_one"):
         await federation.submit(private_job(cohort=cohort))
+
+
+@pytest.mark.parametrize(
+    ("noise", "clip", "max_abs"),
+    [("noise_multiplier = 1e-6", "1e-9", 2.0**20), ("noise_multiplier = 1e6", "1e9", 32.0)],
+)
+async def test_noise_that_cannot_be_drawn_is_refused_at_submit(
+    federation: Federation, noise: str, clip: str, max_abs: float
+) -> None:
+    toml = private_job(noise=noise).decode().replace(f"clip = {CLIP}", f"clip = {clip}")
+    toml = toml.replace("[aggregation]", f"[aggregation]\nmax_abs = {max_abs}")
+    with pytest.raises(InvalidRequestError, match=r"noise cannot be drawn: sigma|leave .* fraction bits"):
+        await federation.submit(toml.encode())
 
 
 async def test_a_job_without_a_valid_account_is_refused_at_submit(federation: Federation) -> None:

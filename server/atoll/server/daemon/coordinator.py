@@ -157,7 +157,7 @@ class Coordinator:
             InvalidRequestError: if the model or evaluator is not there or does not fit.
         """
         spec = parse_job(job_toml, file_name or "job.toml")
-        fragments_of(spec, layout)
+        elements = fragments_of(spec, layout).largest
         await self._check_model(layout, initial_blob)
         await self._check_room(layout, spec)
         name = spec.evaluation.server
@@ -183,7 +183,7 @@ class Coordinator:
             keep_models=spec.retention.models,
         )
         first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
-        private = await self._services.call(promised, spec)
+        private = await self._services.call(promised, spec, elements)
 
         def work(connection: Connection) -> None:
             # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.

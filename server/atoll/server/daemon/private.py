@@ -83,11 +83,15 @@ class Budgets:
             self.release(state.run_id)
 
 
-def promised(spec: JobSpec) -> PrivateRun | None:
+def promised(spec: JobSpec, elements: int) -> PrivateRun | None:
     """What a job promises, before its first release; None without a privacy section. Takes seconds.
 
+    Args:
+        spec: the job.
+        elements: of the model's part that one round updates, at most.
+
     Raises:
-        InvalidRequestError: if no noise keeps the promise, or the sum has no room for it.
+        InvalidRequestError: if no noise keeps the promise, it cannot be drawn, or the sum has no room for it.
     """
     contract = contract_of(spec)
     if contract is None:
@@ -95,9 +99,12 @@ def promised(spec: JobSpec) -> PrivateRun | None:
     run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
     warm()  # not when the first round waits for it
     try:
-        run.grid(0, spec.aggregation.max_abs)
+        run.rehearse(elements, spec.aggregation.max_abs)
     except GridError as error:
         raise InvalidRequestError("job.privacy", str(error)) from error
+    except (ValueError, OverflowError) as error:
+        remedy = "change privacy.noise_multiplier, the clip norm or adaptive.count_noise"
+        raise InvalidRequestError("job.privacy", f"this noise cannot be drawn: {error}", remedy) from error
     return run
 
 

@@ -35,7 +35,7 @@ class AdaptiveClipSection(Section):
     ] = 0.2
     count_noise: Annotated[
         float | None,
-        Field(gt=0, le=1e9, description="Standard deviation of the noise on the count, in participants."),
+        Field(ge=1e-6, le=1e6, description="Standard deviation of the noise on the count, in participants."),
         Hint(default="`cohort.size` / 20"),
     ] = None
 
@@ -69,7 +69,7 @@ class PrivacySection(Section):
     noise_multiplier: Annotated[
         float | None,
         Field(
-            gt=0,
+            ge=1e-6,
             le=1e6,
             description="Noise instead of a target: its standard deviation on the sum, over the largest norm that one "
             "participant can have there.",

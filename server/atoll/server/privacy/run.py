@@ -120,6 +120,17 @@ class PrivateRun:
         deviation = contract.noise_multiplier * contract.weight_bound
         return private_grid(max(total_weight, planned), max_abs, self.state.clip, deviation)
 
+    def rehearse(self, elements: int, max_abs: float) -> None:
+        """Play the first release with a sum of nobody's, so that what cannot be drawn is found before anybody is asked.
+
+        Raises:
+            GridError: if the sum has no room for the noise.
+            ValueError, OverflowError: if noise of that size cannot be drawn.
+        """
+        nothing = Summed(self.grid(0, max_abs), elements, b"", ())
+        self.noise(nothing, {}).block(0, 1)
+        self.settle(nothing)
+
     def noise(self, summed: Summed, history: Mapping[str, Readable]) -> RoundNoise:
         """The noise of the next release."""
         version = self.state.version
