@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, Engine, event
 
+from atoll.server.daemon import pushing
 from atoll.server.errors import ServerError
 from atoll.server.privacy import ledger
 from atoll.server.privacy.run import PrivateRun
@@ -28,11 +29,12 @@ from atoll.server.stores.directory_blobs import DirectoryBlobStore
 from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened
 
 Play = Callable[[Federation, str], Awaitable[str]]
+Sends = Callable[[Client, int], Values]
 CUTS = 10
 """Copies of each run."""
 ROUNDS = 3
 NAMES = ("alice", "bob", "carol")
-MECHANISMS = ("gaussian", "tree", "banded")
+VARIANTS = ("adaptive", "banded", "gaussian", "tree")
 LATEST = 45
 """About as many moments as a run has."""
 TOML = """
@@ -44,20 +46,28 @@ name = "fedadam"
 population = "people"
 delta = 1e-5
 noise_multiplier = 3.0
-clip = 0.5
-mechanism = "{mechanism}"
-max_participations = {rounds}
-min_separation = 1
 """
+CAPPED = f"max_participations = {ROUNDS}\nmin_separation = 1\n"
+ADAPTIVE = "adaptive = { initial = 0.5, count_noise = 2.0 }\n"
+PRIVACY = {
+    "adaptive": ADAPTIVE + CAPPED,
+    "banded": 'clip = 0.5\nmechanism = "banded"\n' + CAPPED,
+    "gaussian": "clip = 0.5\n" + CAPPED,
+    "tree": 'clip = 0.5\nmechanism = "tree"\n' + CAPPED,
+    "poisson": ADAPTIVE,
+}
+WINDOW_S = 0.2
+"""Of rounds of a random draw, which last as long."""
 
 
-def toml_of(mechanism: str) -> bytes:
-    text = job(rounds=ROUNDS, size=len(NAMES), straggler="max_attempts = 3").decode()
-    return (
-        (text.replace("[straggler]", 'sampler = "least_recent"\n[straggler]') + TOML)
-        .format(mechanism=mechanism, rounds=ROUNDS)
-        .encode()
-    )
+def toml_of(variant: str) -> bytes:
+    if variant == "poisson":
+        text = job(rounds=ROUNDS, size=2, quorum=0, window_s=WINDOW_S, straggler="max_attempts = 3").decode()
+        cohort = 'sampler = "poisson"\nrate = 0.6\nmin_available = 3\n'
+    else:
+        text = job(rounds=ROUNDS, size=len(NAMES), straggler="max_attempts = 3").decode()
+        cohort = 'sampler = "least_recent"\n'
+    return (text.replace("[straggler]", f"{cohort}[straggler]") + TOML + PRIVACY[variant]).encode()
 
 
 class Camera:
@@ -114,12 +124,16 @@ def values_of(client: Client, round_number: int) -> Values:
     return np.random.default_rng(seed).normal(size=LAYOUT.size).astype(np.float32)
 
 
-async def attend(client: Client) -> None:
+def never_the_same(_: Client, __: int) -> Values:
+    return np.random.default_rng().normal(size=LAYOUT.size).astype(np.float32)
+
+
+async def attend(client: Client, sends: Sends) -> None:
     """Train whenever invited, whatever becomes of it."""
     while True:
         task = await client.invitation()
         with contextlib.suppress(ServerError):
-            await client.report(task.key, values_of(client, task.key.round))
+            await client.report(task.key, sends(client, task.key.round))
 
 
 async def officiate(federation: Federation, run: str) -> None:
@@ -137,14 +151,14 @@ def limit(connection: Connection, epsilon: float) -> None:
     ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="officer", now=1.0)
 
 
-async def play(federation: Federation, run: str) -> str:
+async def play(federation: Federation, run: str, sends: Sends = values_of) -> str:
     """Everybody attends until the run ends; its last model."""
-    return await finish(federation, run, await federation.clients(*NAMES))
+    return await finish(federation, run, await federation.clients(*NAMES), sends)
 
 
-async def finish(federation: Federation, run: str, clients: list[Client]) -> str:
+async def finish(federation: Federation, run: str, clients: list[Client], sends: Sends = values_of) -> str:
     """As ``play``, with clients that have checked in."""
-    attending = [asyncio.create_task(attend(client)) for client in clients]
+    attending = [asyncio.create_task(attend(client, sends)) for client in clients]
     attending.append(asyncio.create_task(officiate(federation, run)))
     try:
         ended = await federation.ended(run)
@@ -206,20 +220,52 @@ async def test_cut_off_while_it_waits_for_budget_it_ends_with_the_same_bits_each
 async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, first: Play) -> None:
     """Play a run as ``first`` does, and what is left of it at each cut to its end."""
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
+    toml = toml_of(VARIANTS[fault_seed % len(VARIANTS)])
+    run, undisturbed, cuts = await photographed(tmp_path, monkeypatch, fault_seed, toml, first)
+    for cut in cuts:
+        ended = await taken_up(cut, run, play)
+        assert ended in ("", undisturbed), cut
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
+) -> None:
+    """After the cut others may be drawn, and everybody sends something else."""
+    monkeypatch.setattr(pushing, "RETURN_S", WINDOW_S)
+
+    async def anew(federation: Federation, run: str) -> str:
+        return await play(federation, run, never_the_same)
+
+    run, _, cuts = await photographed(tmp_path, monkeypatch, fault_seed, toml_of("poisson"), anew)
+    for cut in cuts:
+        await taken_up(cut, run, anew)
+
+
+async def photographed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, toml: bytes, first: Play
+) -> tuple[str, str, list[Path]]:
+    """A run that ``first`` plays: its name, its last model, and copies of the data directory on the way."""
     draw = random.Random(f"cuts {fault_seed}")
-    mechanism = MECHANISMS[fault_seed % len(MECHANISMS)]
     async with opened(tmp_path / "data") as federation:
-        run = await federation.submit(toml_of(mechanism))
+        run = await federation.submit(toml)
         camera = Camera(tmp_path / "data", tmp_path, set(draw.sample(range(1, LATEST), CUTS)))
         with camera.running(monkeypatch):
             undisturbed = await first(federation, run)
     assert len(camera.taken) >= CUTS // 2
-    for cut in camera.taken:
-        released, charged, noise = await standing(cut, run)
-        assert released == charged == noise, cut
-        async with opened(cut) as federation:
-            if federation.coordinator.active(run) is not None:
-                assert await play(federation, run) == undisturbed, cut
-            assert await federation.store.reader.run(ledger.flaws) == {}
-        assert await standing(cut, run) == (ROUNDS, ROUNDS, ROUNDS), cut
-        shutil.rmtree(cut)
+    return run, undisturbed, camera.taken
+
+
+async def taken_up(cut: Path, run: str, then: Play) -> str:
+    """Play a copy to its end, each release of it charged once: the last model, "" if the run had ended."""
+    released, charged, noise = await standing(cut, run)
+    assert released == charged == noise, cut
+    ended = ""
+    async with opened(cut) as federation:
+        if federation.coordinator.active(run) is not None:
+            ended = await then(federation, run)
+        assert await federation.store.reader.run(ledger.flaws) == {}
+    assert await standing(cut, run) == (ROUNDS, ROUNDS, ROUNDS), cut
+    shutil.rmtree(cut)
+    return ended
