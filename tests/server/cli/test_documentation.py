@@ -16,7 +16,7 @@ from atoll.server.cli.doctor import doctor
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
 from atoll.server.cli.privacy_audit import Audited
-from atoll.server.cli.privacy_ledger import Chain
+from atoll.server.cli.privacy_verify import Chain
 from atoll.server.cli.run import run
 from atoll.server.cli.token import token
 from atoll.server.control import (

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from sqlalchemy import update
 
 from atoll.server.aggregation import warm
 from atoll.server.cli.privacy import privacy
@@ -17,10 +20,12 @@ from atoll.server.cli.run import run
 from atoll.server.privacy import accounting
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.stores import schema
+from atoll.server.stores.store import DATABASE_FILE
 from atoll.wire.figures import bound, remainder
 from tests.server.daemon.test_private import capped
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
-from tests.server.rpc.world import World, update_values
+from tests.server.privacy.test_reconciling import cut, forget
+from tests.server.rpc.world import World, job, update_values
 
 Ask = Callable[..., Awaitable[Result]]
 SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA, "rdp")
@@ -191,10 +196,101 @@ async def test_a_name_that_nobody_has_is_told_with_where_names_are(world: World,
 async def test_a_damaged_ledger_fails_the_command(world: World, ask: Ask) -> None:
     rows = schema.charges
     await write(world, lambda connection: connection.execute(rows.delete().where(rows.c.seq == 2)))
-    for options in ([], ["--population", CLINIC], ["--export", "/nowhere/x"]):
+    for options in ([], ["--population", CLINIC], ["--run", FIRST]):
         found = await ask("ledger", *options)
         assert found.exit_code == 1
         assert "charge 2 is missing: charge 3 comes in its place" in found.stderr
+
+
+async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: Ask) -> None:
+    rows = schema.charges
+    await write(world, lambda connection: connection.execute(update(rows).where(rows.c.seq == 1).values(body="{")))
+    population = await ask("ledger", "--population", CLINIC)
+    assert "the charge of round 1 of run rfirst cannot be read" in population.stderr
+    assert "what can be read of it, which bounds nothing: 5 charges of 2 runs" in population.stdout
+    (row,) = [line.split() for line in population.stdout.splitlines() if line.startswith("rsecond")]
+    assert row[-6] == "2"
+    run = await ask("ledger", "--run", FIRST)
+    assert run.exit_code == 1
+    assert "run rfirst (rfirst digits): 2 charges can be read, which bounds nothing" in run.stdout
+    assert run.stdout.count("cannot be read") == 1
+    (found,) = json.loads((await ask("ledger", "--json")).stdout)
+    assert found["flaw"]
+    assert [one["releases"] for one in found["runs"]] == [2, 2]
+
+
+async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask, tmp_path: Path) -> None:
+    """With those in order beside it: what is left is what there is to compare with an older export."""
+    await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one")
+    rows, file = schema.charges, tmp_path / "ledger.jsonl"
+    clinic = update(schema.populations).where(schema.populations.c.name == CLINIC)
+    sound = tmp_path / "sound.jsonl"
+    assert (await ask("ledger", "--export", str(sound))).exit_code == 0
+    cheaper = sound.read_text().splitlines()[2].replace('"noise_multiplier":1.0', '"noise_multiplier":1000.0')
+    body = json.dumps(json.loads(cheaper)["cost"], sort_keys=True, separators=(",", ":"))
+    await write(world, lambda connection: connection.execute(update(rows).where(rows.c.seq == 1).values(body=body)))
+    await write(world, lambda connection: connection.execute(update(rows).where(rows.c.seq == 3).values(body="{")))
+    await write(world, lambda connection: connection.execute(clinic.values(charges=9)))
+    exported = await ask("ledger", "--export", str(file))
+    assert exported.exit_code == 1
+    assert exported.stdout.startswith("school=")
+    assert f"{file}: 5 charges" in exported.stderr
+    assert f"{file}:3: was changed: its digest does not fit" in exported.stderr
+    assert f"{file}:5: is no line of a ledger" in exported.stderr
+    assert "the record of population clinic was changed on disk" in exported.stderr
+    before, after = sound.read_text().splitlines(), file.read_text().splitlines()
+    assert [number for number, (one, other) in enumerate(zip(before, after, strict=True), 1) if one != other] == [3, 5]
+    assert verify(str(file)).exit_code == 1
+    told = json.loads((await ask("ledger", "--export", str(file), "--json")).stdout)
+    assert (told["damaged"], [one["population"] for one in told["populations"]]) == ([CLINIC], ["school"])
+    alone = await ask("ledger", "--population", "school", "--export", str(file))
+    assert (alone.exit_code, alone.stdout.startswith("school=")) == (0, True)
+
+
+async def test_a_population_whose_record_is_gone_is_exported(world: World, ask: Ask, tmp_path: Path) -> None:
+    file = tmp_path / "ledger.jsonl"
+    with closing(sqlite3.connect(world.config.data / DATABASE_FILE)) as database, database:
+        database.execute("DELETE FROM populations")  # as somebody beside the server would: no foreign key is minded
+    exported = await ask("ledger", "--export", str(file))
+    assert exported.exit_code == 1
+    assert "it is not on record, though runs name it" in exported.stderr
+    assert "population clinic has no first line before it" in exported.stderr
+    assert len(file.read_text().splitlines()) == 5
+
+
+async def test_a_population_that_is_gone_is_named(world: World, ask: Ask) -> None:
+    """With its charges, so that what is left is in order: the runs that it had still name it."""
+    alice = await world.participant()
+    await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
+    await write(world, forget)
+    told = "the privacy ledger of population clinic is damaged: it is not on record, though runs name it"
+    for options in ([], ["--run", FIRST], ["--participant", alice.name], ["--population", CLINIC]):
+        found = await ask("ledger", *options)
+        assert found.exit_code == 1
+        assert told in found.stderr
+        assert "was charged nothing" not in found.stdout
+    person = await ask("ledger", "--participant", alice.name, "--json")
+    assert [item["flaw"] for item in json.loads(person.stdout)["populations"]] == [told]
+    assert "population 'school'" in (await ask("ledger", "--population", "school")).stderr
+
+
+async def test_charges_that_are_gone_are_missed(world: World, ask: Ask) -> None:
+    await write(world, cut, 0)
+    told = "run rfirst has released 3 models, 0 charges for them are here"
+    for options in ([], ["--run", FIRST], ["--population", CLINIC]):
+        found = await ask("ledger", *options)
+        assert found.exit_code == 1
+        assert told in found.stderr
+        assert "was charged nothing" not in found.stdout
+
+
+async def test_a_run_that_was_charged_nothing(world: World, ask: Ask) -> None:
+    open_run = await world.submit(job())
+    told = await ask("ledger", "--run", open_run)
+    assert (told.exit_code, "has no [privacy] section" in told.stdout) == (0, True)
+    private = await world.submit(capped(2, most=2))
+    told = await ask("ledger", "--run", private)
+    assert (told.exit_code, "of population people was charged nothing: it has released" in told.stdout) == (0, True)
 
 
 async def test_options_that_do_not_go_together(ask: Ask) -> None:
@@ -215,6 +311,7 @@ def test_what_is_no_export(tmp_path: Path) -> None:
     assert found.exit_code == 1
     assert f"{file}:1: is longer than 65536 characters" in found.stdout
     file.write_bytes(b"")
-    assert verify(str(file)).exit_code == 0
+    empty = verify(str(file))
+    assert (empty.exit_code, "has no line of a ledger" in empty.stderr) == (1, True)
     assert verify(str(file), "--head", "abc").exit_code == 2
     assert verify(str(file), "--head", "0" * 64).exit_code == 2

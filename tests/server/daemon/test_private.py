@@ -268,20 +268,22 @@ async def _goes_on(federation: Federation, run: str, expected: str) -> None:
 
 
 async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_raises_it(federation: Federation) -> None:
-    """It cannot come to that by itself, for noise is made for all its rounds; charges of a damaged plan may."""
+    """It cannot come to that by itself, for noise is made for all its rounds; with a promise that changed it may."""
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(private_job(noise="epsilon = 2.0"))
     await federation.state(run, lambda state: _open_round(state) == 0)
-    contract = (await state_of(federation, run)).contract
-    charge = ledger.charge_of(contract, run_id=run, round_number=7, attempt=0, version=0, now=1.0)
-    await federation.store.writer.run(charges.add, charge)
+    active = federation.coordinator.active(run)
+    assert active is not None
+    assert active.private is not None
+    promise = active.private._current
+    promise.contract = replace(promise.contract, epsilon=1.0)
     for client in clients:
         await report(client, 1)
     await federation.deadline(run)
     await paused(federation, run)
     row = await federation.store.reader.run(runs.get, run)
     assert row.reason.startswith(f"the privacy budget of run {run} has no room for the next round: epsilon ")
-    with pytest.raises(BudgetSpentError, match="of its target of 2 at delta 1e-05 is spent") as refused:
+    with pytest.raises(BudgetSpentError, match="epsilon 0 of its target of 1 at delta 1e-05 is spent") as refused:
         await federation.coordinator.resume(run)
     assert "nothing raises what a run has promised: cancel it" in refused.value.detail.remedy
     await federation.coordinator.cancel(run, "")

@@ -54,8 +54,13 @@ def release_of(run_id: str, version: int, promise: Contract) -> Release:
     )
 
 
+def job_of(population: str) -> str:
+    """As much of a job as the ledger reads."""
+    return f'[privacy]\npopulation = "{population}"'
+
+
 def submit(connection: Connection, run_id: str, promise: Contract) -> None:
-    runs.add(connection, run(run_id))
+    runs.add(connection, dataclasses.replace(run(run_id), job_toml=job_of(promise.population)))
     ledger.enrol(connection, promise, NOW)
     noise_states.add(connection, NoiseRecord(run_id, 0, "{}"))
 
@@ -66,7 +71,7 @@ def fill(connection: Connection) -> None:
         ended = dataclasses.replace(
             run(run_id, NOW + len(run_id)),
             name=f"{run_id} digits",
-            job_toml=f'[privacy]\npopulation = "{CLINIC}"',
+            job_toml=job_of(CLINIC),
             status="finished",
             finished_at=NOW,
         )

@@ -1104,9 +1104,11 @@ class PopulationSummary(google.protobuf.message.Message):
     head: builtins.str
     """Digest that the chain of charges ends with."""
     flaw: builtins.str
-    """What is wrong with its ledger: then nothing above but the name is told."""
+    """What is wrong with its ledger: then the above is what can be read of it, and
+    no figure bounds anything.
+    """
     line: builtins.str
-    """First line of its export, with its end of line."""
+    """First line of its export, with its end of line; empty if its record is gone."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunSpending]: ...
     def __init__(
@@ -1205,6 +1207,7 @@ class ChargeSummary(google.protobuf.message.Message):
     DIGEST_FIELD_NUMBER: builtins.int
     EPSILON_AFTER_FIELD_NUMBER: builtins.int
     LINE_FIELD_NUMBER: builtins.int
+    FLAW_FIELD_NUMBER: builtins.int
     population: builtins.str
     seq: builtins.int
     run: builtins.str
@@ -1229,6 +1232,10 @@ class ChargeSummary(google.protobuf.message.Message):
     """Epsilon of its run with this release, where that was asked for."""
     line: builtins.str
     """Its line of an export, with its end of line."""
+    flaw: builtins.str
+    """Why it cannot be read: then it tells its place and its line, as far as they
+    can be.
+    """
     def __init__(
         self,
         *,
@@ -1247,9 +1254,10 @@ class ChargeSummary(google.protobuf.message.Message):
         digest: builtins.str = ...,
         epsilon_after: builtins.float | None = ...,
         line: builtins.str = ...,
+        flaw: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_epsilon_after", b"_epsilon_after", "_noise_multiplier", b"_noise_multiplier", "epsilon_after", b"epsilon_after", "noise_multiplier", b"noise_multiplier"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_epsilon_after", b"_epsilon_after", "_noise_multiplier", b"_noise_multiplier", "attempt", b"attempt", "charged_at", b"charged_at", "clip", b"clip", "digest", b"digest", "epsilon_after", b"epsilon_after", "line", b"line", "mechanism", b"mechanism", "noise_multiplier", b"noise_multiplier", "population", b"population", "round", b"round", "run", b"run", "sample_rate", b"sample_rate", "sampling", b"sampling", "seq", b"seq", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_epsilon_after", b"_epsilon_after", "_noise_multiplier", b"_noise_multiplier", "attempt", b"attempt", "charged_at", b"charged_at", "clip", b"clip", "digest", b"digest", "epsilon_after", b"epsilon_after", "flaw", b"flaw", "line", b"line", "mechanism", b"mechanism", "noise_multiplier", b"noise_multiplier", "population", b"population", "round", b"round", "run", b"run", "sample_rate", b"sample_rate", "sampling", b"sampling", "seq", b"seq", "version", b"version"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_epsilon_after", b"_epsilon_after"]) -> typing.Literal["epsilon_after"] | None: ...
     @typing.overload
@@ -1297,8 +1305,11 @@ class ListChargesResponse(google.protobuf.message.Message):
 
     CHARGES_FIELD_NUMBER: builtins.int
     NEXT_FIELD_NUMBER: builtins.int
+    POPULATION_FIELD_NUMBER: builtins.int
     next: builtins.int
     """Go on with this start; absent: these were the last."""
+    population: builtins.str
+    """Whose charges these are; empty for a run without privacy."""
     @property
     def charges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChargeSummary]: ...
     def __init__(
@@ -1306,9 +1317,10 @@ class ListChargesResponse(google.protobuf.message.Message):
         *,
         charges: collections.abc.Iterable[Global___ChargeSummary] | None = ...,
         next: builtins.int | None = ...,
+        population: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_next", b"_next", "next", b"next"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_next", b"_next", "charges", b"charges", "next", b"next"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_next", b"_next", "charges", b"charges", "next", b"next", "population", b"population"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_next", b"_next"]) -> typing.Literal["next"] | None: ...
 
 Global___ListChargesResponse: typing_extensions.TypeAlias = ListChargesResponse

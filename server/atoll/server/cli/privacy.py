@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from atoll.server.cli.privacy_audit import audit
-from atoll.server.cli.privacy_ledger import ledger, limit, verify
+from atoll.server.cli.privacy_ledger import ledger, limit
 from atoll.server.cli.privacy_plan import plan
+from atoll.server.cli.privacy_verify import verify
 
 
 @click.group()

@@ -16,7 +16,7 @@ from atoll.server.control import (
 from atoll.wire.figures import SET_DIGITS, bound, counted, figure, remainder
 
 if TYPE_CHECKING:
-    from atoll.server.cli.privacy_ledger import Chain
+    from atoll.server.cli.privacy_verify import Chain
     from atoll.server.privacy.chain import Flaw
 
 POPULATION_COLUMNS = (
@@ -58,7 +58,8 @@ def population_row(item: PopulationSpending) -> tuple[object, ...]:
 def population_line(item: PopulationSpending) -> str:
     """A population in words."""
     if item.flaw:
-        return f"population {item.population}: {item.flaw}"
+        parts = f"{counted(item.charges, 'charge')} of {counted(len(item.runs), 'run')}"
+        return f"{item.flaw}\nwhat can be read of it, which bounds nothing: {parts}"
     spent = f"epsilon {bound(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
     if item.limit_epsilon is None:
         limit = "there is no limit"
@@ -89,6 +90,11 @@ def run_row(item: RunSpending) -> tuple[object, ...]:
 
 def run_line(item: RunSpending, population: PopulationSpending) -> str:
     """A run in words."""
+    if population.flaw:
+        return (
+            f"run {item.run} ({item.name or 'deleted'}): {counted(item.releases, 'charge')} can be read, which bounds "
+            f"nothing: the ledger of population {population.population} is damaged"
+        )
     target = "" if item.target is None else f" of its target of {figure(item.target, SET_DIGITS)}"
     return (
         f"run {item.run} ({item.name or 'deleted'}): epsilon {bound(item.epsilon)}{target} at delta "
@@ -99,6 +105,8 @@ def run_line(item: RunSpending, population: PopulationSpending) -> str:
 
 def charge_row(item: Charge) -> tuple[object, ...]:
     """A round of a run."""
+    if item.flaw:
+        return ("?", "cannot be read", *("?" for _ in CHARGE_COLUMNS[2:]))
     return (
         item.version + 1,
         "adds nothing" if item.noise_multiplier is None else figure(item.noise_multiplier),

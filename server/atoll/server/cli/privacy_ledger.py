@@ -1,11 +1,9 @@
-"""``atoll privacy ledger``, ``limit`` and ``verify``: what has been spent on whom, and what may be."""
+"""``atoll privacy ledger`` and ``limit``: what has been spent on whom, and what may be."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,12 +17,10 @@ from atoll.server.control import PopulationSpending
 from atoll.server.identity.files import write_atomic
 from atoll.wire.figures import counted
 
-if TYPE_CHECKING:
-    from atoll.server.privacy.chain import Verified
-
 MAX_ROUNDS = 50
 """Rounds of a run that one answer tells."""
 _EXPORT_MODE = 0o600
+_NO_RUN = ("no run was charged yet", "no charge that can be read is left")
 _NOTHING = "nothing was charged; runs with a [privacy] section are"
 
 
@@ -108,46 +104,6 @@ def limit(
     click.echo(formats.population_line(found))
 
 
-@click.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--head",
-    "heads",
-    multiple=True,
-    metavar="[POPULATION=]DIGEST",
-    help="The head that was noted: tells whether the last charges are missing. May be given for each population.",
-)
-@json_option
-def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
-    """Verify an exported ledger, without a server; exit code 1 if anything was changed, moved or taken out.
-
-    Epsilon is added up again from the charges in FILE.
-    """
-    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
-
-    noted = dict(map(_parsed_head, heads))
-    if "" in noted:
-        names = [tally.population for tally in verified(_lines_of(file)).tallies]
-        if len(names) != 1:
-            raise BadInputError(
-                f"{file} has {counted(len(names), 'population')}", "say whose head it is: --head POPULATION=DIGEST"
-            )
-        noted[names[0]] = noted.pop("")
-    found = verified(_lines_of(file), noted)
-    chains = tuple(_chains(found))
-    if json_output:
-        print_json({"file": str(file), "populations": chains, "flaws": list(map(formats.flaw_values, found.flaws))})
-    else:
-        print_table(formats.CHAIN_COLUMNS, map(formats.chain_row, chains), f"{file} has no charges")
-        for flaw in found.flaws:
-            click.echo(formats.flaw_line(str(file), flaw))
-    if found.flaws:
-        raise CommandError(
-            f"{file} is not what was exported: {counted(len(found.flaws), 'flaw')}",
-            "export the ledger again, and compare",
-        )
-
-
 def _show_populations(client: ControlClient, name: str | None, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
         found = client.populations(verify=True) if name is None else (client.population(name, verify=True),)
@@ -157,23 +113,26 @@ def _show_populations(client: ControlClient, name: str | None, *, json_output: b
         print_table(formats.POPULATION_COLUMNS, map(formats.population_row, found), _NOTHING)
     else:
         click.echo(formats.population_line(found[0]))
-        print_table(formats.RUN_COLUMNS, map(formats.run_row, found[0].runs), "no run was charged yet")
+        print_table(formats.RUN_COLUMNS, map(formats.run_row, found[0].runs), _NO_RUN[bool(found[0].flaw)])
     _require_sound(found)
 
 
 def _show_run(client: ControlClient, run: str, last: int, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
         page = client.newest_charges(run=run, limit=last)
-        found = client.population(page.charges[0].population) if page.charges else None
+        found = client.population(page.population, verify=True) if page.population else None
     spent = None if found is None else next((item for item in found.runs if item.run == run), None)
     if json_output:
-        print_json({"run": run, "spent": spent, "charges": page.charges})
-        return
-    if found is None or spent is None:
-        click.echo(f"run {run} was charged nothing: it has no [privacy] section, or has released nothing yet")
-        return
-    click.echo(formats.run_line(spent, found))
-    print_table(formats.CHARGE_COLUMNS, map(formats.charge_row, page.charges), "")
+        print_json({"run": run, "population": page.population, "spent": spent, "charges": page.charges})
+    elif found is None:
+        click.echo(f"run {run} has no [privacy] section: it is charged nothing, and nothing is promised about it")
+    elif spent is None and not found.flaw:
+        click.echo(f"run {run} of population {found.population} was charged nothing: it has released nothing yet")
+    elif spent is not None:
+        click.echo(formats.run_line(spent, found))
+        print_table(formats.CHARGE_COLUMNS, map(formats.charge_row, page.charges), "")
+    if found is not None:
+        _require_sound((found,))
 
 
 def _show_participant(client: ControlClient, participant: str, *, json_output: bool) -> None:
@@ -197,80 +156,43 @@ def _require_sound(found: tuple[PopulationSpending, ...]) -> None:
 
 
 def _export(client: ControlClient, path: Path, name: str | None, *, json_output: bool) -> None:
-    """Write the charges of one population, or all, and verify what was written."""
+    """Write the charges of one population, or all, as they are there, and verify what was written."""
     from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
 
     with busy("exporting the ledger"):
         found = client.populations(verify=True) if name is None else (client.population(name, verify=True),)
-        _require_sound(found)
         lines = [line for population in found for line in _export_lines(client, population)]
         checked = verified(lines)
-    if checked.flaws:
-        raise CommandError(formats.flaw_line("what the server sent", checked.flaws[0]), "run `atoll privacy ledger`")
     try:
         write_atomic(path, "".join(lines).encode("ascii"), mode=_EXPORT_MODE)
     except OSError as error:
         raise BadInputError(f"{path} cannot be written: {error.strerror}") from error
+    damaged = {item.population for item in found if item.flaw}
     heads = [
-        {"population": tally.population, "charges": tally.charges, "head": tally.head} for tally in checked.tallies
+        {"population": tally.population, "charges": tally.charges, "head": tally.head}
+        for tally in checked.tallies
+        if tally.population not in damaged
     ]
     if json_output:
-        print_json({"file": str(path), "populations": heads})
-        return
-    click.echo(f"{path}: {counted(sum(tally.charges for tally in checked.tallies), 'charge')}", err=True)
-    for tally in checked.tallies:
-        click.echo(f"{tally.population}={tally.head}")
+        flaws = list(map(formats.flaw_values, checked.flaws))
+        print_json({"file": str(path), "populations": heads, "damaged": sorted(damaged), "flaws": flaws})
+    else:
+        charges = sum('"seq":' in line for line in lines)
+        click.echo(f"{path}: {counted(charges, 'charge')}", err=True)
+        for head in heads:
+            click.echo(f"{head['population']}={head['head']}")
+        for flaw in checked.flaws:
+            click.echo(formats.flaw_line(str(path), flaw), err=True)
+    _require_sound(found)
+    if checked.flaws:
+        raise CommandError(f"{path} does not verify, though the server's ledger does", "export it again")
 
 
 def _export_lines(client: ControlClient, population: PopulationSpending) -> Iterator[str]:
-    yield population.line
+    if population.line:
+        yield population.line
     start: int | None = 0
     while start is not None:
         page = client.charges(population.population, start=start)
         yield from (charge.line for charge in page.charges)
         start = page.next_seq
-
-
-def _lines_of(path: Path) -> Iterator[str]:
-    from atoll.server.privacy.chain import MAX_LINE_CHARS  # noqa: PLC0415  # as above
-
-    try:
-        with path.open(encoding="ascii", errors="replace", newline="\n") as file:
-            while line := file.readline(MAX_LINE_CHARS):
-                yield line
-    except OSError as error:
-        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _parsed_head(text: str) -> tuple[str, str]:
-    population, _, digest = text.rpartition("=")
-    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise BadInputError(
-            f"--head {text!r} is no digest", "write its 64 hex digits as `atoll privacy ledger` shows them"
-        )
-    return population, digest
-
-
-@dataclass(frozen=True)
-class Chain:
-    """One population of an export; ``epsilon`` at ``delta`` is None while nothing is charged."""
-
-    population: str
-    adjacency: str
-    charges: int
-    runs: int
-    epsilon: float | None
-    delta: float | None
-    accountant: str
-    head: str
-
-
-def _chains(found: Verified) -> Iterator[Chain]:
-    from atoll.server.privacy import ledger as ledgers  # noqa: PLC0415  # as above
-
-    for tally in found.tallies:
-        delta = min((run.delta for run in tally.runs.values()), default=None)
-        accountant = ledgers.accountant_of(tally)
-        epsilon = None if delta is None else ledgers.epsilon_of(tally.events, delta, accountant)
-        adjacency = found.adjacencies.get(tally.population, "")
-        yield Chain(tally.population, adjacency, tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)

@@ -40,8 +40,9 @@ class PopulationSpending:
         limited_by: the operator who set the limit or took it away; empty if nobody did.
         charges: releases that were charged.
         head: digest that the chain of charges ends with.
-        flaw: what is wrong with its ledger; empty if nothing is. Then no figure here counts.
-        line: first line of its export.
+        flaw: what is wrong with its ledger; empty if nothing is. With a flaw the rest is what can be read of it, and
+            no figure bounds anything.
+        line: first line of its export; empty if its record is gone.
     """
 
     population: str
@@ -68,7 +69,7 @@ class Charge:
     """What one released round has cost. Rounds count from 0 here and in JSON, from 1 in tables.
 
     ``noise_multiplier`` is None for a release that adds nothing; ``epsilon_after`` is its run's epsilon with it, where
-    that was asked for; ``line`` is its line of an export.
+    that was asked for; ``line`` is its line of an export. Of one with a ``flaw`` only place and line can be told.
     """
 
     population: str
@@ -86,14 +87,19 @@ class Charge:
     digest: str
     epsilon_after: float | None
     line: str
+    flaw: str = ""
 
 
 @dataclass(frozen=True)
 class Charges:
-    """A page of charges; ``next_seq`` is where the next begins, None after the last."""
+    """A page of charges; ``next_seq`` is where the next begins, None after the last.
+
+    ``population`` is whose they are: empty for a run without privacy, which is charged to none.
+    """
 
     charges: tuple[Charge, ...]
     next_seq: int | None
+    population: str
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,8 @@ def population_of(message: control_pb2.PopulationSummary) -> PopulationSpending:
 
 def charges_of(message: control_pb2.ListChargesResponse) -> Charges:
     """A page of charges."""
-    return Charges(tuple(map(_charge_of, message.charges)), message.next if message.HasField("next") else None)
+    following = message.next if message.HasField("next") else None
+    return Charges(tuple(map(_charge_of, message.charges)), following, message.population)
 
 
 def participant_privacy_of(message: control_pb2.GetParticipantPrivacyResponse) -> ParticipantPrivacy:
@@ -216,4 +223,5 @@ def _charge_of(message: control_pb2.ChargeSummary) -> Charge:
         digest=message.digest,
         epsilon_after=message.epsilon_after if message.HasField("epsilon_after") else None,
         line=message.line,
+        flaw=message.flaw,
     )

@@ -18,10 +18,10 @@ from sqlalchemy import Connection
 from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
 from atoll.server.jobs.privacy import POPULATION_PATTERN
-from atoll.server.privacy import accounting
+from atoll.server.privacy import accounting, reconciling
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
-from atoll.server.privacy.tally import RunTally, Tally, cost_of, tally
+from atoll.server.privacy.tally import RunTally, Tally, cost_of, damaged, tally
 from atoll.server.privacy.values import Adjacency, Event
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
@@ -94,11 +94,19 @@ def check(
 
     Raises:
         BudgetSpentError: if the run's target or the population's limit would be passed.
-        RecordMissingError: if the population does not exist.
-        StoreDamagedError: if the ledger was changed on disk.
+        StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
     """
-    population = populations.get(connection, contract.population)
-    standing = tally(connection, population)
+    _check_room(*tallied(connection, contract.population), contract, run_id, version, reserved)
+
+
+def _check_room(
+    population: Population,
+    standing: Tally,
+    contract: Contract,
+    run_id: str,
+    version: int,
+    reserved: Iterable[Event] = (),
+) -> None:
     cost = cost_of(contract, version)
     if cost.event is None:
         return
@@ -126,7 +134,8 @@ def record(connection: Connection, release: Release, contract: Contract, version
         RecordConflictError: (also from the writer) if the round was charged for another attempt or model.
     """
     if charges.get(connection, release.charge.run_id, release.charge.round) is None:
-        check(connection, contract, release.charge.run_id, version)
+        population = populations.get(connection, contract.population)
+        _check_room(population, tally(connection, population), contract, release.charge.run_id, version)
     return releases.record(connection, release)
 
 
@@ -165,15 +174,28 @@ def spent(connection: Connection, population: str, *, delta: float | None = None
 
     Raises:
         RecordMissingError: there is no such population.
-        StoreDamagedError: if the ledger was changed on disk.
+        StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
     """
     return told(*tallied(connection, population), delta=delta)
 
 
 def tallied(connection: Connection, population: str, *, afresh: bool = False) -> tuple[Population, Tally]:
     """What ``told`` wants, read from the database. Raises as ``spent``."""
-    row = populations.get(connection, population)
-    return row, tally(connection, row, afresh=afresh)
+    row = populations.find(connection, population)
+    if row is None:
+        if population in reconciling.named(connection):
+            raise damaged(population, "it is not on record, though runs name it")
+        raise RecordMissingError("population", population)
+    found = tally(connection, row, afresh=afresh)
+    charged = {run.run_id: run.releases for run in found.runs.values()}
+    if why := reconciling.disagreement(connection, population, charged):
+        raise damaged(population, why)
+    return row, found
+
+
+def names(connection: Connection) -> tuple[str, ...]:
+    """Every population, also one whose record is damaged or gone."""
+    return tuple(sorted({*populations.names(connection), *reconciling.named(connection)}))
 
 
 def told(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
@@ -258,11 +280,11 @@ def set_limit(
 
 
 def flaws(connection: Connection) -> dict[str, str]:
-    """Verify every population's chain from its beginning: what is wrong, by population; nothing for those in order."""
+    """Verify every population's ledger from its beginning: what is wrong, by population; nothing for those in order."""
     found: dict[str, str] = {}
-    for name in populations.names(connection):
+    for name in names(connection):
         try:
-            tally(connection, populations.get(connection, name), afresh=True)
+            tallied(connection, name, afresh=True)
         except StoreDamagedError as error:
             found[name] = error.detail.message
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, distinct, func, select
 
+from atoll.server.privacy.reconciling import population_of_job
 from atoll.server.stores.schema import charges, members, reports, rounds, runs
 
 _TRAIN = "train"
@@ -54,7 +54,7 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
         Part(
             run_id=row.id,
             name=row.name,
-            population=_population(row.job_toml),
+            population=population_of_job(row.job_toml),
             drawn=row.drawn,
             counted=counted.get(row.id, 0),
             releases=row.rounds_released,
@@ -89,9 +89,3 @@ def _counted(connection: Connection, participant: str, run_ids: Sequence[str]) -
         .group_by(reports.c.run_id)
     )
     return {row.run_id: row.counted for row in connection.execute(query)}
-
-
-def _population(job_toml: str) -> str:
-    """As the job says, also one that another version took."""
-    section = tomllib.loads(job_toml).get("privacy", {})
-    return str(section.get("population", ""))

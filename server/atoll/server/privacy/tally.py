@@ -154,12 +154,12 @@ class Tally:
         count, head, runs = self.charges, self.head, dict(self.runs)
         for charge in found:
             if charge.seq != count:
-                raise _broken(self.population, f"charge {count} is missing: charge {charge.seq} comes in its place")
+                raise damaged(self.population, f"charge {count} is missing: charge {charge.seq} comes in its place")
             if charge.previous != head:
-                raise _broken(self.population, f"charge {count} does not follow the one before it")
+                raise damaged(self.population, f"charge {count} does not follow the one before it")
             digest = digest_of(charge.entry)
             if digest != charge.digest:
-                raise _broken(self.population, f"charge {count} was changed")
+                raise damaged(self.population, f"charge {count} was changed")
             standing = runs.get(charge.run_id)
             runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
             count, head = count + 1, digest
@@ -220,12 +220,13 @@ def tally(connection: Connection, population: Population, *, afresh: bool = Fals
             break
         found = found.plus(page)
     if (found.charges, found.head) != (population.charges, population.head):
-        raise _broken(
+        raise damaged(
             population.name, f"it should end with charge {population.charges - 1}, but ends after {found.charges}"
         )
     _remembered.keep(population, found)
     return found
 
 
-def _broken(population: str, what: str) -> StoreDamagedError:
+def damaged(population: str, what: str) -> StoreDamagedError:
+    """The error of a ledger that was changed on disk."""
     return StoreDamagedError(f"the privacy ledger of population {population} is damaged: {what}")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 from atoll.server.stores.chain import Entry, digest_of
 from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordMissingError
-from atoll.server.stores.rows import checksummed, fetch_sound, to_checksummed_row
+from atoll.server.stores.rows import checksummed, fetch_one, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import populations
 
 UNIT = "participant"
@@ -93,6 +93,11 @@ def find(connection: Connection, name: str) -> Population | None:
     """As ``get``; None if there is none."""
     query = checksummed(Population, populations).where(populations.c.name == name)
     return next(iter(fetch_sound(connection, Population, query)), None)
+
+
+def as_it_stands(connection: Connection, name: str) -> Population | None:
+    """As ``find``, also a row that was changed on disk: to be shown, not to be worked with."""
+    return fetch_one(connection, Population, select_all(Population, populations).where(populations.c.name == name))
 
 
 def locked(connection: Connection, name: str) -> Population:

@@ -1,0 +1,105 @@
+"""``atoll privacy verify``: an exported ledger, checked without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from atoll.server.cli import privacy_formats as formats
+from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.wire.figures import counted
+
+if TYPE_CHECKING:
+    from atoll.server.privacy.chain import Verified
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--head",
+    "heads",
+    multiple=True,
+    metavar="[POPULATION=]DIGEST",
+    help="The head that was noted: tells whether the last charges are missing. May be given for each population.",
+)
+@json_option
+def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
+    """Verify an exported ledger, without a server; exit code 1 if anything was changed, moved or taken out.
+
+    Epsilon is added up again from the charges in FILE. One without any ledger in it fails too.
+    """
+    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
+
+    noted = dict(map(_parsed_head, heads))
+    if "" in noted:
+        names = [tally.population for tally in verified(_lines_of(file)).tallies]
+        if len(names) != 1:
+            raise BadInputError(
+                f"{file} has {counted(len(names), 'population')}", "say whose head it is: --head POPULATION=DIGEST"
+            )
+        noted[names[0]] = noted.pop("")
+    found = verified(_lines_of(file), noted)
+    chains = tuple(_chains(found))
+    if json_output:
+        print_json({"file": str(file), "populations": chains, "flaws": list(map(formats.flaw_values, found.flaws))})
+    else:
+        print_table(formats.CHAIN_COLUMNS, map(formats.chain_row, chains), "")
+        for flaw in found.flaws:
+            click.echo(formats.flaw_line(str(file), flaw))
+    if found.flaws:
+        raise CommandError(
+            f"{file} is not what was exported: {counted(len(found.flaws), 'flaw')}",
+            "export the ledger again, and compare",
+        )
+    if not chains:
+        raise CommandError(f"{file} has no line of a ledger", "export one: `atoll privacy ledger --export FILE.jsonl`")
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    from atoll.server.privacy.chain import MAX_LINE_CHARS  # noqa: PLC0415  # as above
+
+    try:
+        with path.open(encoding="ascii", errors="replace", newline="\n") as file:
+            while line := file.readline(MAX_LINE_CHARS):
+                yield line
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _parsed_head(text: str) -> tuple[str, str]:
+    population, _, digest = text.rpartition("=")
+    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise BadInputError(
+            f"--head {text!r} is no digest", "write its 64 hex digits as `atoll privacy ledger` shows them"
+        )
+    return population, digest
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One population of an export; ``epsilon`` at ``delta`` is None while nothing is charged."""
+
+    population: str
+    adjacency: str
+    charges: int
+    runs: int
+    epsilon: float | None
+    delta: float | None
+    accountant: str
+    head: str
+
+
+def _chains(found: Verified) -> Iterator[Chain]:
+    from atoll.server.privacy import ledger as ledgers  # noqa: PLC0415  # as above
+
+    for tally in found.tallies:
+        delta = min((run.delta for run in tally.runs.values()), default=None)
+        accountant = ledgers.accountant_of(tally)
+        epsilon = None if delta is None else ledgers.epsilon_of(tally.events, delta, accountant)
+        adjacency = found.adjacencies.get(tally.population, "")
+        yield Chain(tally.population, adjacency, tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)

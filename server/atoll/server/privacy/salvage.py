@@ -1,0 +1,91 @@
+"""What can still be read of a ledger that is damaged: to be shown and exported, never to be built on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.privacy.chain import charge_line, first_line
+from atoll.server.privacy.tally import PAGE, RunTally, Tally
+from atoll.server.stores import Charge, Population, StoreDamagedError, charges, populations
+from atoll.server.stores.chain import canonical
+
+
+@dataclass(frozen=True)
+class Remains:
+    """Of one population: its row as it stands, also where it was changed; None if it is gone.
+
+    The tally counts every charge and adds up those that say what they cost, whether or not they follow one another.
+    ``line`` is the first of its export, empty if there is none.
+    """
+
+    row: Population | None
+    tally: Tally
+    line: str
+
+
+def remains(connection: Connection, population: str) -> Remains:
+    """What is left of a population."""
+    runs: dict[str, RunTally] = {}
+    count = 0
+    for charge in _every(connection, population):
+        count += 1
+        try:
+            standing = runs.get(charge.run_id)
+            runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+        except StoreDamagedError:
+            continue
+    row = _readable(populations.as_it_stands(connection, population))
+    head = "" if row is None else row.head
+    return Remains(row, Tally(population, count, head, runs), "" if row is None else first_line(row))
+
+
+def line_as_it_stands(charge: Charge) -> str:
+    """The line of a charge, whether its digest fits it or not; of one that cannot be read, its fields as text."""
+    try:
+        return charge_line(charge)
+    except (StoreDamagedError, ValueError, TypeError):
+        fields = {
+            "attempt": charge.attempt,
+            "charged_at": charge.charged_at,
+            "cost": charge.body,
+            "digest": charge.digest,
+            "mechanism": charge.mechanism,
+            "population": charge.population,
+            "previous": charge.previous,
+            "round": charge.round,
+            "run": charge.run_id,
+            "seq": charge.seq,
+        }
+        return canonical({name: str(value) for name, value in fields.items()}) + "\n"
+
+
+def _every(connection: Connection, population: str) -> Iterator[Charge]:
+    start: int | None = 0
+    while start is not None:
+        page = charges.of_population(connection, population, start=start, limit=PAGE)
+        yield from page
+        last = page[-1].seq if page else None
+        start = last + 1 if isinstance(last, int) and len(page) == PAGE else None
+
+
+def _readable(row: Population | None) -> Population | None:
+    """The row with values that are what they should be; None where SQLite holds other kinds of them."""
+    if row is None:
+        return None
+    try:
+        return Population(
+            name=str(row.name),
+            adjacency=str(row.adjacency),
+            created_at=float(row.created_at),
+            charges=int(row.charges),
+            head=str(row.head),
+            epsilon=None if row.epsilon is None else float(row.epsilon),
+            delta=None if row.delta is None else float(row.delta),
+            limited_by=str(row.limited_by),
+            limited_at=None if row.limited_at is None else float(row.limited_at),
+        )
+    except (TypeError, ValueError):
+        return None
