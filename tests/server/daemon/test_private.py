@@ -90,7 +90,9 @@ async def test_noise_has_the_size_that_the_contract_says(federation: Federation)
     assert 0.5 * expected < np.std(moved) < 1.6 * expected
 
 
-async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged(federation: Federation) -> None:
+async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(private_job(noise=LOUD))
     for client in clients:
@@ -100,6 +102,7 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
     assert ended.status == RunStatus.FINISHED
     assert np.all(federation.model(ended.current_model) != 0)
     assert [one.population for one in await federation.store.reader.run(charges.listed, run)] == ["people"]
+    assert f"run {run} round 1: no update came, so what is released and charged is noise alone" in caplog.text
 
 
 async def test_every_release_is_charged_and_leaves_another_secret(federation: Federation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -39,6 +40,8 @@ from atoll.server.rounds import (
 from atoll.server.stores import charges, models, runs
 from atoll.server.stores import release as releases
 from atoll.wire.layout import Layout
+
+log = logging.getLogger(__name__)
 
 
 class Releaser:
@@ -82,6 +85,13 @@ class Releaser:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
+            if self._private is not None and not effect.contributions:
+                log.warning(
+                    "run %s round %d: no update came, so what is released and charged is noise alone; if participants "
+                    "are still at work or fail, pause the run until they are not",
+                    self._driver.run,
+                    effect.key.round + 1,
+                )
             self._candidate = await self._make(effect)
             digest = self._candidate.blob
             await self._candidates.keep(self._candidate)
