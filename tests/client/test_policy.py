@@ -141,6 +141,10 @@ def test_demands_of_privacy_and_noise_of_ones_own(tmp_path: Path) -> None:
     assert policy.privacy == PrivacyDemand(
         max_epsilon=8.0, max_delta=1e-5, min_noise_multiplier=0.5, mechanisms=("tree",)
     )
+    more = 'max_total_epsilon = 20\nmax_total_delta = 1e-4\nadjacencies = ["replace_one"]\nsamplings = ["none"]\n'
+    assert read_policy(write(tmp_path, f"[privacy]\n{more}")).privacy == PrivacyDemand(
+        max_total_epsilon=20.0, max_total_delta=1e-4, adjacencies=("replace_one",), samplings=("none",)
+    )
     assert policy.local_privacy == LocalPrivacy(Gaussian(1.0, 1e-7, 2.0), Limit(8.0, 1e-5))
     assert reason(policy) == "policy: the run has no privacy terms, and they are required"
     sphere = read_policy(write(tmp_path, f"[privacy]\nrequire = false\n{SPHERE}"))
@@ -177,6 +181,10 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("[privacy]\nmax_delta = nan", r"privacy\.max_delta = nan"),
         ("[privacy]\nrequire = 1", r"privacy\.require = 1; allowed is true or false"),
         ("[privacy]\nmechanisms = ['laplace']", r"privacy\.mechanisms = \['laplace'\]; .* gaussian, tree, banded"),
+        ("[privacy]\nadjacencies = ['add']", r"privacy\.adjacencies = \['add'\]; .* add_remove, replace_one"),
+        ("[privacy]\nsamplings = ['uniform']", r"\['uniform'\]; .* none, poisson, fixed_size"),
+        ("[privacy]\nmax_total_epsilon = nan", r"privacy\.max_total_epsilon = nan"),
+        ("[privacy]\nrequire = false\nmax_total_delta = 1e-4", "privacy: require = false with max_total_epsilon or"),
         ("[privacy]\nmechanisms = 'tree'", r"privacy\.mechanisms = 'tree'; allowed is a list of texts"),
         ("local_privacy = true", "local_privacy = True; allowed is a table"),
         ("[local_privacy]\nmechanism = 'laplace'", "'laplace'; allowed is gaussian or sphere"),

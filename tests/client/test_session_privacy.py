@@ -11,6 +11,7 @@ import pytest
 from atoll.client import Evaluation, Model, Policy, PrivacyDemand, Task, Update
 from atoll.client.privacy.clipping import MARGIN
 from atoll.client.privacy.ledger import read_account
+from atoll.client.privacy.promises import path_of, read_promises
 from atoll.client.randomise import Limit, LocalPrivacy, Sphere
 from atoll.wire.encoding import Encoding
 from atoll.wire.privacy import terms_to_proto
@@ -84,6 +85,41 @@ async def test_demands_are_made_whatever_the_server_says(server: Federation, sta
     terms.epsilon = 5.0
     server.invite(2, privacy=terms)
     assert (await server.reply()).verdict == ACCEPTED
+
+
+async def test_what_all_runs_have_promised_ends_taking_part(server: Federation, start: Start, tmp_path: Path) -> None:
+    """Noted once for each run, and before training: it is there while ``fit`` still runs."""
+
+    class Looking(AddOne):
+        def fit(self, model: Model, task: Task) -> Update:
+            record = read_promises(path_of(tmp_path / "state"))
+            seen.append(0.0 if record is None else record.total.epsilon)
+            return super().fit(model, task)
+
+    seen: list[float] = []
+    start(Looking(), policy=Policy(privacy=PrivacyDemand(max_epsilon=8.0, max_total_epsilon=13.0)))
+    await server.hello()
+    terms = terms_to_proto(TERMS)
+    for number, (run, epsilon) in enumerate((("r1", 8.0), ("r1", 8.0), ("r2", 5.0))):
+        terms.epsilon = epsilon
+        server.invite(number, run=run, privacy=terms)
+        assert (await server.reply()).verdict == ACCEPTED
+        await server.report()
+    assert seen == [8.0, 8.0, 13.0]
+    terms.epsilon = 0.25
+    server.invite(0, run="r3", privacy=terms)
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (
+        DECLINED,
+        "privacy: 2 runs promised epsilon 13 together, with this one it would be 13.25, "
+        "at most 13 allowed (max_total_epsilon)",
+    )
+    record = read_promises(path_of(tmp_path / "state"))
+    assert record is not None
+    assert {one.server for one in record.promises} == {server.address}
+    path_of(tmp_path / "state").write_text("{")
+    server.invite(1, run="r3", privacy=terms)
+    assert (await server.reply()).reason.startswith("privacy: the record of what was promised")
 
 
 async def test_terms_that_are_none_are_declined(server: Federation, start: Start) -> None:

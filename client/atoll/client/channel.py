@@ -62,6 +62,11 @@ class Endpoint:
             raise UsageError("without TLS a participant name is needed (--participant NAME)")
 
     @property
+    def federation(self) -> str:
+        """What stays the same of a server wherever it is reached: its authority's fingerprint; else its address."""
+        return self.address if self.identity is None else self.identity.authority
+
+    @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries besides its message."""
         return () if self.identity is not None else ((INSECURE_PARTICIPANT, self.name),)

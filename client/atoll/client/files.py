@@ -79,6 +79,24 @@ def locked(state: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def alone_with(path: Path) -> Iterator[None]:
+    """Keep other processes that do the same out while a private file is read and replaced; makes its folder.
+
+    Raises:
+        UsageError: if the folder cannot be made or written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = path.with_suffix(".lock").open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot use {path.parent} for {path.name}: {error}") from None
+    with file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def holder_of(state: Path) -> int | None:
     """The process that holds the directory; None if nobody does."""
     path = state / "lock"

@@ -6,6 +6,8 @@ always belong together, also when power is lost in a renewal.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass, field
@@ -59,6 +61,12 @@ class Identity:
             private_key=self.key_pem.encode(),
             certificate_chain=self.certificate_pem.encode(),
         )
+
+    @property
+    def authority(self) -> str:
+        """The SHA-256 fingerprint of the certificate of the federation's own authority."""
+        body = self.ca_certificate_pem.partition("-----BEGIN CERTIFICATE-----")[2].partition("-----END")[0]
+        return f"sha256:{hashlib.sha256(base64.b64decode(body)).hexdigest()}"
 
     @property
     def validity(self) -> tuple[datetime, datetime]:

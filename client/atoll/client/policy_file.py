@@ -19,8 +19,12 @@
     [privacy]                           # what the operator must promise; with this table, runs without are declined
     max_epsilon = 8.0                   # of the whole run
     max_delta = 1e-5
-    min_noise_multiplier = 0.5
+    max_total_epsilon = 20.0            # of all runs ever taken part in
+    max_total_delta = 1e-4
+    min_noise_multiplier = 0.5          # over the sensitivity
     mechanisms = ["gaussian", "banded"] # default: any
+    adjacencies = ["add_remove"]        # default: any
+    samplings = ["none", "poisson"]     # that may count; default: any
     require = true                      # false: only terms that there are must be as good
 
     [local_privacy]                     # noise on each update before it leaves, whatever the operator promises
@@ -36,6 +40,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +48,7 @@ from atoll.client.errors import PolicyError, UsageError
 from atoll.client.locate import locate
 from atoll.client.policy import Policy, SettingRule
 from atoll.client.privacy.demand import PrivacyDemand
-from atoll.wire.privacy import PrivacyMechanism
+from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling
 
 if TYPE_CHECKING:
     from atoll.client.randomise import LocalPrivacy
@@ -51,8 +56,13 @@ if TYPE_CHECKING:
 _COUNTS = ("min_cohort", "max_rounds_per_day", "max_bytes_per_day", "max_model_bytes")
 _KEYS = (*_COUNTS, "runs", "hook", "settings", "privacy", "local_privacy")
 _RULE_KEYS = ("min", "max", "choices")
-_DEMAND_NUMBERS = ("max_epsilon", "max_delta", "min_noise_multiplier")
-_DEMAND_KEYS = ("require", *_DEMAND_NUMBERS, "mechanisms")
+_DEMAND_NUMBERS = ("max_epsilon", "max_delta", "max_total_epsilon", "max_total_delta", "min_noise_multiplier")
+_DEMAND_NAMES: dict[str, type[StrEnum]] = {
+    "mechanisms": PrivacyMechanism,
+    "adjacencies": PrivacyAdjacency,
+    "samplings": PrivacySampling,
+}
+_DEMAND_KEYS = ("require", *_DEMAND_NUMBERS, *_DEMAND_NAMES)
 _LOCAL_NUMBERS = ("epsilon", "delta", "clip_norm", "max_epsilon", "max_delta")
 _MECHANISMS = ("gaussian", "sphere")
 
@@ -101,11 +111,12 @@ class _Reader:
         require = table.get("require", True)
         if not isinstance(require, bool):
             raise self._wrong("privacy.require", require, "true or false")
-        known = [item.value for item in PrivacyMechanism]
-        mechanisms = self._texts("privacy.mechanisms", table.get("mechanisms", []))
-        if not set(mechanisms) <= set(known):
-            raise self._wrong("privacy.mechanisms", table["mechanisms"], f"a list out of {', '.join(known)}")
-        return PrivacyDemand(require=require, mechanisms=mechanisms, **values)
+        for key, kind in _DEMAND_NAMES.items():
+            values[key] = self._names(f"privacy.{key}", table.get(key, []), [item.value for item in kind])
+        try:
+            return PrivacyDemand(require=require, **values)
+        except UsageError as error:
+            raise PolicyError(f"{self._path}: privacy: {error}") from None
 
     def _local(self, table: object) -> LocalPrivacy:
         from atoll.client import randomise  # noqa: PLC0415  # loads cryptography when it is needed
@@ -172,6 +183,12 @@ class _Reader:
         if not isinstance(value, list) or any(not isinstance(item, str) for item in value):
             raise self._wrong(key, value, 'a list of texts like ["digits-*"]')
         return tuple(value)
+
+    def _names(self, key: str, value: object, known: list[str]) -> tuple[str, ...]:
+        names = self._texts(key, value)
+        if not set(names) <= set(known):
+            raise self._wrong(key, value, f"a list out of {', '.join(known)}")
+        return names
 
     def _hook(self, value: object) -> Callable[..., Any]:
         if not isinstance(value, str):

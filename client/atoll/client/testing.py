@@ -39,6 +39,8 @@ from atoll.wire.messages import SettingValue
 if TYPE_CHECKING:
     from atoll.wire.privacy import PrivacyTerms
 
+FAKE_SERVER = "fake"
+"""Under whose name participants note what a ``FakeServer`` promises."""
 _CHUNK_ELEMENTS = 1 << 16
 _DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
 
@@ -157,7 +159,7 @@ class FakeServer:
             folder = state / str(index)
             folder.mkdir(exist_ok=True)
             participant.prepare(folder)
-            members.append(_Member(index, participant, policy, protection_of(policy.local_privacy, folder)))
+            members.append(_Member(index, participant, policy, protection_of(policy, folder, FAKE_SERVER)))
         return tuple(members)
 
     def evaluate(self, participant: Participant, settings: Mapping[str, SettingValue] | None = None) -> Evaluation:

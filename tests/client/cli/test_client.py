@@ -13,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
 
+from atoll.wire.privacy import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import MODEL, WAIT_S, Federation
 from tests.client.tls import SecureFederation
+from tests.wire.test_privacy import TERMS
 
 SOURCE = """
 import numpy as np
@@ -123,11 +126,11 @@ SPHERE = '[local_privacy]\nmechanism = "sphere"\nepsilon = 0.5\nclip_norm = 0.1\
 async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Process], tmp_path: Path) -> None:
     async with SecureFederation(MODEL) as server:
         (tmp_path / "token").write_text(server.token() + "\n")
-        (tmp_path / "policy.toml").write_text(SPHERE)
+        (tmp_path / "policy.toml").write_text(f"[privacy]\nmax_total_epsilon = 20\n{SPHERE}")
         start = ["client", "start", "trainer_cli:Add", "--join", "@token", "--state", "state", "--once"]
         start += ["--policy", "policy.toml"]
         client = await atoll(processes, tmp_path, *start)
-        server.invite()
+        server.invite(privacy=terms_to_proto(TERMS))
         await server.report()
         assert await client.ended() == (0, "")
         status = await atoll(processes, tmp_path, "client", "status", "--state", "state", "--json")
@@ -148,11 +151,30 @@ async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Proc
                 "runs": ["demo"],
             }
         ]
+        authority = server.authority.certificate.fingerprint(SHA256()).hex()
+        assert found["promises"] == {
+            "epsilon": 8.0,
+            "limit_epsilon": 20.0,
+            "delta": 1e-5,
+            "limit_delta": None,
+            "runs": 1,
+            "populations": [
+                {
+                    "server": f"sha256:{authority}",
+                    "population": "digits",
+                    "epsilon": 8.0,
+                    "delta": 1e-5,
+                    "runs": ["demo"],
+                }
+            ],
+        }
         status = await atoll(processes, tmp_path, "client", "status", "--state", "state")
         out, _ = await status.process.communicate()
         assert out.decode().startswith("participant    p1 (edge, clinic-a)\nserver         127.0.0.1:")
         spent = "updates: epsilon 0.5 of 4 at delta 0 spent on each participant, in 1 round of demo"
         assert f"\nprivacy        {spent}\n" in out.decode()
+        assert "\npromised       epsilon 8 of 20, delta 1e-05 of unlimited, by 1 run together\n" in out.decode()
+        assert f"  digits of sha256:{authority[:8]}…: epsilon 8, delta 1e-05, by demo\n" in out.decode()
 
 
 async def test_trainers_may_fork(server: Federation, processes: list[Process], tmp_path: Path) -> None:

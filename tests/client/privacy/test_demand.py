@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from atoll.client import PrivacyDemand, TaskKind
+from atoll.client import PrivacyDemand, TaskKind, UsageError
 from atoll.client.testing import make_task
-from atoll.wire.privacy import PrivacyMechanism
+from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism
 from tests.wire.test_privacy import TERMS
 
 
@@ -20,6 +20,9 @@ from tests.wire.test_privacy import TERMS
         (PrivacyDemand(max_delta=1e-6), "the run's delta is 1e-05, at most 1e-06 allowed"),
         (PrivacyDemand(min_noise_multiplier=1.2), "the noise multiplier is 1.1, at least 1.2 wanted"),
         (PrivacyDemand(mechanisms=("tree", "banded")), "the mechanism is gaussian, allowed are tree, banded"),
+        (PrivacyDemand(adjacencies=("add_remove",), samplings=("none", "poisson")), None),
+        (PrivacyDemand(adjacencies=("replace_one",)), "the adjacency is add_remove, allowed are replace_one"),
+        (PrivacyDemand(samplings=("none",)), "the sampling that counts is poisson, allowed are none"),
     ],
 )
 def test_terms_are_compared_with_the_demand(demand: PrivacyDemand, expected: str | None) -> None:
@@ -27,8 +30,25 @@ def test_terms_are_compared_with_the_demand(demand: PrivacyDemand, expected: str
     assert replace(demand, require=False).objection(make_task(privacy=TERMS)) == expected
 
 
+def test_noise_is_compared_over_the_sensitivity() -> None:
+    """One participant for another moves a sum by twice what one can have in it."""
+    terms = replace(TERMS, adjacency=PrivacyAdjacency.REPLACE_ONE)
+    assert PrivacyDemand(min_noise_multiplier=0.55).objection(make_task(privacy=terms)) is None
+    assert PrivacyDemand(min_noise_multiplier=0.56).objection(make_task(privacy=terms)) == (
+        "the noise multiplier is 0.55 (1.1 over a sensitivity of 2, for replace_one), at least 0.56 wanted"
+    )
+
+
+@pytest.mark.parametrize("limit", [{"max_total_epsilon": 20.0}, {"max_total_delta": 1e-4}])
+def test_runs_that_promise_nothing_have_no_total(limit: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="require = false with max_total_epsilon or max_total_delta"):
+        PrivacyDemand(require=False, **limit)  # type: ignore[arg-type]  # numbers, by name
+
+
 def test_a_run_without_terms() -> None:
-    assert PrivacyDemand().objection(make_task()) == "the run has no privacy terms, and they are required"
+    expected = "the run has no privacy terms, and they are required"
+    assert PrivacyDemand().objection(make_task()) == expected
+    assert PrivacyDemand().objection(make_task(evaluate=True)) == expected
     assert PrivacyDemand(require=False, max_epsilon=1.0).objection(make_task()) is None
 
 

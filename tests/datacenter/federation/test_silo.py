@@ -17,6 +17,7 @@ from atoll.client import Limits
 from atoll.client.channel import Endpoint
 from atoll.client.privacy.clipping import MARGIN
 from atoll.client.privacy.ledger import read_account
+from atoll.client.privacy.promises import path_of, read_promises
 from atoll.client.privacy.samples import ledger_path
 from atoll.client.session import Session
 from atoll.client.session.work import MakeWork
@@ -184,6 +185,9 @@ async def test_rounds_go_through_what_a_network_does(server: Federation, initial
     np.testing.assert_allclose(server.update_of(report), factor * flat(long), atol=1e-6 * factor)
     assert np.linalg.norm(server.update_of(report)) == pytest.approx(1e-3 * MARGIN, rel=1e-3), "of both ranks together"
     assert not report.metrics
+    record = read_promises(path_of(tmp_path))
+    assert record is not None
+    assert [(one.run, one.epsilon) for one in record.promises] == [("r1", TERMS.epsilon)]
     assert await silo == [(4 * STEPS, 4), (4 * STEPS, 0)]
 
 

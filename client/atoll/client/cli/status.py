@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from atoll.client import identity as identities
 from atoll.client.errors import UsageError
 from atoll.client.files import holder_of
 from atoll.client.privacy.ledger import FOLDER, read_account
+from atoll.client.privacy.promises import Promise, path_of, read_promises, total_of
 from atoll.client.usage import UsageLog
 from atoll.wire.figures import SET_DIGITS, bound, counted, figure
 
@@ -32,6 +34,29 @@ class LedgerStatus:
 
 
 @dataclass(frozen=True)
+class PopulationStatus:
+    """What the runs of one population of one server have promised together; an epsilon without end is None."""
+
+    server: str
+    population: str
+    epsilon: float | None
+    delta: float
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PromisesStatus:
+    """What all runs that were taken part in have promised together, out of what limit; None: without end."""
+
+    epsilon: float | None
+    limit_epsilon: float | None
+    delta: float
+    limit_delta: float | None
+    runs: int
+    populations: tuple[PopulationStatus, ...]
+
+
+@dataclass(frozen=True)
 class Status:
     """A participant's state directory at a glance; ``running_pid`` is None if no process works in it."""
 
@@ -48,6 +73,7 @@ class Status:
     cached_models: int
     cached_bytes: int
     privacy: tuple[LedgerStatus, ...]
+    promises: PromisesStatus | None
 
     def as_dict(self) -> dict[str, object]:
         """JSON-friendly."""
@@ -79,7 +105,34 @@ def status_of(state: Path) -> Status:
         bytes_24h=spent.bytes,
         cached_models=len(blobs),
         cached_bytes=sum(blobs),
-        privacy=tuple(map(_ledger, sorted((state / FOLDER).glob("*.json")))),
+        privacy=tuple(map(_ledger, sorted(set((state / FOLDER).glob("*.json")) - {path_of(state)}))),
+        promises=_promises(path_of(state)),
+    )
+
+
+def _promises(path: Path) -> PromisesStatus | None:
+    record = read_promises(path)
+    if record is None:
+        return None
+    groups: dict[tuple[str, str], list[Promise]] = {}
+    for one in record.promises:
+        groups.setdefault((one.server, one.population), []).append(one)
+    return PromisesStatus(
+        epsilon=_finite(record.total.epsilon),
+        limit_epsilon=_finite(record.limit.epsilon),
+        delta=record.total.delta,
+        limit_delta=_finite(record.limit.delta),
+        runs=record.runs,
+        populations=tuple(
+            PopulationStatus(
+                server,
+                population,
+                _finite(total_of(ones).epsilon),
+                total_of(ones).delta,
+                tuple(dict.fromkeys(one.run_name for one in ones)),
+            )
+            for (server, population), ones in groups.items()
+        ),
     )
 
 
@@ -115,13 +168,32 @@ def describe(status: Status) -> str:
         ("last 24 hours", f"{counted(status.rounds_24h, 'round')}, {status.bytes_24h / 1e6:.1f} MB"),
         ("cached models", f"{status.cached_models}, {status.cached_bytes / 1e6:.1f} MB"),
         *(("privacy", _spent(ledger)) for ledger in status.privacy),
+        *(("promised", line) for line in _promised(status.promises)),
     )
     return "\n".join(f"{name:<14} {value}" for name, value in rows)
 
 
+def _promised(promises: PromisesStatus | None) -> Iterator[str]:
+    if promises is None:
+        return
+    epsilon = f"epsilon {_spent_of(promises.epsilon)} of {_limit(promises.limit_epsilon)}"
+    delta = f"delta {bound(promises.delta, 3)} of {_limit(promises.limit_delta)}"
+    yield f"{epsilon}, {delta}, by {counted(promises.runs, 'run')} together"
+    for one in promises.populations:
+        server = f"{one.server[:15]}…" if one.server.startswith("sha256:") else one.server
+        cost = f"epsilon {_spent_of(one.epsilon)}, delta {bound(one.delta, 3)}"
+        yield f"  {one.population or 'earlier populations'} of {server}: {cost}, by {', '.join(one.runs)}"
+
+
+def _spent_of(epsilon: float | None) -> str:
+    return "unlimited" if epsilon is None else bound(epsilon, 3)
+
+
+def _limit(value: float | None) -> str:
+    return "unlimited" if value is None else figure(value, SET_DIGITS)
+
+
 def _spent(ledger: LedgerStatus) -> str:
-    epsilon = "unlimited" if ledger.epsilon is None else bound(ledger.epsilon, 3)
-    limit = "unlimited" if ledger.limit_epsilon is None else figure(ledger.limit_epsilon, SET_DIGITS)
-    spent = f"epsilon {epsilon} of {limit} at delta {figure(ledger.delta)}"
+    spent = f"epsilon {_spent_of(ledger.epsilon)} of {_limit(ledger.limit_epsilon)} at delta {figure(ledger.delta)}"
     runs = ", ".join(ledger.runs) or "no run"
     return f"{ledger.name}: {spent} spent on each {ledger.unit}, in {counted(ledger.rounds, 'round')} of {runs}"

@@ -6,11 +6,23 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.client.errors import UsageError
 from atoll.client.task import TaskKind
 
 if TYPE_CHECKING:
     from atoll.client.task import Task
     from atoll.wire.privacy import PrivacyTerms
+
+_REPLACE_ONE = "replace_one"
+"""``PrivacyAdjacency``'s; importing that loads protobuf."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """Epsilon and delta of several runs together: what they come to, or the most that they may."""
+
+    epsilon: float = math.inf
+    delta: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -21,23 +33,47 @@ class PrivacyDemand:
         require: decline tasks without terms, and tasks that report metrics, which no terms cover.
         max_epsilon: of the run, over all its planned rounds.
         max_delta: likewise.
-        min_noise_multiplier: standard deviation of the noise over the largest part of one participant in a sum.
+        max_total_epsilon: of all runs ever taken part in, together; see ``atoll.client.privacy.promises``.
+        max_total_delta: likewise.
+        min_noise_multiplier: standard deviation of the noise over the most by which one participant can move a sum:
+            its largest part, under replace-one twice that.
         mechanisms: names of those that will do; empty: any.
+        adjacencies: likewise.
+        samplings: ways of drawing that may count towards epsilon; empty: any.
+
+    Raises:
+        UsageError: for a total limit without ``require``.
     """
 
     require: bool = True
     max_epsilon: float = math.inf
     max_delta: float = 1.0
+    max_total_epsilon: float = math.inf
+    max_total_delta: float = math.inf
     min_noise_multiplier: float = 0.0
     mechanisms: tuple[str, ...] = ()
+    adjacencies: tuple[str, ...] = ()
+    samplings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.require and self.total != Total():
+            raise UsageError(
+                "require = false with max_total_epsilon or max_total_delta: runs that promise nothing would be taken "
+                "part in, and have nothing that could be added up; leave out one of the two"
+            )
+
+    @property
+    def total(self) -> Total:
+        """The limit of all runs together."""
+        return Total(self.max_total_epsilon, self.max_total_delta)
 
     def objection(self, task: Task) -> str | None:
         """Why a task's terms will not do; None if they will."""
         terms = task.privacy
-        if self.require and (task.kind is TaskKind.EVALUATE or task.evaluate):
-            return "the task reports metrics, which privacy terms do not cover"
         if terms is None:
             return "the run has no privacy terms, and they are required" if self.require else None
+        if self.require and (task.kind is TaskKind.EVALUATE or task.evaluate):
+            return "the task reports metrics, which privacy terms do not cover"
         return self._objection(terms)
 
     def _objection(self, terms: PrivacyTerms) -> str | None:
@@ -45,8 +81,21 @@ class PrivacyDemand:
             return f"the run's epsilon is {terms.epsilon:g}, at most {self.max_epsilon:g} allowed"
         if not terms.delta <= self.max_delta:
             return f"the run's delta is {terms.delta:g}, at most {self.max_delta:g} allowed"
-        if not terms.noise_multiplier >= self.min_noise_multiplier:
-            return f"the noise multiplier is {terms.noise_multiplier:g}, at least {self.min_noise_multiplier:g} wanted"
-        if self.mechanisms and terms.mechanism not in self.mechanisms:
-            return f"the mechanism is {terms.mechanism}, allowed are {', '.join(self.mechanisms)}"
+        noise, halved = _noise_of(terms)
+        if not noise >= self.min_noise_multiplier:
+            return f"the noise multiplier is {noise:g}{halved}, at least {self.min_noise_multiplier:g} wanted"
+        for name, value, allowed in (
+            ("mechanism", terms.mechanism, self.mechanisms),
+            ("adjacency", terms.adjacency, self.adjacencies),
+            ("sampling that counts", terms.sampling, self.samplings),
+        ):
+            if allowed and value not in allowed:
+                return f"the {name} is {value}, allowed are {', '.join(allowed)}"
         return None
+
+
+def _noise_of(terms: PrivacyTerms) -> tuple[float, str]:
+    """Noise over sensitivity, and how it comes about: one participant for another moves a sum by two parts."""
+    if terms.adjacency == _REPLACE_ONE:
+        return terms.noise_multiplier / 2, f" ({terms.noise_multiplier:g} over a sensitivity of 2, for replace_one)"
+    return terms.noise_multiplier, ""

@@ -11,24 +11,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.client.errors import BudgetSpentError, UsageError
-from atoll.client.files import read_private, replace_file
+from atoll.client.files import alone_with, read_private, replace_file
 from atoll.wire.figures import bound
 
 if TYPE_CHECKING:
     from atoll.client.task import RoundKey
-
-try:
-    import fcntl
-except ImportError:  # not POSIX: two processes that share a ledger are not kept apart there
-    fcntl = None  # type: ignore[assignment]
 
 MAX_ENTRIES = 1000
 FOLDER = "privacy"
@@ -156,7 +150,7 @@ class Ledger:
             BudgetSpentError: if the limit does not allow it; nothing is charged then.
             UsageError: if the file is damaged, about another unit, or cannot be written.
         """
-        with self._locked():
+        with alone_with(self.path):
             objection = self.objection(release)
             if objection is not None:
                 raise BudgetSpentError(objection)
@@ -169,7 +163,7 @@ class Ledger:
             raise ValueError(f"{made} releases were made of {release.count} that were charged")
         if not unused:
             return
-        with self._locked():
+        with alone_with(self.path):
             entries = tuple(
                 replace(entry, release=replace(entry.release, count=entry.release.count - unused))
                 if entry.has(key.run, release) and entry.release.count >= unused
@@ -195,26 +189,14 @@ class Ledger:
         document = {
             "version": _VERSION,
             "unit": self.unit,
-            "limit": {"epsilon": _finite(self.limit.epsilon), "delta": self.limit.delta},
-            "epsilon": _finite(self._epsilon(entries)),
+            "limit": {"epsilon": to_json(self.limit.epsilon), "delta": self.limit.delta},
+            "epsilon": to_json(self._epsilon(entries)),
             "entries": [asdict(entry) for entry in entries],
         }
         try:
             replace_file(self.path, json.dumps(document, indent=1))
         except OSError as error:
             raise UsageError(f"cannot write {self.path}: {error}; nothing may be spent that is not recorded") from None
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = self.path.with_suffix(".lock").open("a", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot use {self.path.parent} for a ledger: {error}") from None
-        with file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def read_account(path: Path) -> Account | None:
@@ -230,9 +212,9 @@ def read_account(path: Path) -> Account | None:
         document = json.loads(text)
         if document["version"] != _VERSION:
             raise UsageError(f"{path} has version {document['version']}, this is version {_VERSION}; upgrade Atoll")
-        limit = Limit(_number(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
+        limit = Limit(from_json(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
         entries = tuple(map(_entry, document["entries"]))
-        return Account(str(document["unit"]), limit, _number(document["epsilon"]), entries)
+        return Account(str(document["unit"]), limit, from_json(document["epsilon"]), entries)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"{path} is damaged ({type(error).__name__}: {error}); restore it: without it what was spent is forgotten"
@@ -281,12 +263,17 @@ def _bounded(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
     return (*sums.values(), *entries[surplus:])
 
 
-def _finite(value: float) -> float | str:
-    """JSON has no infinity."""
+def to_json(value: float) -> float | str:
+    """A number as the file has it: JSON has no infinity."""
     return value if math.isfinite(value) else "inf"
 
 
-def _number(value: float | str) -> float:
+def from_json(value: float | str) -> float:
+    """The number that ``to_json`` wrote.
+
+    Raises:
+        ValueError, TypeError: if there is none.
+    """
     number = float(value)
     if math.isnan(number):
         raise ValueError("not a number")

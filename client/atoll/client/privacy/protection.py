@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client.errors import TrainerError, UpdateError
+from atoll.client.errors import TrainerError, UpdateError, UsageError
 from atoll.client.privacy.clipping import ANY_FINITE, Scaled, clip_factor, norm_of
+from atoll.client.privacy.demand import Total
 from atoll.client.privacy.keystream import Keystream
 from atoll.client.privacy.ledger import FOLDER, Ledger
+from atoll.client.privacy.promises import Promises, path_of
 from atoll.client.randomise import Noise, cost
 from atoll.client.task import TaskKind
 from atoll.client.transfer.source import DeltaSource, ElementSource, Shard
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.client.model import Model
+    from atoll.client.policy import Policy
     from atoll.client.randomise import LocalPrivacy
     from atoll.client.task import Task
     from atoll.client.update import Update
@@ -48,30 +51,45 @@ class Outgoing:
 class Protection:
     """Without noise of its own: updates of tasks with privacy terms are clipped, and go without metrics.
 
+    Args:
+        promises: where the terms are noted; None notes nothing.
+
     Attributes:
         silent: nothing but noised updates may leave.
     """
 
     silent = False
 
-    def objection(self, task: Task) -> str | None:  # noqa: ARG002  # asked for by those who object
+    def __init__(self, promises: Promises | None = None) -> None:
+        self._promises = promises
+
+    def objection(self, task: Task) -> str | None:
         """Why a task cannot be done; None if it can.
 
         Raises:
-            UsageError: if a ledger is damaged.
+            UsageError: if a ledger of the participant's own noise is damaged.
         """
-        return None
+        if self._promises is None or task.kind is TaskKind.EVALUATE:
+            return None
+        try:
+            return self._promises.objection(task)
+        except UsageError as error:
+            log.warning("%s is declined: %s", task.key, error)
+            return "privacy: the record of what was promised to this participant cannot be read; its log says why"
 
     def evaluates(self, task: Task) -> bool:
         """Whether metrics of the received model may be reported. Terms of privacy cover updates alone."""
         return task.kind is TaskKind.EVALUATE or task.privacy is None
 
     def charge(self, task: Task) -> None:
-        """Before training: what will be sent is paid for, whether it then is or not.
+        """Before training: what will be sent is paid for, and what was promised noted, whether it is then sent or not.
 
         Raises:
             BudgetSpentError: if a limit does not allow it.
+            UsageError: if it cannot be noted.
         """
+        if self._promises is not None:
+            self._promises.keep(task)
 
     def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:  # noqa: ARG002  # for those who tell no other weight
         """What is sent of an update that has been checked. Its elements are read while they are sent.
@@ -99,11 +117,13 @@ class LocalProtection(Protection):
     Args:
         local: the randomiser.
         state: the participant's directory.
+        promises: see ``Protection``.
     """
 
     silent = True
 
-    def __init__(self, local: LocalPrivacy, state: Path) -> None:
+    def __init__(self, local: LocalPrivacy, state: Path, promises: Promises | None = None) -> None:
+        super().__init__(promises)
         self._mechanism = local.mechanism
         self._ledger = Ledger(local.ledger or state / FOLDER / LEDGER_FILE, PARTICIPANT, local.limit, cost)
 
@@ -116,7 +136,7 @@ class LocalProtection(Protection):
                 f"privacy: noised updates have values of magnitude up to {self._mechanism.reach:.3g}, and the run "
                 f"takes up to {task.max_abs:g}: aggregation.max_abs must be larger, or the clip norm smaller"
             )
-        return self._ledger.objection(self._mechanism.release)
+        return super().objection(task) or self._ledger.objection(self._mechanism.release)
 
     def evaluates(self, task: Task) -> bool:  # noqa: ARG002  # whatever it is
         """See ``Protection``."""
@@ -124,6 +144,7 @@ class LocalProtection(Protection):
 
     def charge(self, task: Task) -> None:
         """See ``Protection``."""
+        super().charge(task)
         self._ledger.charge(task.key, task.run_name, self._mechanism.release)
 
     def outgoing(self, model: Model, update: Update, task: Task, declared: int) -> Outgoing:
@@ -146,9 +167,12 @@ class LocalProtection(Protection):
         return super().told(error)
 
 
-def protection_of(local: LocalPrivacy | None, state: Path) -> Protection:
-    """The protection that a policy asks for."""
-    return Protection() if local is None else LocalProtection(local, state)
+def protection_of(policy: Policy, state: Path, server: str) -> Protection:
+    """The protection that a policy asks for, in runs of a server (``Endpoint.federation``)."""
+    limit = Total() if policy.privacy is None else policy.privacy.total
+    promises = Promises(path_of(state), server, limit)
+    local = policy.local_privacy
+    return Protection(promises) if local is None else LocalProtection(local, state, promises)
 
 
 def ranges_of(model: Model, task: Task) -> tuple[ElementRange, ...]:

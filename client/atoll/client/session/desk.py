@@ -18,7 +18,6 @@ from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
 from atoll.client.logs import about
 from atoll.client.policy import Decision
-from atoll.client.privacy.protection import protection_of
 from atoll.client.session.invitation import Invitation, invitation_of, key_of, remaining_s_of, reply_to
 from atoll.client.session.thread import in_thread
 from atoll.client.session.work import MakeWork, Work
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from atoll.client.limits import Limits
     from atoll.client.participant import Participant
     from atoll.client.policy import Policy
+    from atoll.client.privacy.protection import Protection
     from atoll.client.task import RoundKey
 
 log = logging.getLogger("atoll.client")
@@ -85,6 +85,7 @@ class Desk:
         policy: Policy,
         limits: Limits,
         observer: Observer,
+        protection: Protection,
         tracing: Tracing | None = None,
         make_work: MakeWork = Work,
     ) -> None:
@@ -98,7 +99,7 @@ class Desk:
         self._observer = observer
         self._tracing = tracing or Tracing()
         self._make_work = make_work
-        self._protection = protection_of(policy.local_privacy, state)
+        self._protection = protection
         self._usage = UsageLog(state)
         self._cache = BlobCache(state / "blobs", limits.cached_models)
         self._calls: TransferCalls | None = None

@@ -22,6 +22,7 @@ from atoll.client.errors import NotPermittedError, UnreachableError
 from atoll.client.events import Announcer, Disconnected, Finished, Observer, log_event
 from atoll.client.limits import Limits
 from atoll.client.policy import Policy
+from atoll.client.privacy.protection import protection_of
 from atoll.client.session.connection import ComeBackLater, Connection, Rejoin, StreamEnded
 from atoll.client.session.desk import Desk, Tally
 from atoll.client.session.renewal import Renewal
@@ -92,7 +93,9 @@ class Session:
             self._ending.set()
         announce = Announcer(self.observer)
         self.participant.prepare(self.state)
-        desk = Desk(self.participant, self.state, self.policy, self.limits, announce, self.tracing, self.make_work)
+        protection = protection_of(self.policy, self.state, self.endpoint.federation)
+        parts = (self.limits, announce, protection, self.tracing, self.make_work)
+        desk = Desk(self.participant, self.state, self.policy, *parts)
         desk.on_finished = lambda: self._count(desk.tally)
         renewal = Renewal(self.endpoint, self.state, self.limits, announce)
         try:

@@ -104,6 +104,7 @@ class SiloWork(Work):
     rounds: queue.Queue[Handed | None] = field(kw_only=True)
 
     def _perform(self) -> Reported:
+        self.protection.charge(self.invitation.task)
         calls = self.link.calls
         handed = Handed(self.invitation, secrets.token_hex(16), calls.endpoint.address, self.link.chunk_bytes)
         self.rounds.put(handed)
