@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import select, update
 
 from atoll.accounting import Steps, composing
 from atoll.accounting.library import opacus_accountants
@@ -22,7 +23,7 @@ from atoll.server.privacy import ledger
 from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import Phase, RunState, RunStatus
-from atoll.server.stores import charges, noise_states, runs
+from atoll.server.stores import StoreDamagedError, charges, noise_states, runs, schema
 from atoll.wire.privacy import PrivacyMechanism, terms_from_proto
 from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened, update_values
 
@@ -291,6 +292,28 @@ async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_rais
     assert "nothing raises what a run has promised: cancel it" in refused.value.detail.remedy
     await federation.coordinator.cancel(run, "")
     assert (await federation.ended(run)).status == RunStatus.CANCELLED
+
+
+async def test_a_charge_that_was_changed_meanwhile_stops_the_next_run(federation: Federation) -> None:
+    """Also after it was verified, and though no figure beside it tells."""
+    clients = await federation.clients("alice", "bob")
+    waiting = await federation.submit(private_job(rounds=3, noise=LOUD))
+    await federation.state(waiting, lambda state: _open_round(state) == 0)
+    await federation.coordinator.pause(waiting)
+    for client in clients:
+        await report(client, 1)
+    await federation.deadline(waiting)
+    await paused(federation, waiting)
+    rows = schema.charges
+    query = select(rows.c.body).where(rows.c.seq == 0)
+    (body,) = await federation.store.reader.run(lambda connection: connection.execute(query).one())
+    cheaper = update(rows).values(body=body.replace('"noise_multiplier":4.0', '"noise_multiplier":400.0'))
+    await federation.store.writer.run(lambda connection: connection.execute(cheaper))
+    with pytest.raises(StoreDamagedError, match="population people is damaged: charge 0 was changed"):
+        await federation.coordinator.resume(waiting)
+    assert federation.active(waiting).driver.state.status is RunStatus.PAUSED
+    second = await federation.submit(private_job(noise=LOUD))
+    assert "charge 0 was changed" in (await federation.ended(second)).reason
 
 
 async def test_what_is_charged_counts_once_while_its_model_is_judged(federation: Federation) -> None:

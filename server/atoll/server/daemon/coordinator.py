@@ -214,13 +214,14 @@ class Coordinator:
         Raises:
             NotFoundError, ConflictError: if the run is unknown or has ended.
             BudgetSpentError: if its next release would cost more privacy than is left; it stays paused.
+            StoreDamagedError: if its population's ledger was changed on disk; it stays paused.
         """
         active = self._active.get(run_id)
         private = None if active is None or active.driver.state.status is not RunStatus.PAUSED else active.private
         if private is None:
             await self._order(run_id, ResumeRequested())
             return
-        await private.reserve()
+        await private.reserve(afresh=True)
         try:
             await self._order(run_id, ResumeRequested())
         except ServerError:

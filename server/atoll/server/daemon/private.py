@@ -52,15 +52,15 @@ class Budgets:
         self._reservations = Reservations()
         self._versions: dict[str, int] = {}  # run → the release that it has reserved for
 
-    async def reserve(self, run: str, contract: Contract, version: int) -> None:
-        """Reserve what a round will cost, or see that there is not so much left.
+    async def reserve(self, run: str, contract: Contract, version: int, *, afresh: bool = False) -> None:
+        """Reserve what a round will cost, or see that there is not so much left; ``afresh`` as ``ledger.check``.
 
         Raises:
             BudgetSpentError: naming what is spent, what the round would make it, and the limit.
         """
         others = self.hold(run, contract, version)
         try:
-            await self._services.reader.run(ledger.check, contract, run, version, reserved=others)
+            await self._services.reader.run(ledger.check, contract, run, version, reserved=others, afresh=afresh)
         except BaseException:
             self.release(run)
             raise
@@ -141,6 +141,7 @@ class PrivateRounds:
         self._next: PrivateRun | None = None
         self._services = services
         self._budgets = budgets
+        self._verified = False  # the whole ledger, by this server, for this run
 
     @property
     def contract(self) -> Contract:
@@ -152,9 +153,14 @@ class PrivateRounds:
         """Names of the blobs of noise that a release may leave for the next ones."""
         return self._current.kept
 
-    async def reserve(self) -> None:
-        """See that there is budget for the next round. Raises as ``Budgets.reserve``."""
-        await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version)
+    async def reserve(self, *, afresh: bool = False) -> None:
+        """See that there is budget for the next round. Raises as ``Budgets.reserve``.
+
+        The first time the whole ledger of the population is verified, as it is with ``afresh``.
+        """
+        wanted = afresh or not self._verified
+        await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version, afresh=wanted)
+        self._verified = True
 
     def give_back(self) -> None:
         """The round does not begin now: what it would cost is others' to reserve."""

@@ -81,7 +81,13 @@ def enrol(connection: Connection, contract: Contract, now: float) -> Population:
 
 
 def check(
-    connection: Connection, contract: Contract, run_id: str, version: int, *, reserved: Iterable[Event] = ()
+    connection: Connection,
+    contract: Contract,
+    run_id: str,
+    version: int,
+    *,
+    reserved: Iterable[Event] = (),
+    afresh: bool = False,
 ) -> None:
     """Whether train round ``version`` (from 0) of a run may be released. Can take a second: PRV adds up slowly.
 
@@ -91,12 +97,13 @@ def check(
         run_id: the run.
         version: train rounds that the run has released before.
         reserved: what rounds under way of other runs in the population will cost.
+        afresh: verify the whole chain, also what was verified before.
 
     Raises:
         BudgetSpentError: if the run's target or the population's limit would be passed.
         StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
     """
-    _check_room(*tallied(connection, contract.population), contract, run_id, version, reserved)
+    _check_room(*tallied(connection, contract.population, afresh=afresh), contract, run_id, version, reserved)
 
 
 def _check_room(
