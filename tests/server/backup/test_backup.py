@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, update
 
 from atoll.server.backup import back_up, last_restoration, read_manifest, restore
 from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageError, StorageFullError
@@ -101,7 +101,9 @@ def test_what_is_named_comes_back_and_nothing_of_peoples_data(tmp_path: Path, co
 def test_the_privacy_ledger_and_the_state_of_the_noise_come_back(data: Path, tmp_path: Path) -> None:
     store = Store.open(data)
     store.writer.submit(ledgers.fill).result()
-    unreal = schema.models.delete().where(schema.models.c.run_id != RUN)  # their blobs are nowhere
+    first = store.reader.submit(models.of_version, RUN, 0).result()
+    assert first is not None
+    unreal = update(schema.models).where(schema.models.c.run_id != RUN).values(blob=first.blob)  # theirs is nowhere
     store.writer.submit(lambda connection: connection.execute(unreal)).result()
     before = store.reader.submit(ledger.spent, ledgers.CLINIC).result()
     noise = store.reader.submit(noise_states.find, ledgers.FIRST).result()
