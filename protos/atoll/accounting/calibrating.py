@@ -25,9 +25,12 @@ def least_noise(cost: Cost, target: float, accountant: Accountant) -> float:
     Takes up to some ten seconds with ``prv`` and many releases.
 
     Raises:
+        ValueError: for a target that is not a finite number above 0.
         UnreachableError: if no noise up to ``MAX_NOISE`` does.
         OpacusMissingError: if the cost needs Opacus, which is not installed.
     """
+    if not 0 < target < math.inf:
+        raise ValueError(f"an epsilon of {target} to calibrate to: must be a finite number above 0")
     if cost(MAX_NOISE, "rdp") > target:
         raise UnreachableError(f"epsilon {target:g} is below what can be accounted for")
     low, high = 1.0, 1.0

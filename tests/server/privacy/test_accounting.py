@@ -11,6 +11,7 @@ from dp_accounting import pld
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import GaussianAccountant
 
+from atoll.accounting.calibrating import least_noise
 from atoll.accounting.library import opacus_accountants
 from atoll.accounting.renyi import ORDERS
 from atoll.server.errors import InvalidRequestError, SetupError
@@ -228,6 +229,14 @@ def test_calibration_meets_its_target_and_wastes_little(releases: Event, target:
     noise = calibrate(releases, target, 1e-5, "rdp")
     at = Event(noise, releases.sample_rate, releases.count, releases.sampling)
     assert target * 0.999 < epsilon([at], 1e-5, "rdp") <= target
+
+
+@pytest.mark.parametrize("target", [math.nan, math.inf, 0.0, -1.0])
+def test_calibration_has_a_target(target: float) -> None:
+    with pytest.raises(InvalidRequestError, match=f"epsilon {target} is no target"):
+        calibrate(Event(1.0), target, 1e-5, "rdp")
+    with pytest.raises(ValueError, match=f"an epsilon of {target} to calibrate to"):
+        least_noise(lambda *_: 1.0, target, "rdp")
 
 
 def test_a_target_below_what_can_be_accounted_for_is_refused() -> None:

@@ -19,6 +19,7 @@ from rich.progress import Progress as Bar
 from atoll.datacenter.cli.output import json_option, print_json, print_table
 from atoll.datacenter.machine.cost import MODELS, Algorithm
 from atoll.datacenter.machine.rates import Link, save_rates
+from atoll.settings.numbers import Finite
 
 if TYPE_CHECKING:
     from atoll.datacenter.machine.collectives import Point
@@ -34,9 +35,9 @@ TIMEOUT_S = 600.0
 @click.command()
 @click.option("--nproc", type=click.IntRange(1), help="Processes on this node. [default: its GPUs; without any, 2]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rates for `atoll silo plan`.")
-@click.option("--max-mb", type=click.FloatRange(0.001), help="Largest buffer of a collective, in MiB.")
-@click.option("--inter-gb-per-s", type=click.FloatRange(0, min_open=True), help="On one node: what lies between nodes.")
-@click.option("--inter-alpha-us", type=click.FloatRange(0), default=14.0, show_default=True, help="Its startup time.")
+@click.option("--max-mb", type=Finite(0.001), help="Largest buffer of a collective, in MiB.")
+@click.option("--inter-gb-per-s", type=Finite(0, min_open=True), help="On one node: what lies between nodes.")
+@click.option("--inter-alpha-us", type=Finite(0), default=14.0, show_default=True, help="Its startup time.")
 @click.option("--smoke", is_flag=True, help="Tiny sizes: only that everything runs.")
 @json_option
 def bench(

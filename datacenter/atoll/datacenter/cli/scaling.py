@@ -14,6 +14,7 @@ from atoll.datacenter.scaling import LAWS, Law, Optimum, ScalingError, amdahl, g
 from atoll.datacenter.scaling.fit import INTERVAL, Fit, Interval, fit_law
 from atoll.datacenter.scaling.plot import draw
 from atoll.datacenter.scaling.speedup import AMDAHL, GUSTAFSON, Kind
+from atoll.settings.numbers import Finite
 
 _DAY_S = 86_400
 _FAR = 10
@@ -27,15 +28,15 @@ def scaling() -> None:
 
 
 @scaling.command()
-@click.option("--flops", type=float, help="The budget in FLOPs.")
+@click.option("--flops", type=Finite(0, min_open=True), help="The budget in FLOPs.")
 @click.option("--gpus", type=click.IntRange(1), help="Or: so many GPUs ...")
-@click.option("--days", type=click.FloatRange(0, min_open=True), help="... for so many days ...")
+@click.option("--days", type=Finite(0, min_open=True), help="... for so many days ...")
 @click.option("--gpu", default="h100", show_default=True, help="... of this kind (or a file of rates) ...")
 @click.option(
     "--format", "number_format", default="bfloat16", show_default=True, help="... computing in this format ..."
 )
 @click.option(
-    "--mfu", type=click.FloatRange(0, 1, min_open=True), default=0.4, show_default=True, help="... at this utilisation."
+    "--mfu", type=Finite(0, 1, min_open=True), default=0.4, show_default=True, help="... at this utilisation."
 )
 @json_option
 def estimate(
@@ -67,7 +68,9 @@ def estimate(
 
 @scaling.command()
 @_runs
-@click.option("--flops", type=float, multiple=True, help="Predict for this budget too; may be given again.")
+@click.option(
+    "--flops", type=Finite(0, min_open=True), multiple=True, help="Predict for this budget too; may be given again."
+)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png or .pdf.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling.")
 @json_option
@@ -89,7 +92,7 @@ def fit(*, files: tuple[Path, ...], flops: tuple[float, ...], plot: Path | None,
 @scaling.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--kind", type=click.Choice(("strong", "weak")), help="Default: found from the tokens of a step.")
-@click.option("--serial-share", type=click.FloatRange(0, 1), help="Without files: what the laws say of this share.")
+@click.option("--serial-share", type=Finite(0, 1), help="Without files: what the laws say of this share.")
 @click.option("--ranks", default="1,2,4,8,16,64,256,1024", show_default=True, help="Numbers of ranks for that.")
 @json_option
 def speedup(

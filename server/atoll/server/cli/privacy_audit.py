@@ -12,6 +12,7 @@ from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.output import busy, console, json_option, print_json, print_table
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, parse_job
+from atoll.settings.numbers import Finite
 from atoll.wire.figures import bound, counted, remainder
 
 if TYPE_CHECKING:
@@ -66,15 +67,13 @@ class Audited:
 
 @click.command()
 @click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--epsilon", type=click.FloatRange(0, 1000, min_open=True), help="Without a job: Gaussian noise for it.")
-@click.option("--noise-multiplier", type=click.FloatRange(0, 1e6, min_open=True), help="Or this much of it.")
-@click.option(
-    "--delta", type=click.FloatRange(0, 1e-2, min_open=True), default=1e-5, show_default=True, help="Without a job."
-)
+@click.option("--epsilon", type=Finite(0, 1000, min_open=True), help="Without a job: Gaussian noise for it.")
+@click.option("--noise-multiplier", type=Finite(0, 1e6, min_open=True), help="Or this much of it.")
+@click.option("--delta", type=Finite(0, 1e-2, min_open=True), default=1e-5, show_default=True, help="Without a job.")
 @click.option("--rounds", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Without a job.")
 @click.option(
     "--rate",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Finite(0, 1, min_open=True),
     default=1.0,
     show_default=True,
     help="Without a job: probability with which each participant is drawn for a round.",

@@ -15,6 +15,7 @@ from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.run import find_run
 from atoll.server.control import PopulationSpending
 from atoll.server.identity.files import write_atomic
+from atoll.settings.numbers import Finite
 from atoll.wire.figures import counted
 
 MAX_ROUNDS = 50
@@ -69,8 +70,8 @@ def ledger(
 
 @click.command()
 @click.argument("population")
-@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="What its runs may spend together, ...")
-@click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True), help="... at this delta.")
+@click.option("--epsilon", type=Finite(0, min_open=True), help="What its runs may spend together, ...")
+@click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True), help="... at this delta.")
 @click.option("--none", "no_limit", is_flag=True, help="Take the limit away.")
 @click.option(
     "--create",

@@ -14,6 +14,7 @@ from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
 from atoll.server.privacy.values import Adjacency, Sampling
+from atoll.settings.numbers import Finite
 from atoll.wire.figures import bound, counted, figure
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/no
 @click.option(
     "--epsilon",
     "target",
-    type=click.FloatRange(0, 1000, min_open=True),
+    type=Finite(0, 1000, min_open=True),
     help="Plan for this target. Default: the job's.",
 )
 @click.option(
     "--signal-to-noise",
     "wanted",
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     default=1.0,
     show_default=True,
     help="Find the smallest cohort with this ratio in a round.",

@@ -24,6 +24,7 @@ from atoll.server.daemon.logs import configure_logging
 from atoll.server.daemon.notify import READY, STOPPING, notify
 from atoll.server.daemon.server import Addresses, Daemon
 from atoll.server.errors import InvalidRequestError, ServerError
+from atoll.settings.numbers import Finite
 
 
 @click.group()
@@ -62,11 +63,19 @@ server.add_command(prune)
 @click.option("--insecure", is_flag=True, help="No TLS and no certificates; on loopback only.")
 @click.option("--evaluator", "evaluators", multiple=True, metavar="NAME=MODULE:FUNCTION", help="Install an evaluator.")
 @click.option(
-    "--certificate-lifetime-s", type=float, default=86_400.0, show_default=True, help="Life of client certificates."
+    "--certificate-lifetime-s",
+    type=Finite(0, min_open=True),
+    default=86_400.0,
+    show_default=True,
+    help="Life of client certificates.",
 )
-@click.option("--silence-s", type=float, default=5.0, show_default=True, help="Disconnected for longer counts as gone.")
-@click.option("--silo-silence-s", type=float, default=60.0, show_default=True, help="The same for silos.")
-@click.option("--drain-s", type=float, default=5.0, show_default=True, help="Patience with open calls when stopping.")
+@click.option(
+    "--silence-s", type=Finite(0), default=5.0, show_default=True, help="Disconnected for longer counts as gone."
+)
+@click.option("--silo-silence-s", type=Finite(0), default=60.0, show_default=True, help="The same for silos.")
+@click.option(
+    "--drain-s", type=Finite(0), default=5.0, show_default=True, help="Patience with open calls when stopping."
+)
 @click.option("--keep-models", type=int, default=3, show_default=True, help="Released models kept, besides the first.")
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Serve metrics and health over HTTP.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="Address that those are served on.")

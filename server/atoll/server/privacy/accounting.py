@@ -106,9 +106,13 @@ def calibrate(event: Event, target: float, delta: float, accountant: Accountant)
     ten-thousandth, upwards.
 
     Raises:
-        InvalidRequestError: if no noise up to a million does.
+        InvalidRequestError: if no noise up to a million does, or if the target is not a finite number above 0.
         SetupError: if Opacus is not installed.
     """
+    if not 0 < target < math.inf:
+        raise InvalidRequestError(
+            "privacy.target", f"epsilon {target} is no target", "choose a finite number above 0 for it"
+        )
     return _calibrate(event.sample_rate, event.count, event.sampling, target, delta, accountant)
 
 
