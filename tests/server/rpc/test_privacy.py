@@ -12,7 +12,7 @@ from sqlalchemy import update
 from atoll.server.privacy import accounting
 from atoll.server.privacy.chain import verified
 from atoll.server.privacy.values import Event, Sampling
-from atoll.server.rpc import privacy
+from atoll.server.rpc import ledger_answers
 from atoll.server.stores import Store, deletion, rounds, runs, schema
 from atoll.wire.v1 import control_pb2
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
@@ -76,7 +76,7 @@ async def test_what_a_population_has_spent(clinic: World) -> None:
 
 
 async def test_populations_come_in_pages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privacy, "MAX_POPULATIONS", 2)
+    monkeypatch.setattr(ledger_answers, "MAX_POPULATIONS", 2)
     for name in ("a", "b", "c"):
         await limited(world, population=name, epsilon=1.0, delta=DELTA, adjacency="add_remove")
     page = await populations(world)
@@ -86,7 +86,7 @@ async def test_populations_come_in_pages(world: World, monkeypatch: pytest.Monke
 
 
 async def test_charges_of_a_population_are_its_export(clinic: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privacy, "MAX_CHARGES", 2)
+    monkeypatch.setattr(ledger_answers, "MAX_CHARGES", 2)
     (population,) = (await populations(clinic)).populations
     lines, start = [population.line], 0
     while True:
@@ -204,7 +204,7 @@ async def test_an_unknown_participant(world: World) -> None:
 
 
 async def test_many_runs_are_cut(clinic: World, alice: Participant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privacy, "MAX_PARTS", 1)
+    monkeypatch.setattr(ledger_answers, "MAX_PARTS", 1)
     for name in (FIRST, SECOND):
         await write(clinic, draw, name, alice.name, drawn=1, counted=1)
     found = await about(clinic, alice.name)

@@ -85,7 +85,7 @@ class PrivacyHandlers:
         """Of one population; with its flaw, if its ledger is damaged, what can be read of it."""
         found = await self._services.reader.run(answers.read_population, name, verify=verify)
         if found.flaw:
-            log.error("%s", found.flaw, extra={"population": name})
+            log.error("%s", found.flaw)
         return await self._services.call(answers.told_population, found)
 
 
