@@ -1,7 +1,7 @@
 # The server in a container: docker build -t atoll . (docs/operations.md)
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml README.md ./
+COPY pyproject.toml constraints.txt README.md ./
 COPY protos protos
 COPY client client
 COPY server server
@@ -9,7 +9,7 @@ COPY datacenter datacenter
 # "server,otel,privacy" for private runs: brings Opacus and PyTorch, a gigabyte and more. Without it they are refused.
 ARG EXTRAS=server,otel
 RUN python -m venv /opt/atoll \
-    && /opt/atoll/bin/pip install --no-cache-dir ".[${EXTRAS}]"
+    && /opt/atoll/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"
 
 FROM python:3.12-slim-bookworm
 RUN groupadd --gid 10001 atoll \

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from atoll.client.tracing import Tracing, is_wanted, tracing_of
+from atoll.wire.installing import install_hint
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -18,7 +19,7 @@ def test_nothing_is_wanted_without_an_endpoint_or_against_a_ban() -> None:
 def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "atoll.client.otel", None)
     assert type(tracing_of(ENDPOINT)) is Tracing
-    assert "pip install 'atoll[otel]'" in caplog.text
+    assert install_hint("otel") in caplog.text
 
 
 def test_without_traces_opentelemetry_is_not_even_loaded() -> None:

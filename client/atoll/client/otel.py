@@ -1,4 +1,4 @@
-"""Spans by OpenTelemetry's SDK, sent by OTLP over HTTP as its environment variables say; needs ``atoll[otel]``."""
+"""Spans by OpenTelemetry's SDK, sent by OTLP over HTTP as its environment variables say; needs the extra ``otel``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Spans of a participant's work, as part of the trace of its round; nothing at all unless the environment asks for it.
 
 The environment is OpenTelemetry's own: with ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or ``..._TRACES_ENDPOINT``) set and
-``atoll[otel]`` installed, spans go there. Their parent travels in the invitation (W3C trace context).
+the extra ``otel`` installed, spans go there. Their parent travels in the invitation (W3C trace context).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from atoll.wire.installing import install_hint
 
 if TYPE_CHECKING:
     from atoll.client.task import Task
@@ -53,6 +55,6 @@ def tracing_of(environment: Mapping[str, str] = os.environ) -> Tracing:
     try:
         from atoll.client.otel import OtelTracing  # noqa: PLC0415  # loads OpenTelemetry, which most do without
     except ModuleNotFoundError as error:
-        log.warning("traces are wanted, but %s is not installed: pip install 'atoll[otel]'", error.name)
+        log.warning("traces are wanted, but %s is not installed: %s", error.name, install_hint("otel"))
         return Tracing()
     return OtelTracing()

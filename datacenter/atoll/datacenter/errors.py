@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import signal
 
+from atoll.wire.installing import install_hint
+
 
 class DatacenterError(Exception):
     """Base of everything that this package raises by itself.
@@ -63,12 +65,12 @@ class MissingExtraError(DatacenterError):
     """An optional library is needed.
 
     Attributes:
-        extra: what to install: ``pip install "atoll[extra]"``.
+        extra: what to install: an extra of Atoll.
     """
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         self.extra = extra
-        super().__init__(f'{purpose} needs {library}: pip install "atoll[{extra}]"')
+        super().__init__(f"{purpose} needs {library}: {install_hint(extra)}")
 
 
 class TrainingError(DatacenterError):

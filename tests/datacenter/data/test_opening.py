@@ -88,7 +88,7 @@ def test_digits_come_as_images_with_labels() -> None:
 
 def test_digits_without_the_library_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingExtraError, match=r'pip install "atoll\[vision\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install .*"\.\[vision\]"'):
         open_batches(data('source = "digits"'), BATCH, 0, Path())
 
 

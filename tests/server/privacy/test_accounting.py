@@ -249,4 +249,4 @@ def test_without_opacus_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     opacus_accountants.cache_clear()
     with pytest.raises(SetupError) as caught:
         epsilon([poisson(1.01, 0.01, 1)], 1e-5, "rdp")
-    assert caught.value.detail.remedy.startswith("pip install 'atoll[server,privacy]'")
+    assert caught.value.detail.remedy.startswith('pip install -c constraints.txt -e ".[server,privacy]"')

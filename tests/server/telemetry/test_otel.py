@@ -16,6 +16,7 @@ from atoll.server.rounds.effects import Effect
 from atoll.server.telemetry.otel import RoundTracer
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 from atoll.server.telemetry.tracing import is_wanted, tracer_of
+from atoll.wire.installing import install_hint
 from tests.collector import Collector, Span
 from tests.server.rounds.scenario import policy
 from tests.server.telemetry.test_rounds import ENDED, KEY, MEMBERS
@@ -123,7 +124,7 @@ def test_the_environment_says_whether_traces_are_wanted(environment: dict[str, s
 def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "atoll.server.telemetry.otel", None)
     assert tracer_of({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}) is None
-    assert "pip install 'atoll[otel]'" in caplog.text
+    assert install_hint("otel") in caplog.text
 
 
 def test_without_traces_opentelemetry_is_not_even_loaded() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from atoll.wire.errors import WireError
+from atoll.wire.installing import install_hint
 
 if TYPE_CHECKING:
     import grpc
@@ -123,12 +124,13 @@ def _as_call(error: BaseException) -> grpc.Call | None:
 
 def _unavailable(point: EntryPoint, error: ModuleNotFoundError) -> click.Command:
     room = ".".join(point.value.split(":")[0].split(".")[:2])
-    extra = _EXTRAS.get(room)
-    hint = f"pip install 'atoll[{extra}]'" if extra else "pip install --force-reinstall atoll"
+    extra = _EXTRAS.get(room, "")
+    hint = install_hint(extra)
 
     @click.command(
         point.name,
         help=f"Not installed: {hint}",
+        short_help=f"Not installed: needs the extra {extra}." if extra else "Not installed.",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
     )
     def command() -> None:

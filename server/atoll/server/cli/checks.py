@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from atoll.server.cli.output import size, when
 from atoll.server.identity import OPERATOR_FILE
 from atoll.wire.figures import counted
+from atoll.wire.installing import install_hint
 
 if TYPE_CHECKING:
     from atoll.server.control import PopulationSpending, ServerInfo
@@ -58,7 +59,7 @@ def versions() -> Iterator[Finding]:
         try:
             found = str(importlib.import_module(module).__version__)
         except ImportError as error:
-            yield Finding(name, Status.FAIL, f"cannot be loaded: {error}", "pip install 'atoll[server]'")
+            yield Finding(name, Status.FAIL, f"cannot be loaded: {error}", install_hint("server"))
             continue
         old = _numbers(found) < _numbers(lowest)
         yield Finding(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
+from atoll.wire.installing import install_hint
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -55,7 +56,7 @@ def load_digits() -> Digits:
         from sklearn import datasets  # noqa: PLC0415  # only the demo needs it
     except ImportError as error:
         raise InvalidRequestError(
-            "demo.data", f"the demo's data is not there: {error}", "pip install 'atoll[demo]'"
+            "demo.data", f"the demo's data is not there: {error}", install_hint("demo")
         ) from error
     pixels, labels = datasets.load_digits(return_X_y=True)  # pixels from 0 to 16
     return Digits(np.asarray(pixels / 8.0 - 1.0, np.float32), np.asarray(labels, np.int64))

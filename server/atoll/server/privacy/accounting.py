@@ -24,6 +24,7 @@ from atoll.accounting.renyi import ORDERS, Curve, converted
 from atoll.server.errors import InvalidRequestError, SetupError
 from atoll.server.privacy.values import Event, Sampling
 from atoll.server.privacy.without_replacement import MAX_ORDER, subsampled_divergence
+from atoll.wire.installing import install_hint
 
 
 def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
@@ -141,6 +142,6 @@ def _opacus_needed() -> Iterator[None]:
         raise SetupError(
             "privacy.opacus",
             f"a private run needs Opacus for its account: {error}",
-            "pip install 'atoll[server,privacy]' where the server runs; an image of it is built with "
+            f"{install_hint('server,privacy')}, where the server runs; an image of it is built with "
             "--build-arg EXTRAS=server,otel,privacy",
         ) from error

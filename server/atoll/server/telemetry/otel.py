@@ -1,4 +1,4 @@
-"""Spans of rounds by OpenTelemetry's SDK; needs ``atoll[otel]``.
+"""Spans of rounds by OpenTelemetry's SDK; needs the extra ``otel``.
 
 An attempt at a round is one trace. Its root span and those of its phases and members are made when it has ended, with
 the times that the engine recorded, so that a server that was started anew in the middle makes them whole. Invitations

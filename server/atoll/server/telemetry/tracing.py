@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from atoll.wire.installing import install_hint
+
 if TYPE_CHECKING:
     from atoll.server.telemetry.otel import RoundTracer
 
@@ -31,6 +33,6 @@ def tracer_of(environment: Mapping[str, str] = os.environ) -> RoundTracer | None
     try:
         from atoll.server.telemetry.otel import RoundTracer  # noqa: PLC0415  # most do without it
     except ModuleNotFoundError as error:
-        log.warning("traces are wanted, but %s is not installed: pip install 'atoll[otel]'", error.name)
+        log.warning("traces are wanted, but %s is not installed: %s", error.name, install_hint("otel"))
         return None
     return RoundTracer()
