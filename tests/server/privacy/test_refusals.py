@@ -1,4 +1,9 @@
-"""Every combination without a valid account is refused, with the reason and the remedy."""
+"""Every combination without a valid account is refused, with the reason and the remedy.
+
+What is valid: Poisson sampling (Mironov, Talwar, Zhang 2019), sampling without replacement (Wang, Balle,
+Kasiviswanathan 2019, Theorems 9 and 27), bounded participation (Choquette-Choo et al. 2023, "(k, b)-participation"),
+a sum over a fixed denominator (McMahan et al. 2018, Section 2).
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Audits of every mechanism: they pass as it is, and fail without its noise or its clipping."""
+"""Audits of every mechanism: they pass as it is, and fail without its noise or its clipping.
+
+The audit is that of Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (1) Training Run", Algorithm 1.
+"""
 
 from __future__ import annotations
 

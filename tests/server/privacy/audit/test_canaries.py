@@ -1,3 +1,5 @@
+"""Canaries, each in or out by a coin (Steinke, Nasr, Jagielski 2023, Algorithm 1)."""
+
 from __future__ import annotations
 
 import numpy as np

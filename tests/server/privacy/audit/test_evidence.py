@@ -1,3 +1,5 @@
+"""Scores of canaries, those of Steinke, Nasr, Jagielski 2023, Algorithm 1: how much likelier each is in than out."""
+
 from __future__ import annotations
 
 import numpy as np

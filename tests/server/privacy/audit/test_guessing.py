@@ -1,3 +1,5 @@
+"""How well the best guesser does, and with it how many to guess (Steinke, Nasr, Jagielski 2023, Algorithm 1)."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Independent noise on each release (Canonne, Kamath, Steinke 2020, Section 3)."""
+
 import numpy as np
 import pytest
 

@@ -1,4 +1,7 @@
-"""The sampler against its definition, against the exact sampler, and against the distribution itself."""
+"""The sampler against its definition, against the exact sampler, and against the distribution itself.
+
+The distribution is Canonne, Kamath, Steinke 2020, Definition 1; the exact sampler their Algorithms 1 to 3.
+"""
 
 from __future__ import annotations
 

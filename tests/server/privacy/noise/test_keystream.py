@@ -1,3 +1,5 @@
+"""The bits are those of AES-256 in counter mode (NIST SP 800-38A, Section 6.5 and F.5.5)."""
+
 from __future__ import annotations
 
 import numpy as np
