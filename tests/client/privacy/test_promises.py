@@ -85,6 +85,14 @@ def test_deltas_add_up_too(tmp_path: Path) -> None:
     )
 
 
+def test_limits_hold_in_decimal_as_they_are_set(tmp_path: Path) -> None:
+    """In binary 0.1 + 0.1 + 0.1 is more than 0.3."""
+    for run in ("r1", "r2", "r3"):
+        opened(tmp_path, 0.3, 3e-5).keep(task(run, 0.1, 1e-5))
+    assert spent(tmp_path) == Total(0.3, 3e-5)
+    assert "would be 0.3001" in (opened(tmp_path, 0.3, 3e-5).objection(task("r4", 1e-9)) or "")
+
+
 def test_an_epsilon_without_end(tmp_path: Path) -> None:
     assert "would be unbounded" in (opened(tmp_path, 8.0).objection(task("r1", math.inf)) or "")
     opened(tmp_path).keep(task("r1", math.inf))

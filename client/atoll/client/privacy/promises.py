@@ -11,10 +11,10 @@ An entry is on disk before training begins and is never taken back. The file is 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +72,13 @@ class Record:
 
 
 def total_of(promises: Iterable[Promise]) -> Total:
-    """What promises come to together."""
+    """What promises come to together; in decimal, as they were set: three deltas of 1e-5 are 3e-5, and no more."""
     every = tuple(promises)
-    return Total(math.fsum(one.epsilon for one in every), math.fsum(one.delta for one in every))
+    return Total(_decimal_sum(one.epsilon for one in every), _decimal_sum(one.delta for one in every))
+
+
+def _decimal_sum(amounts: Iterable[float]) -> float:
+    return float(sum((Decimal(repr(amount)) for amount in amounts), start=Decimal()))
 
 
 def path_of(state: Path) -> Path:
@@ -192,7 +196,7 @@ def _promise(item: dict[str, Any]) -> Promise:
 
 def _amount(value: float | str) -> float:
     number = from_json(value)
-    if number < 0:
+    if not number >= 0:
         raise ValueError(f"an amount of {number}")
     return number
 
