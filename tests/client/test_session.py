@@ -324,6 +324,21 @@ async def test_another_run_is_declined_while_busy(server: Federation, start: Sta
     await server.report()
 
 
+async def test_another_run_waits_for_work_that_is_not_wanted_any_more(server: Federation, start: Start) -> None:
+    """An operator cancels a run and submits it anew: training code comes to its end when it does."""
+    trainer = Gated()
+    start(trainer)
+    server.invite(0)
+    await accepted(server)
+    await trainer.training()
+    server.stop(0)
+    server.invite(4, run="r2")
+    server.invite(9, run="r3")  # which is one too many: its answer tells that the others have arrived
+    assert (await server.reply()).reason == "busy with run r1 round 1"
+    trainer.release.set()
+    await accepted(server)
+
+
 async def test_another_run_that_follows_the_report_before_its_answer_waits_for_it(
     server: Federation, start: Start
 ) -> None:

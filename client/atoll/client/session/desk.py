@@ -201,8 +201,7 @@ class Desk:
             # Without a Stop the old round may still take the work late: come to an end with it, and report.
             job.invitation.task.control.stop(f"the server went on to {invitation.task.key}")
             self._next = invitation
-        elif job.invitation.task.control.reporting.is_set() and self._next is None:
-            # To the server the work may be over, though its answer to the report is not here yet.
+        elif self._next is None and _is_ending(job):
             self._next = invitation
         else:
             self._finish(invitation.task.key, DECLINED, f"busy with {job.key}")
@@ -297,3 +296,9 @@ class Desk:
         self._answers[key] = answer
         while len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
+
+
+def _is_ending(job: Job) -> bool:
+    """Whether the work may be over for the server: reported, without its answer here yet, or not wanted any more."""
+    control = job.invitation.task.control
+    return control.reporting.is_set() or control.stop_event.is_set()
