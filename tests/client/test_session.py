@@ -24,7 +24,7 @@ from atoll.wire.encoding import Encoding, as_received, decode
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
-from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated, running
+from tests.client.harness import FAST, MODEL, WAIT_S, AddOne, Federation, Gated, running
 
 SIZE = sum(array.size for array in MODEL.values())
 ACCEPTED, DECLINED, FAILED = (
@@ -324,9 +324,18 @@ async def test_another_run_is_declined_while_busy(server: Federation, start: Sta
     await server.report()
 
 
+class Deaf(Gated):
+    """Trains until the test lets it, whatever it is told."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        self._loop.call_soon_threadsafe(self.started.set)
+        assert self.release.wait(WAIT_S)
+        return AddOne.fit(self, model, task)
+
+
 async def test_another_run_waits_for_work_that_is_not_wanted_any_more(server: Federation, start: Start) -> None:
     """An operator cancels a run and submits it anew: training code comes to its end when it does."""
-    trainer = Gated()
+    trainer = Deaf()
     start(trainer)
     server.invite(0)
     await accepted(server)
