@@ -1,6 +1,7 @@
 """A back-up holds what a server needs to go on; a restoration believes nothing that it has not verified."""
 
 import errno
+import json
 import os
 import shutil
 import sqlite3
@@ -13,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import Connection, update
 
 from atoll.server.backup import back_up, last_restoration, read_manifest, restore
+from atoll.server.cli.server import server
 from atoll.server.errors import CorruptDataError, InvalidRequestError, StorageError, StorageFullError
 from atoll.server.identity import Authority
 from atoll.server.privacy import ledger
@@ -28,6 +31,7 @@ from atoll.server.stores import (
     StoreDamagedError,
     models,
     noise_states,
+    populations,
     runs,
     schema,
 )
@@ -141,6 +145,25 @@ def test_a_directory_that_is_there_is_filled_and_stays_the_same(data: Path, tmp_
 
 
 @pytest.mark.skipif(not namespaces(), reason="this machine lets nobody mount in a namespace of its own")
+def test_a_restoration_tells_what_to_compare(data: Path, tmp_path: Path) -> None:
+    store = Store.open(data)
+    store.writer.submit(ledgers.fill).result()
+    store.writer.submit(hold_models, put(store, b"a model")).result()
+    head = store.reader.submit(populations.get, ledgers.CLINIC).result().head
+    store.close()
+    kept, again, other = tmp_path / "kept", tmp_path / "again", tmp_path / "other"
+    back_up(data, kept, now=MADE_AT)
+    told = CliRunner().invoke(server, ["restore", str(kept), "--data", str(again), "--json"])
+    assert told.exit_code == 0, told.output
+    (found,) = json.loads(told.stdout)["ledgers"]
+    assert found == {"population": "clinic", "charges": 5, "last_charged_at": NOW + 2, "head": head, "flaw": ""}
+    words = CliRunner().invoke(server, ["restore", str(kept), "--data", str(other)]).stdout
+    assert head in words
+    assert "`atoll privacy ledger --offline --data" in " ".join(words.split())
+    assert sorted(path.name for path in other.iterdir()) == sorted(path.name for path in again.iterdir())
+    assert not list(other.glob("*-wal"))
+
+
 def test_a_disk_of_its_own_is_restored_to(data: Path, tmp_path: Path) -> None:
     back_up(data, tmp_path / "kept", now=MADE_AT)
     disk = tmp_path / "disk"

@@ -293,6 +293,42 @@ async def test_a_run_that_was_charged_nothing(world: World, ask: Ask) -> None:
     assert (told.exit_code, "of population people was charged nothing: it has released" in told.stdout) == (0, True)
 
 
+async def test_a_data_directory_answers_as_its_server_does(world: World, ask: Ask, tmp_path: Path) -> None:
+    alice = await world.participant()
+    await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
+    for options in (
+        [],
+        ["--population", CLINIC],
+        ["--run", SECOND, "--last", "1"],
+        ["--run", "latest"],
+        ["--participant", alice.name],
+    ):
+        online, offline = await ask("ledger", *options, "--json"), await ask("ledger", "--offline", *options, "--json")
+        assert (offline.exit_code, json.loads(offline.stdout)) == (0, json.loads(online.stdout)), options
+    files = [tmp_path / "online.jsonl", tmp_path / "offline.jsonl"]
+    heads = [(await ask("ledger", "--export", str(files[0]))).stdout]
+    heads.append((await ask("ledger", "--offline", "--export", str(files[1]))).stdout)
+    assert heads[0] == heads[1]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    await write(world, cut, 0)
+    damaged = await ask("ledger", "--offline")
+    assert (damaged.exit_code, "has released 3 models, 0 charges for them are here" in damaged.stderr) == (1, True)
+    unknown = await ask("ledger", "--offline", "--population", "school")
+    assert (unknown.exit_code, "`atoll privacy ledger` lists those that there are" in unknown.stderr) == (1, True)
+
+
+def test_what_is_no_data_directory(tmp_path: Path) -> None:
+    for options, told in (
+        (["--data", str(tmp_path)], "is no server's data directory: it has no atoll.sqlite3"),
+        ([], "--offline reads a data directory"),
+    ):
+        found = CliRunner().invoke(privacy, ["ledger", "--offline", *options], env={"ATOLL_DATA": None})
+        assert (found.exit_code, told in found.stderr) == (2, True)
+    (tmp_path / DATABASE_FILE).write_bytes(b"no database at all, and longer than a page's header is")
+    found = CliRunner().invoke(privacy, ["ledger", "--offline", "--data", str(tmp_path)])
+    assert (found.exit_code, "damaged" in found.stderr) == (1, True)
+
+
 async def test_options_that_do_not_go_together(ask: Ask) -> None:
     for options in (
         ["ledger", "--run", FIRST, "--population", CLINIC],

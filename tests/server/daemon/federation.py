@@ -253,6 +253,7 @@ async def opened(
     evaluators: Mapping[str, Evaluator] | None = None,
     room: Room | None = None,
     storage: StorageSettings | None = None,
+    restored_at: float = 0.0,
 ) -> AsyncIterator[Federation]:
     """A server process from its start to its end, on a directory that may have served before."""
     store = Store.open(data)
@@ -278,7 +279,7 @@ async def opened(
         )
         authority = Authority.open(data / "ca", now=time.time())
         book = CertificateBook(authority, store.writer, store.reader, time.time, lifetime_s=3600.0)
-        coordinator = Coordinator(services, book, storage or StorageSettings(), insecure=False)
+        coordinator = Coordinator(services, book, storage or StorageSettings(), insecure=False, restored_at=restored_at)
         await coordinator.start()
         try:
             yield Federation(store, services, coordinator, node)

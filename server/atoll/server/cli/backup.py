@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,24 @@ if TYPE_CHECKING:
     from atoll.server.backup import Manifest
 
 DEFAULT_DATA = Path("atoll-data")
+LEDGER_COLUMNS = ("population", "charges>", "last charged", "head")
+_COMPARE = (
+    "Whatever private runs have released since {made} is charged nowhere now. Before the server is started, compare "
+    "each head with the one noted last, or with an export: `atoll privacy ledger --offline --data {data}`, `atoll "
+    "privacy verify FILE.jsonl --head POPULATION=HEAD`. Lower the limit by what is missing, then `atoll run resume` "
+    "the runs: until then they pause."
+)
+
+
+@dataclass(frozen=True)
+class RestoredLedger:
+    """Where a population's ledger ends: its charges, the epoch second of the last one, the digest; a flaw if any."""
+
+    population: str
+    charges: int
+    last_charged_at: float | None
+    head: str
+    flaw: str
 
 
 @click.command()
@@ -68,12 +87,43 @@ def restore(*, source: Path, data: Path, json_output: bool) -> None:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:
         raise CommandError(str(error), error.detail.remedy) from error
-    _show(restored.manifest, json_output=json_output)
-    if not json_output:
-        click.echo(
-            f"{data} stands as of {when(restored.manifest.made_at)}; rounds that were open then are tried again. "
-            "Shut out again whoever was revoked since."
-        )
+    ledgers = _ledgers(data, restored.manifest)
+    if json_output:
+        print_json({**restored.manifest.model_dump(mode="json"), "ledgers": ledgers})
+        return
+    _show(restored.manifest, json_output=False)
+    made = when(restored.manifest.made_at)
+    click.echo(
+        f"{data} stands as of {made}; rounds that were open then are tried again. Shut out again whoever was revoked "
+        "since."
+    )
+    if ledgers:
+        print_table(LEDGER_COLUMNS, map(_ledger_row, ledgers), "")
+        click.echo(_COMPARE.format(made=made, data=data))
+
+
+def _ledger_row(item: RestoredLedger) -> tuple[object, ...]:
+    return item.population, item.charges, when(item.last_charged_at), item.flaw or item.head
+
+
+def _ledgers(data: Path, manifest: Manifest) -> list[RestoredLedger]:
+    """Where the ledger of each population ends."""
+    from atoll.server.cli.offline import opened  # noqa: PLC0415  # as above
+    from atoll.server.stores import schema_version  # noqa: PLC0415  # as above
+
+    if manifest.schema_revision != schema_version.head_revision():
+        return []
+    with opened(data) as source:
+        return [
+            RestoredLedger(
+                population=found.population,
+                charges=found.charges,
+                last_charged_at=max((run.last_at for run in found.runs), default=None),
+                head=found.head,
+                flaw=found.flaw,
+            )
+            for found in source.populations(verify=True)
+        ]
 
 
 def _show(manifest: Manifest, *, json_output: bool) -> None:

@@ -156,6 +156,10 @@ class ControlClient:
         answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=limit))
         return tuple(control.run_of(run) for run in answer.runs)
 
+    def newest_run(self) -> str | None:
+        """The id of the newest run; None before the first."""
+        return next((run.run for run in self.runs(1)), None)
+
     def run(self, run: str, *, members: bool = False, only: int | None = None) -> control.RunDetail:
         """A run with its rounds (or ``only`` the attempts at one of them) and, if asked, their members."""
         request = control_pb2.GetRunRequest(run=run, members=members, round=only)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,8 +86,25 @@ def find_target(server: str | None, credentials: Path | None, data: Path | None,
     return Target(server or found.address, found)
 
 
-def connected(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the connection options and, as its first argument, a client for the server they name."""
+@dataclass(frozen=True)
+class Place:
+    """What the connection options say."""
+
+    server: str | None
+    credentials: Path | None
+    data: Path | None
+    insecure: bool
+
+    @contextmanager
+    def connect(self) -> Iterator[ControlClient]:
+        """A client for the server. Raises as ``find_target``."""
+        target = find_target(self.server, self.credentials, self.data, insecure=self.insecure)
+        with ControlClient(target.open(), target.address, target.metadata) as client:
+            yield client
+
+
+def placed(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the connection options and, as its first argument, what they say."""
 
     @click.option("--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: as the credential says.")
     @click.option(
@@ -104,12 +122,20 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
     @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
     @functools.wraps(function)
     def command(**options: Any) -> R:
-        server, credentials, data, insecure = (options.pop(name) for name in _OPTION_NAMES)
-        target = find_target(server, credentials, data, insecure=insecure)
-        with ControlClient(target.open(), target.address, target.metadata) as client:
-            return function(client, **options)
+        return function(Place(*(options.pop(name) for name in _OPTION_NAMES)), **options)
 
     return command
+
+
+def connected(function: Callable[..., R]) -> Callable[..., R]:
+    """Give a command the connection options and, as its first argument, a client for the server they name."""
+
+    @functools.wraps(function)
+    def command(place: Place, **options: Any) -> R:
+        with place.connect() as client:
+            return function(client, **options)
+
+    return placed(command)
 
 
 def _find_credential(data: Path | None) -> Path:

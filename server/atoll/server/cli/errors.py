@@ -97,9 +97,13 @@ def command_error(error: grpc.RpcError, address: str) -> CommandError:
         return BadInputError(detail.message, detail.remedy)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CommandError(f"the server at {address} does not know this call", "upgrade the server, or this program")
-    listed_by = _LISTED_BY.get(detail.code)
-    remedy = f"`atoll {listed_by}` lists those that there are" if listed_by else ""
-    return CommandError(detail.message or str(code), detail.remedy or remedy)
+    return CommandError(detail.message or str(code), detail.remedy or where_listed(detail.code))
+
+
+def where_listed(code: str) -> str:
+    """What to do about a name that nobody has, by the error's code; empty for other errors."""
+    listed_by = _LISTED_BY.get(code)
+    return f"`atoll {listed_by}` lists those that there are" if listed_by else ""
 
 
 def _unreachable(address: str, detail: ErrorDetail) -> CommandError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
 
 from atoll.server.cli import privacy_formats as formats
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import connected
+from atoll.server.cli.connection import Place, connected, placed
 from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.offline import LedgerSource, opened
 from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.run import find_run
 from atoll.server.control import PopulationSpending
@@ -37,11 +39,15 @@ _NOTHING = "nothing was charged; runs with a [privacy] section are"
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write every charge, of one population or all, to this file of JSON lines; `atoll privacy verify` checks it.",
 )
+@click.option(
+    "--offline", is_flag=True, help="Read the data directory itself (--data), whether a server runs on it or not."
+)
 @json_option
-@connected
+@placed
 def ledger(
-    client: ControlClient,
+    place: Place,
     *,
+    offline: bool,
     population: str | None,
     run_id: str | None,
     participant: str | None,
@@ -56,16 +62,25 @@ def ledger(
     """
     if sum(option is not None for option in (population, run_id, participant)) > 1:
         raise BadInputError("--population, --run and --participant exclude one another", "give one of them")
-    if export is not None:
-        if run_id or participant:
-            raise BadInputError("--export writes whole populations", "leave --run and --participant out")
-        _export(client, export, population, json_output=json_output)
-    elif run_id is not None:
-        _show_run(client, find_run(client, run_id), last, json_output=json_output)
-    elif participant is not None:
-        _show_participant(client, participant, json_output=json_output)
-    else:
-        _show_populations(client, population, json_output=json_output)
+    if export is not None and (run_id or participant):
+        raise BadInputError("--export writes whole populations", "leave --run and --participant out")
+    with _source(place, offline=offline) as source:
+        if export is not None:
+            _export(source, export, population, json_output=json_output)
+        elif run_id is not None:
+            _show_run(source, find_run(source, run_id), last, json_output=json_output)
+        elif participant is not None:
+            _show_participant(source, participant, json_output=json_output)
+        else:
+            _show_populations(source, population, json_output=json_output)
+
+
+def _source(place: Place, *, offline: bool) -> AbstractContextManager[LedgerSource]:
+    if not offline:
+        return place.connect()
+    if place.data is None:
+        raise BadInputError("--offline reads a data directory", "name it with --data DIR")
+    return opened(place.data)
 
 
 @click.command()
@@ -105,9 +120,9 @@ def limit(
     click.echo(formats.population_line(found))
 
 
-def _show_populations(client: ControlClient, name: str | None, *, json_output: bool) -> None:
+def _show_populations(source: LedgerSource, name: str | None, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
-        found = client.populations(verify=True) if name is None else (client.population(name, verify=True),)
+        found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)
     if json_output:
         print_json(found if name is None else found[0])
     elif name is None:
@@ -118,10 +133,10 @@ def _show_populations(client: ControlClient, name: str | None, *, json_output: b
     _require_sound(found)
 
 
-def _show_run(client: ControlClient, run: str, last: int, *, json_output: bool) -> None:
+def _show_run(source: LedgerSource, run: str, last: int, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
-        page = client.newest_charges(run=run, limit=last)
-        found = client.population(page.population, verify=True) if page.population else None
+        page = source.newest_charges(run=run, limit=last)
+        found = source.population(page.population, verify=True) if page.population else None
     spent = None if found is None else next((item for item in found.runs if item.run == run), None)
     if json_output:
         print_json({"run": run, "population": page.population, "spent": spent, "charges": page.charges})
@@ -136,9 +151,9 @@ def _show_run(client: ControlClient, run: str, last: int, *, json_output: bool) 
         _require_sound((found,))
 
 
-def _show_participant(client: ControlClient, participant: str, *, json_output: bool) -> None:
+def _show_participant(source: LedgerSource, participant: str, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
-        found = client.participant_privacy(participant)
+        found = source.participant_privacy(participant)
     if json_output:
         print_json(found)
     else:
@@ -156,13 +171,13 @@ def _require_sound(found: tuple[PopulationSpending, ...]) -> None:
         )
 
 
-def _export(client: ControlClient, path: Path, name: str | None, *, json_output: bool) -> None:
+def _export(source: LedgerSource, path: Path, name: str | None, *, json_output: bool) -> None:
     """Write the charges of one population, or all, as they are there, and verify what was written."""
     from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
 
     with busy("exporting the ledger"):
-        found = client.populations(verify=True) if name is None else (client.population(name, verify=True),)
-        lines = [line for population in found for line in _export_lines(client, population)]
+        found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)
+        lines = [line for population in found for line in _export_lines(source, population)]
         checked = verified(lines)
     try:
         write_atomic(path, "".join(lines).encode("ascii"), mode=_EXPORT_MODE)
@@ -189,11 +204,11 @@ def _export(client: ControlClient, path: Path, name: str | None, *, json_output:
         raise CommandError(f"{path} does not verify, though the server's ledger does", "export it again")
 
 
-def _export_lines(client: ControlClient, population: PopulationSpending) -> Iterator[str]:
+def _export_lines(source: LedgerSource, population: PopulationSpending) -> Iterator[str]:
     if population.line:
         yield population.line
     start: int | None = 0
     while start is not None:
-        page = client.charges(population.population, start=start)
+        page = source.charges(population.population, start=start)
         yield from (charge.line for charge in page.charges)
         start = page.next_seq

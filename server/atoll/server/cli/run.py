@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Protocol
 
 import click
 
@@ -191,7 +192,15 @@ def report(client: ControlClient, *, run_id: str, output: Path) -> None:
     click.echo(f"{output}: {size(len(page.encode()))}", err=True)
 
 
-def find_run(client: ControlClient, run_id: str) -> str:
+class Runs(Protocol):
+    """Who knows which runs there are."""
+
+    def newest_run(self) -> str | None:
+        """The id of the newest run; None before the first."""
+        ...
+
+
+def find_run(client: Runs, run_id: str) -> str:
     """The id itself, or that of the newest run for ``latest``.
 
     Raises:
@@ -199,10 +208,10 @@ def find_run(client: ControlClient, run_id: str) -> str:
     """
     if run_id != LATEST:
         return run_id
-    runs = client.runs(1)
-    if not runs:
+    newest = client.newest_run()
+    if newest is None:
         raise BadInputError("there is no run yet", "begin one with `atoll run submit JOB.toml`")
-    return runs[0].run
+    return newest
 
 
 def _told(found: Run, json_output: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -58,7 +59,7 @@ from atoll.server.rounds import (
     initial,
     wants,
 )
-from atoll.server.stores import BlobMissingError, models, participants, reports, runs
+from atoll.server.stores import BlobMissingError, event_log, models, participants, reports, runs
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_from_proto, layout_to_proto
@@ -90,9 +91,16 @@ class Coordinator:
     """Starts, resumes and finds runs; routes what participants send to them."""
 
     def __init__(
-        self, services: Services, certificates: CertificateBook, storage: StorageSettings, *, insecure: bool
+        self,
+        services: Services,
+        certificates: CertificateBook,
+        storage: StorageSettings,
+        *,
+        insecure: bool,
+        restored_at: float = 0.0,
     ) -> None:
         self._insecure = insecure
+        self._restored_at = restored_at
         self._services = services
         self._certificates = certificates
         self._pool = CohortPool(services, self)
@@ -221,6 +229,7 @@ class Coordinator:
         if private is None:
             await self._order(run_id, ResumeRequested())
             return
+        self._budgets.let_go(run_id)
         await private.reserve(afresh=True)
         try:
             await self._order(run_id, ResumeRequested())
@@ -401,9 +410,18 @@ class Coordinator:
         found = await self._journal.resume(first)
         log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
         private = await self._services.reader.run(find_promise, run.id) if spec.privacy is not None else None
+        if private is not None and await self._is_uncompared(run):
+            self._budgets.hold_back(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
         active = self._activate(run, spec, layout, found.state, found.next_seq, private=private, resumed=True)
         if found.state.status is RunStatus.SUBMITTED:
             await active.performer.begin()
+
+    async def _is_uncompared(self, run: runs.Run) -> bool:
+        """Whether the run's ledger was restored, and no operator has resumed the run since."""
+        if run.created_at >= self._restored_at:
+            return False
+        kind, since = ResumeRequested().kind, self._restored_at
+        return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
 
     def _moved(self, driver: RunDriver) -> None:
         self._services.sessions.touch()

@@ -21,7 +21,7 @@ from atoll.server.jobs import JobSpec
 from atoll.server.privacy import ledger
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.privacy.errors import BudgetSpentError
+from atoll.server.privacy.errors import BudgetSpentError, UncomparedError
 from atoll.server.privacy.mechanisms.values import NOISE_BYTES
 from atoll.server.privacy.noise import warm
 from atoll.server.privacy.reservations import Reservations
@@ -51,6 +51,24 @@ class Budgets:
         self._services = services
         self._reservations = Reservations()
         self._versions: dict[str, int] = {}  # run → the release that it has reserved for
+        self._uncompared: dict[str, str] = {}  # run → when its ledger was restored
+
+    def hold_back(self, run: str, restored: str) -> None:
+        """Nothing of the run is released until ``let_go``: its ledger may lack charges since it was ``restored``."""
+        self._uncompared[run] = restored
+
+    def let_go(self, run: str) -> None:
+        """Somebody has compared the ledger."""
+        self._uncompared.pop(run, None)
+
+    def require_compared(self, run: str) -> None:
+        """Raise if the run is held back.
+
+        Raises:
+            UncomparedError: saying since when, and what to do.
+        """
+        if run in self._uncompared:
+            raise UncomparedError(run, self._uncompared[run])
 
     async def reserve(self, run: str, contract: Contract, version: int, *, afresh: bool = False) -> None:
         """Reserve what a round will cost, or see that there is not so much left; ``afresh`` as ``ledger.check``.
@@ -58,6 +76,7 @@ class Budgets:
         Raises:
             BudgetSpentError: naming what is spent, what the round would make it, and the limit.
         """
+        self.require_compared(run)
         others = self.hold(run, contract, version)
         try:
             await self._services.reader.run(ledger.check, contract, run, version, reserved=others, afresh=afresh)
@@ -245,4 +264,9 @@ class PrivateRounds:
         )
         noise = NoiseRecord(self._driver.run, settled.after.state.version, settled.after.to_text())
         private = replace(release, charge=charge, noise=noise)
-        return lambda connection: ledger.record(connection, private, self.contract, version)
+
+        def record(connection: Connection) -> object:
+            self._budgets.require_compared(self._driver.run)
+            return ledger.record(connection, private, self.contract, version)
+
+        return record

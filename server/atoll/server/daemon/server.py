@@ -139,13 +139,14 @@ class Daemon:
         store.writer.watch(rounds.committed)
         await _verify_ledgers(store.reader)
         authority = Authority.open(config.data / "ca", now=self._clock())
+        restored_at = last_restoration(config.data)
         book = CertificateBook(
             authority,
             store.writer,
             store.reader,
             self._clock,
             lifetime_s=config.certificate_lifetime_s,
-            restored_at=last_restoration(config.data),
+            restored_at=restored_at,
         )
         spool = Spool(config.data / SPOOL_FOLDER, room)
         self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)
@@ -167,7 +168,9 @@ class Daemon:
             share_models=config.share_models,
             limits=config.limits,
         )
-        coordinator = self._coordinator = Coordinator(services, book, config.storage, insecure=config.insecure)
+        coordinator = self._coordinator = Coordinator(
+            services, book, config.storage, insecure=config.insecure, restored_at=restored_at
+        )
         addresses = await self._listen(services, coordinator, book, authority)
         self._closing.push_async_callback(coordinator.stop)
         await coordinator.start()

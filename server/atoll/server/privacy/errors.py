@@ -5,10 +5,13 @@
     ServerError
     └── ConflictError
         ├── BudgetSpentError       a round, or what is left of a run, would cost more than was promised
+        │   └── UncomparedError    what is spent is not known: the ledger was restored, and nobody has compared it
         └── AdjacencyError         a run promises something that cannot be added to what the population was promised
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from atoll.server.errors import ConflictError
 
@@ -16,8 +19,24 @@ from atoll.server.errors import ConflictError
 class BudgetSpentError(ConflictError):
     """A round would cost more than the run's target, or than its population's limit; nothing of it was released."""
 
+    code: ClassVar[str] = "privacy.spent"
+
     def __init__(self, message: str, remedy: str) -> None:
-        super().__init__("privacy.spent", message, remedy)
+        super().__init__(self.code, message, remedy)
+
+
+class UncomparedError(BudgetSpentError):
+    """What was released since the back-up that this ledger is restored from is not charged in it."""
+
+    code: ClassVar[str] = "privacy.restored"
+
+    def __init__(self, run_id: str, restored: str) -> None:
+        super().__init__(
+            f"the privacy budget of run {run_id} is not known: its ledger was restored from a back-up on {restored}, "
+            "and has nothing of what was released since that was made",
+            "compare `atoll privacy ledger` with the heads or the export noted last, lower the population's limit by "
+            f"what is missing, then `atoll run resume {run_id}`",
+        )
 
 
 class AdjacencyError(ConflictError):

@@ -53,6 +53,12 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
         ) from error
 
 
+def has_kind(connection: Connection, run_id: str, kind: str, *, since: float) -> bool:
+    """Whether an event of this kind was taken at the epoch second ``since`` or later, and is still in the log."""
+    query = select(events.c.seq).where(events.c.run_id == run_id, events.c.kind == kind, events.c.at >= since)
+    return connection.execute(query.limit(1)).first() is not None
+
+
 def prune(connection: Connection, run_id: str, *, below: int) -> int:
     """Remove the events before a place; how many. A snapshot of the run must stand at that place or before it."""
     return connection.execute(delete(events).where(events.c.run_id == run_id, events.c.seq < below)).rowcount

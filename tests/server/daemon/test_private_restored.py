@@ -1,0 +1,71 @@
+"""Private runs of a data directory that was restored: nothing is released before an operator says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from atoll.server.rounds import Phase, RunState, RunStatus
+from atoll.server.stores import charges, runs
+from tests.server.daemon.federation import Federation, job, opened
+from tests.server.daemon.test_private import capped, report
+
+
+async def paused(federation: Federation, run: str) -> str:
+    """Why it has paused."""
+    await federation.state(run, lambda state: state.status is RunStatus.PAUSED)
+    return (await federation.store.reader.run(runs.get, run)).reason
+
+
+def is_open(state: RunState) -> bool:
+    return state.round is not None and state.round.phase is Phase.OPEN
+
+
+async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp_path: Path) -> None:
+    async with opened(tmp_path) as federation:
+        run = await federation.submit(capped(2, most=2))  # nobody is there: it waits for its draw
+    later = time.time()
+    for _ in range(2):
+        async with opened(tmp_path, restored_at=later) as federation:
+            await federation.clients("alice")
+            why = await paused(federation, run)
+            assert why.startswith(f"the privacy budget of run {run} is not known: its ledger was restored")
+            assert f"`atoll run resume {run}`" in why
+    async with opened(tmp_path, restored_at=later) as federation:
+        await federation.clients("alice")
+        await federation.coordinator.resume(run)
+        await federation.state(run, is_open)
+    async with opened(tmp_path, restored_at=later) as federation:  # it was resumed since
+        (alice,) = await federation.clients("alice")
+        for _ in range(2):
+            await report(alice, 1)
+        assert (await federation.ended(run)).status == RunStatus.FINISHED
+
+
+async def test_a_round_that_was_open_is_not_charged_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as federation:
+        await federation.clients("alice")
+        run = await federation.submit(capped(1, most=1))
+        await federation.state(run, is_open)
+    async with opened(tmp_path, restored_at=time.time()) as federation:
+        (alice,) = await federation.clients("alice")
+        await report(alice, 1)
+        assert "is not known: its ledger was restored" in await paused(federation, run)
+        assert await federation.store.reader.run(charges.listed, run) == ()
+        ended = asyncio.create_task(federation.ended(run))
+        await asyncio.sleep(0)  # it has begun to look
+        await federation.coordinator.resume(run)
+        assert (await ended).status == RunStatus.FINISHED
+        assert len(await federation.store.reader.run(charges.listed, run)) == 1
+
+
+async def test_runs_without_privacy_and_those_submitted_since_go_on(tmp_path: Path) -> None:
+    async with opened(tmp_path) as federation:
+        plain = await federation.submit(job(size=1))
+    async with opened(tmp_path, restored_at=time.time()) as federation:
+        clients = await federation.clients("alice")
+        private = await federation.submit(capped(1, most=1))
+        await report(clients[0], 1)
+        assert (await federation.ended(plain)).status == RunStatus.FINISHED
+        await federation.state(private, is_open)
