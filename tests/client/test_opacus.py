@@ -382,6 +382,13 @@ def test_settings_that_cannot_be(changes: dict[str, Any]) -> None:
         privacy(**changes)
 
 
+@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
+@pytest.mark.parametrize("value", [math.inf, math.nan, 0.0, -1.0])
+def test_a_value_that_cannot_be_is_named(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"^{name} = {value}; allowed is anything finite above 0$"):
+        privacy(**{name: value})
+
+
 def test_without_a_place_for_the_ledger_nothing_is_trained() -> None:
     with pytest.raises(UsageError, match="there is no ledger yet"):
         participant(privacy()).objection(make_task())

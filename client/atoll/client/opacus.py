@@ -2,7 +2,7 @@
 
 ::
 
-    participant = OpacusParticipant(
+    participant = OpacusParticipant(  # whole in docs/privacy/local.md
         module=net, loader=DataLoader(data, batch_size=64), loss=cross_entropy, optimiser=sgd,
         privacy=DpSgd(noise_multiplier=1.0, max_grad_norm=1.0, limit=Limit(epsilon=8.0, delta=1e-5)),
     )
@@ -77,9 +77,10 @@ class DpSgd:
     accountant: Accountant = "rdp"
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_multiplier < float("inf") or not 0 < self.max_grad_norm < float("inf"):
-            given = f"noise_multiplier = {self.noise_multiplier}, max_grad_norm = {self.max_grad_norm}"
-            raise UsageError(f"{given}: both must be above 0")
+        for name in ("noise_multiplier", "max_grad_norm"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise UsageError(f"{name} = {value}; allowed is anything finite above 0")
         if self.limit.delta == 0:
             raise UsageError("the limit's delta is 0, and Gaussian noise has no epsilon then; allowed is above 0")
         if not re.fullmatch(NAME_PATTERN, self.data):

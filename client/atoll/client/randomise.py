@@ -99,7 +99,8 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < math.inf or not 0 < self.delta < 1:
-            raise UsageError(f"epsilon = {self.epsilon}, delta = {self.delta}: both above 0, delta below 1")
+            given = f"epsilon = {self.epsilon}, delta = {self.delta}"
+            raise UsageError(f"{given}; allowed is a finite epsilon above 0, and a delta above 0 and below 1")
         _check_clip(self.clip_norm)
 
     @cached_property

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+from io import StringIO
 
 import pytest
+from rich.console import Console
 from rich.text import Text
 
-from atoll.server.cli.output import print_json, print_table, size, styled, when
+from atoll.server.cli import output
+from atoll.server.cli.output import print_json, print_table, size, steps, styled, when
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,21 @@ def test_nothing_is_cut_where_the_output_is_no_terminal(capsys: pytest.CaptureFi
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("name",), [], "nothing yet")
     assert capsys.readouterr().out == "nothing yet\n"
+
+
+def test_steps_are_shown_where_there_is_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with steps("working") as told:
+        told(0, 4, "the first")
+    assert capsys.readouterr() == ("", "working\n")
+    screen = StringIO()
+    monkeypatch.setattr(output, "console", lambda **_: Console(file=screen, force_terminal=True, width=100))
+    with steps("working") as told:
+        for done, step in enumerate(("the first", "the second")):
+            told(done, 4, step)
+    assert "working: the second" in screen.getvalue()
+    assert "1/4" in screen.getvalue()
 
 
 def test_words_and_times() -> None:

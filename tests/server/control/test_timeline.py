@@ -57,7 +57,12 @@ def test_who_counted_comes_first_the_slowest_before_the_others() -> None:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [("declined", "policy"), ("failed", "failed"), ("silent", "connection"), ("timed_out", "had not taken the task")],
+    [
+        ("declined", "it declined"),
+        ("failed", "failed"),
+        ("silent", "connection"),
+        ("timed_out", "had not taken the task"),
+    ],
 )
 def test_why_is_said_in_plain_words_with_the_reason(status: str, said: str) -> None:
     text = why(member(status=status, report_s=None, detail="on battery"))

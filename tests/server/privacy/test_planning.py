@@ -74,6 +74,25 @@ def test_capped_participation_needs_people() -> None:
     assert [one.population_least for one in found.durations] == [10_000, 12_500, 25_000, 50_000, 100_000]
 
 
+def test_each_step_is_told_before_it_begins() -> None:
+    told: list[tuple[int, int, str]] = []
+    found = plan_of(
+        job("poisson", f"{NOISE}\n{RDP}"),
+        10_000,
+        target=3.0,
+        told=lambda done, total, step: told.append((done, total, step)),
+    )
+    total = 4 + len(found.cohorts) + len(found.durations)
+    assert [(done, of) for done, of, _ in told] == [(number, total) for number in range(total)]
+    steps = [step for *_, step in told]
+    assert steps[:3] == ["the job's noise", "epsilon by round", "how many rounds epsilon 3 lasts"]
+    assert steps[3] == f"the noise of a cohort of {found.cohorts[0].cohort}"
+    assert steps[-2:] == [
+        f"the noise of {found.durations[-1].rounds} rounds",
+        "the smallest cohort with signal to noise 1",
+    ]
+
+
 def test_a_job_that_promises_nothing_has_no_plan() -> None:
     with pytest.raises(InvalidRequestError, match=r"no \[privacy\] section"):
         plan_of(job().model_copy(update={"privacy": None}), 10)

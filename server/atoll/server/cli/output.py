@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
 import click
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -101,6 +110,24 @@ def busy(label: str) -> Iterator[None]:
         return
     with shown.status(label):
         yield
+
+
+@contextmanager
+def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr with the step under way, to be told (done, total, step); elsewhere the label, as a line."""
+    shown = console(stderr=True)
+    if not shown.is_terminal:
+        click.echo(label, err=True)
+        yield lambda *_: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=shown, transient=True) as progress:
+        task = progress.add_task(label, total=None)
+
+        def told(done: int, total: int, step: str) -> None:
+            progress.update(task, completed=done, total=total, description=f"{label}: {step}")
+
+        yield told
 
 
 class Transfer:

@@ -9,7 +9,7 @@ import click
 
 from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.model_files import open_model
-from atoll.server.cli.output import busy, json_option, print_json, print_table
+from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
@@ -91,8 +91,8 @@ def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: floa
     from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
 
     try:
-        with busy("working out the noise"):
-            return plan_of(spec, elements, target, wanted)
+        with steps("working out the noise") as told:
+            return plan_of(spec, elements, target, wanted, told)
     except CallerError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:

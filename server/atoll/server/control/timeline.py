@@ -16,7 +16,7 @@ STEPS = ("wait", *_CLAIMED, "work", "upload", "fold")
 _WHY = {
     "invited": "it has not answered yet",
     "training": "it is at work",
-    "declined": "its own policy declined",
+    "declined": "it declined",
     "failed": "its task failed",
     "silent": "its connection was lost and it did not come back",
     "timed_out": "it had not reported when the round closed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ ROUND_FACTORS = (0.25, 0.5, 1, 2, 4)
 MAX_COHORT = 100_000
 MAX_LONGER = 100
 """Rounds are tried up to so many times those planned."""
+Told = Callable[[int, int, str], None]
+"""Told how many steps are done, of how many, and what the next one works out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ class Plan:
     cohort_wanted: Alternative | None
 
 
-def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0) -> Plan:
+def plan_of(
+    spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0, told: Told = lambda *_: None
+) -> Plan:
     """The plan of a private job; takes up to a minute with many rounds.
 
     Args:
@@ -110,11 +114,17 @@ def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: f
         elements: d, of the part of the model that one round updates.
         target: epsilon to meet; None for the job's own, or what the job comes to.
         wanted: signal-to-noise of one round for which the smallest cohort is looked for.
+        told: before each step.
 
     Raises:
         InvalidRequestError: if the job has no privacy section, or no noise meets its target.
         SetupError: if Opacus is not installed.
     """
+    size, rounds = spec.cohort.size, spec.job.rounds
+    cohorts = [found for found in _scaled(size, COHORT_FACTORS) if found <= _most(spec)]
+    durations = _scaled(rounds, ROUND_FACTORS)
+    steps = _Steps(told, 4 + len(cohorts) + len(durations))
+    steps.next("the job's noise")
     contract = contract_of(spec)
     if contract is None:
         raise InvalidRequestError(
@@ -122,10 +132,16 @@ def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: f
             "the job has no [privacy] section, so it promises nothing",
             "add one: docs/job-reference.md has its keys",
         )
-    size = spec.cohort.size
+    steps.next("epsilon by round")
     spent = tuple(Spent(done, contract.epsilon_after(done)) for done in _shown(contract.rounds))
     aim = target or contract.epsilon or spent[-1].epsilon
     search = _Search(spec, elements, aim)
+    steps.next(f"how many rounds epsilon {aim:.4g} lasts")
+    rounds_within = _rounds_within(contract, aim)
+    of_cohorts = [search.at(found, rounds) for found in steps.each(cohorts, "the noise of a cohort of {}")]
+    of_durations = [search.at(size, found) for found in steps.each(durations, "the noise of {} rounds")]
+    steps.next(f"the smallest cohort with signal to noise {wanted:g}")
+    cohort_wanted = search.least_cohort(wanted)
     noise = noise_of_round(contract) * contract.clip / size
     return Plan(
         contract=contract,
@@ -141,12 +157,47 @@ def plan_of(spec: JobSpec, elements: int, target: float | None = None, wanted: f
         signal_to_noise=signal_to_noise(contract, size, elements),
         signal_to_noise_run=signal_to_noise_of_run(contract, size, elements),
         target=aim,
-        rounds_within=_rounds_within(contract, aim),
-        cohorts=search.over(COHORT_FACTORS, cohorts=True),
-        durations=search.over(ROUND_FACTORS, cohorts=False),
+        rounds_within=rounds_within,
+        cohorts=tuple(of_cohorts),
+        durations=tuple(of_durations),
         wanted=wanted,
-        cohort_wanted=search.least_cohort(wanted),
+        cohort_wanted=cohort_wanted,
     )
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Tells of ``total`` steps, each before it begins."""
+
+    told: Told
+    total: int
+    done: int = 0
+
+    def next(self, label: str) -> None:
+        self.told(self.done, self.total, label)
+        self.done += 1
+
+    def each(self, numbers: Iterable[int], label: str) -> Iterator[int]:
+        for number in numbers:
+            self.next(label.format(number))
+            yield number
+
+
+def _scaled(number: int, factors: Iterable[float]) -> list[int]:
+    """A number times each of the factors, at least 1, without repeats."""
+    return sorted({max(1, round(number * factor)) for factor in factors})
+
+
+def _most(spec: JobSpec) -> int:
+    """The largest cohort that the population has."""
+    cohort = spec.cohort
+    match cohort.sampler:
+        case "poisson":
+            return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
+        case "uniform":
+            return cohort.min_available
+        case _:
+            return MAX_COHORT
 
 
 def _shown(rounds: int) -> list[int]:
@@ -193,17 +244,9 @@ class _Search:
     elements: int
     target: float
 
-    def over(self, factors: Iterable[float], *, cohorts: bool) -> tuple[Alternative, ...]:
-        """The job's cohort, or its rounds, times each of the factors, as far as that is possible."""
-        size, rounds = self.spec.cohort.size, self.spec.job.rounds
-        scaled = sorted({max(1, round((size if cohorts else rounds) * factor)) for factor in factors})
-        if not cohorts:
-            return tuple(self.at(size, found) for found in scaled)
-        return tuple(self.at(found, rounds) for found in scaled if found <= self._most())
-
     def least_cohort(self, wanted: float) -> Alternative | None:
         """The smallest cohort with that signal-to-noise, or one a little above it."""
-        rounds, most = self.spec.job.rounds, self._most()
+        rounds, most = self.spec.job.rounds, _most(self.spec)
 
         def enough(size: int) -> bool:
             return (self.at(size, rounds).signal_to_noise or 0.0) >= wanted
@@ -242,14 +285,3 @@ class _Search:
             signal_to_noise(contract, size, self.elements),
             signal_to_noise_of_run(contract, size, self.elements),
         )
-
-    def _most(self) -> int:
-        """The largest cohort that the population has."""
-        cohort = self.spec.cohort
-        match cohort.sampler:
-            case "poisson":
-                return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
-            case "uniform":
-                return cohort.min_available
-            case _:
-                return MAX_COHORT

@@ -74,7 +74,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A member will not take the task; its own policy says why."""
+    """A member will not take the task, and says why: its own policy, or other work."""
 
     key: RoundKey
     participant: str
