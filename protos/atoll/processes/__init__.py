@@ -1,6 +1,6 @@
 """Real processes on this machine, started and ended whatever happens: what both demonstrations stand on.
 
-Read ``supervise``. Nothing here depends on another room.
+Read ``supervise``; ``listening`` is of ports. Nothing here depends on another room.
 """
 
 from atoll.processes.ready import read_line, start_ready

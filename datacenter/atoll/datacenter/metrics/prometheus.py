@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
 import socket
 from http import HTTPStatus
 from threading import Thread, Timer
@@ -13,6 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info, make_wsgi_app
 
 from atoll.datacenter.errors import DatacenterError
+from atoll.processes.listening import Endable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,31 +157,8 @@ def _only_metrics(registry: CollectorRegistry) -> WSGIApplication:
     return answer
 
 
-class _Server(WSGIServer):
+class _Server(Endable, WSGIServer):
     request_queue_size = WAITING
-    timeout = 0.0  # of ``handle_request``, which is called when there is one
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._end, self._ended = socket.socketpair()
-        super().__init__(*args, **kwargs)
-
-    def serve(self) -> None:
-        """Until ``end``, which it waits for as for connections: ``serve_forever`` looks for it twice a second."""
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self, selectors.EVENT_READ)
-            waiting.register(self._ended, selectors.EVENT_READ)
-            while all(key.fileobj is self for key, _ in waiting.select()):
-                self.handle_request()
-
-    def end(self) -> None:
-        """Have ``serve`` return at once; from another thread."""
-        self._end.close()
-
-    def server_close(self) -> None:
-        """Close the sockets."""
-        super().server_close()
-        self._end.close()
-        self._ended.close()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         deadline = Timer(TOTAL_S, _cut_off, [request])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import selectors
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Thread, Timer
 from typing import Any
 
+from atoll.processes.listening import Endable
 from atoll.server.errors import ServerError, SetupError
 
 log = logging.getLogger(__name__)
@@ -63,35 +63,15 @@ class Endpoint:
         self._server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(Endable, ThreadingHTTPServer):
     """Not more than ``MAX_CONNECTIONS`` at a time."""
 
     daemon_threads = True
     block_on_close = False
-    timeout = 0.0  # of ``handle_request``, which is called when there is one
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._places = BoundedSemaphore(MAX_CONNECTIONS)
-        self._end, self._ended = socket.socketpair()
         super().__init__(*args, **kwargs)
-
-    def serve(self) -> None:
-        """Until ``end``, which it waits for as for connections: ``serve_forever`` looks for it twice a second."""
-        with selectors.DefaultSelector() as waiting:
-            waiting.register(self, selectors.EVENT_READ)
-            waiting.register(self._ended, selectors.EVENT_READ)
-            while all(key.fileobj is self for key, _ in waiting.select()):
-                self.handle_request()
-
-    def end(self) -> None:
-        """Have ``serve`` return at once; from another thread."""
-        self._end.close()
-
-    def server_close(self) -> None:
-        """Close the sockets."""
-        super().server_close()
-        self._end.close()
-        self._ended.close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
