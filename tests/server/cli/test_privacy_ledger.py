@@ -151,9 +151,9 @@ async def test_a_limit_is_set_and_taken_away(ask: Ask) -> None:
 async def test_a_run_without_budget_waits_until_the_limit_is_raised(world: World, ask: Ask) -> None:
     """Told short in the list of runs, whole of the run itself, and by a resume that comes too early."""
     alice = await world.participant()
-    await ask("limit", "people", "--epsilon", "1e-3", "--delta", "1e-5", "--create", "add_remove")
+    made = await world.submit(capped(1, most=1))
+    await ask("limit", "people", "--epsilon", "1e-3", "--delta", "1e-5")
     async with alice.check_in() as stream:
-        made = await world.submit(capped(1, most=1))
         progress = await world.until(made, "paused")
         spent = "the privacy budget of population people has no room for the next round"
         assert progress.summary.reason.startswith(f"{spent}: epsilon 0 of a limit of 0.001 at delta 1e-05 is spent")

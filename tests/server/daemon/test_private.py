@@ -197,13 +197,14 @@ async def test_a_run_waits_for_participants_that_may_still_be_drawn_and_says_so(
 async def test_a_round_that_would_pass_the_populations_limit_does_not_start(federation: Federation) -> None:
     clients = await federation.clients("alice", "bob")
     first = await federation.submit(private_job(noise=LOUD))
+    await federation.state(first, lambda state: _open_round(state) == 0)
+    second = await federation.submit(private_job(noise=LOUD))  # its draw waits for the end of the other's secret round
+    spent = (await state_of(federation, first)).contract.epsilon_after(1)
+    await federation.store.writer.run(_limit, spent * 1.2)
     for client in clients:
         await report(client, 1)
     await federation.deadline(first)
     await federation.ended(first)
-    spent = (await federation.store.reader.run(ledger.spent, "people")).epsilon
-    await federation.store.writer.run(_limit, spent * 1.2)
-    second = await federation.submit(private_job(noise=LOUD))
     await paused(federation, second)
     row = await federation.store.reader.run(runs.get, second)
     assert (row.status, row.finished_at) == (RunStatus.PAUSED, None)
@@ -222,6 +223,24 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     ended = await federation.ended(second)
     assert (ended.status, ended.reason) == (RunStatus.FINISHED, "all rounds are done")
     assert len(await federation.store.reader.run(charges.listed, second)) == 1
+
+
+async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Federation) -> None:
+    """Before it has spent what is left and stops in its middle."""
+    clients = await federation.clients("alice", "bob")
+    first = await federation.submit(private_job(noise=LOUD))
+    one = (await state_of(federation, first)).contract.epsilon_after(1)
+    for client in clients:
+        await report(client, 1)
+    await federation.deadline(first)
+    await federation.ended(first)
+    await federation.store.writer.run(_limit, one * 2)
+    with pytest.raises(BudgetSpentError, match=r"population people has no room for this run: epsilon 2\.1") as refused:
+        await federation.submit(private_job(rounds=40, noise=LOUD))
+    assert "its 40 rounds cost" in str(refused.value)
+    assert "raise the limit with `atoll privacy limit people --epsilon E --delta D`" in refused.value.detail.remedy
+    assert len(await federation.store.reader.run(runs.listed)) == 1
+    await federation.submit(private_job(noise=LOUD))
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["at once", "after a restart"])

@@ -132,6 +132,20 @@ def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None
     assert 0 <= left < 1e-5
 
 
+def test_a_run_whose_rounds_do_not_fit_is_refused(clinic: Store) -> None:
+    """By what spent the population and what the run plans, added up by what adds up the two of them."""
+    clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # nobody has limited it
+    clinic.reader.submit(ledger.check_plan, contract()).result()
+    limit(clinic, accounting.epsilon(poisson(10), DELTA, "rdp") + 1e-9)
+    clinic.reader.submit(ledger.check_plan, contract()).result()
+    with pytest.raises(BudgetSpentError, match=r"no room for this run: epsilon 0 of a limit of .* its 11 rounds cost"):
+        clinic.reader.submit(ledger.check_plan, contract(rounds=11)).result()
+    charge(clinic, FIRST, [0], contract())
+    clinic.reader.submit(ledger.check_plan, contract(rounds=9)).result()
+    with pytest.raises(BudgetSpentError, match=r"together .* by rdp"):
+        clinic.reader.submit(ledger.check_plan, contract(accountant="prv")).result()
+
+
 def test_rounds_under_way_count(clinic: Store) -> None:
     limit(clinic, accounting.epsilon(poisson(2), DELTA, "rdp") + 1e-6)
     clinic.reader.submit(ledger.check, contract(), FIRST, 0, reserved=poisson(1)).result()
@@ -213,7 +227,9 @@ def test_a_limit_is_set_changed_and_taken_away(clinic: Store) -> None:
     assert spent(clinic).left is None
 
 
-@pytest.mark.parametrize("bad", [(0.0, DELTA), (float("nan"), DELTA), (float("inf"), DELTA), (1.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    "bad", [(0.0, DELTA), (float("nan"), DELTA), (float("inf"), DELTA), (1.0, 0.0), (1.0, 0.999), (1.0, 1e-16)]
+)
 def test_a_limit_that_is_none_is_refused(clinic: Store, bad: tuple[float, float]) -> None:
     with pytest.raises(InvalidRequestError, match="not a limit"):
         clinic.writer.submit(ledger.set_limit, CLINIC, bad, operator="officer", now=NOW).result()

@@ -108,7 +108,8 @@ def limit(
 ) -> None:
     """Limit what the runs of POPULATION may spend together; a round that would pass it does not start.
 
-    A limit below what is spent stops every further round. The server's log says who set which limit.
+    A limit below what is spent stops every further round that costs anything; a run whose rounds do not fit under it is
+    refused. Who set the limit, and when, is on record: `atoll privacy ledger --population`, and in every export.
     """
     if no_limit == (epsilon is not None and delta is not None) or (epsilon is None) != (delta is None):
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")

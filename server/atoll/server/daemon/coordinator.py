@@ -39,6 +39,7 @@ from atoll.server.errors import (
 from atoll.server.identity import ParticipantKind, Role, new_run_id
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
+from atoll.server.privacy import ledger
 from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import (
@@ -163,6 +164,7 @@ class Coordinator:
         Raises:
             JobFileError: listing every problem of the job.
             InvalidRequestError: if the model or evaluator is not there or does not fit.
+            BudgetSpentError: if its rounds do not fit under the limit of its population.
         """
         spec = parse_job(job_toml, file_name or "job.toml")
         elements = fragments_of(spec, layout).largest
@@ -192,6 +194,8 @@ class Coordinator:
         )
         first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
         private = await self._services.call(promised, spec, elements)
+        if private is not None:
+            await self._services.reader.run(ledger.check_plan, private.contract)
 
         def work(connection: Connection) -> None:
             # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.

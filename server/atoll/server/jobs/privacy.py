@@ -9,6 +9,8 @@ from pydantic import Field
 
 from atoll.settings.section import Hint, Section
 
+MIN_DELTA, MAX_DELTA = 1e-15, 1e-2
+"""Beyond them floats do not tell, or nothing is promised."""
 POPULATION_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 MAX_BANDS = 64
 MAX_ROUNDS = 1_000_000
@@ -79,8 +81,8 @@ class PrivacySection(Section):
     delta: Annotated[
         float,
         Field(
-            ge=1e-15,
-            le=1e-2,
+            ge=MIN_DELTA,
+            le=MAX_DELTA,
             description="Probability with which the promise may fail: well below 1 / (the population).",
         ),
     ]

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
-from atoll.server.jobs.privacy import POPULATION_PATTERN
+from atoll.server.jobs.privacy import MAX_DELTA, MIN_DELTA, POPULATION_PATTERN
 from atoll.server.privacy import accounting, reconciling
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
@@ -25,7 +25,7 @@ from atoll.server.privacy.tally import RunTally, Tally, cost_of, damaged, tally
 from atoll.server.privacy.values import Adjacency, Event
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
-from atoll.wire.figures import SET_DIGITS, bound, figure
+from atoll.wire.figures import SET_DIGITS, bound, counted, figure
 
 MAX_EPSILON = 1000.0
 """A limit beyond this promises nothing."""
@@ -78,6 +78,37 @@ def enrol(connection: Connection, contract: Contract, now: float) -> Population:
     if standing.adjacency != contract.adjacency:
         raise AdjacencyError(standing.name, standing.adjacency, contract.adjacency)
     return standing
+
+
+def check_plan(connection: Connection, contract: Contract) -> None:
+    """Whether all rounds of a new run fit under its population's limit, beside what is spent. Can take a second.
+
+    What other runs still plan is not counted: whichever is first may take the last of a budget.
+
+    Raises:
+        BudgetSpentError: if they do not: the run would stop in its middle, with the budget gone.
+        StoreDamagedError: as ``check``.
+    """
+    if populations.find(connection, contract.population) is None:
+        return
+    population, standing = tallied(connection, contract.population)
+    delta = population.delta
+    if population.epsilon is None or delta is None:
+        return
+    accountant: Accountant = "rdp" if standing.runs else contract.accountant
+    planned = contract.costs(contract.rounds)
+    together = epsilon_of((*standing.events, *planned), delta, accountant)
+    if together <= population.epsilon:
+        return
+    name = population.name
+    spent_now, alone = epsilon_of(standing.events, delta, accountant), epsilon_of(planned, delta, contract.accountant)
+    limit = f"{figure(population.epsilon, SET_DIGITS)} at delta {figure(delta)}"
+    raise BudgetSpentError(
+        f"population {name} has no room for this run: epsilon {bound(spent_now)} of a limit of {limit} is spent, its "
+        f"{counted(contract.rounds, 'round')} cost {bound(alone)}, together {bound(together)} by {accountant}",
+        "plan fewer rounds, a smaller epsilon or more noise (`atoll privacy plan` tells what a job costs); where more "
+        f"may be promised, raise the limit with `atoll privacy limit {name} --epsilon E --delta D`",
+    )
 
 
 def check(
@@ -259,7 +290,8 @@ def set_limit(
     Args:
         connection: to the database.
         name: the population.
-        limit: (epsilon, delta), or None for no limit. Below what is spent it stops every further round.
+        limit: (epsilon, delta), or None for no limit. Below what is spent it stops every further round that
+            costs anything.
         operator: who wants it.
         now: epoch seconds, UTC.
         adjacency: begin the population with it if it does not exist yet.
@@ -298,11 +330,12 @@ def flaws(connection: Connection) -> dict[str, str]:
 
 
 def _require_limit(epsilon: float, delta: float) -> tuple[float, float]:
-    if not (0 < epsilon <= MAX_EPSILON and 0 < delta < 1):
+    if not (0 < epsilon <= MAX_EPSILON and MIN_DELTA <= delta <= MAX_DELTA):
         raise InvalidRequestError(
             "privacy.limit",
             f"epsilon {epsilon:g}, delta {delta:g}: not a limit",
-            f"give an epsilon above 0 and up to {MAX_EPSILON:g}, and a delta above 0, far below 1 / participants",
+            f"give an epsilon above 0 and up to {MAX_EPSILON:g}, and a delta from {MIN_DELTA:g} to {MAX_DELTA:g}, "
+            "far below 1 / participants",
         )
     return epsilon, delta
 
