@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from atoll.server.daemon.histories import reported
+from atoll.server.daemon.online import count_online
 from atoll.server.jobs import JobSpec, parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKey, RoundKind
 from atoll.server.stores import ParticipantHistory, history
@@ -129,7 +130,7 @@ CORRELATED = (
 async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it_has(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("atoll.server.daemon.drawing.most_members", lambda size: 3 * size)
+    monkeypatch.setattr("atoll.server.daemon.cohort.most_members", lambda size: 3 * size)
     await federation.clients(*"abcdef")
     cohort, privacy = CORRELATED
     private = private_job(f"size = 1\n{cohort}", privacy)
@@ -142,7 +143,7 @@ async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it
 async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_drawn(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("atoll.server.daemon.drawing.most_eligible", lambda size, _: 4 * size)
+    monkeypatch.setattr("atoll.server.daemon.cohort.most_eligible", lambda size, _: 4 * size)
     await federation.clients(*"abcdef")
     private = private_job('size = 1\nsampler = "poisson"\nrate = 0.5')
     drawn = await draw(federation, wanted(1), private)
@@ -152,16 +153,15 @@ async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_dr
 
 async def test_time_online_is_counted_once(federation: Federation) -> None:
     (alice,) = await federation.clients("alice")
-    pool = federation.coordinator._pool
     assert alice.session is not None
     alice.session.counted_from -= 100.0
     for _ in range(3):
-        stored = pool.count_online([alice.session])
+        stored = count_online(federation.services, [alice.session])
         assert stored is not None
         await asyncio.wrap_future(stored)
     known = await federation.store.reader.run(lambda connection: history.of(connection, [alice.name]))
     assert sum(known[alice.name].online_s) == pytest.approx(100.0, abs=5.0)
-    assert pool.count_online([]) is None
+    assert count_online(federation.services, []) is None
 
 
 async def test_a_window_may_be_learned(federation: Federation) -> None:

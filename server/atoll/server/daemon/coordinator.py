@@ -15,6 +15,7 @@ from atoll.server.daemon.initial_model import check_finite
 from atoll.server.daemon.invitations import max_weight, stop_message
 from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.journal import SqlJournal
+from atoll.server.daemon.online import count_online
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.private import Budgets, PrivateRounds, find_promise, promised, store_promise
 from atoll.server.daemon.reporting import (
@@ -487,6 +488,6 @@ class Coordinator:
                 session.send(stop_message(run, RoundKey(number, attempt), "the run has ended"))
 
     def _disconnected(self, session: Session) -> None:
-        self._pool.count_online([session])
+        count_online(self._services, [session])
         for active in () if self._leaving else tuple(self._active.values()):
             active.performer.members.lost(session.participant)

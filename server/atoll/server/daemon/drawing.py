@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import secrets
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
 
-from atoll.server.daemon.histories import record_online
+from atoll.server.daemon.cohort import cohort_from, is_able
+from atoll.server.daemon.online import count_overdue
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Session
 from atoll.server.daemon.turns import Turns
-from atoll.server.errors import StorageError, UnavailableError
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.privacy.refusals import has_secret_draw
-from atoll.server.privacy.room import most_eligible, most_members, rotated
 from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.sampling import Eligible, History, Participation, Request, sampler_named
+from atoll.server.sampling import History, Participation, sampler_named
 from atoll.server.stores import ParticipantHistory, history, rounds
 
 log = logging.getLogger(__name__)
-
-SEED_BITS = 63
-"""Of a seed that goes on record, so that the draw can be repeated."""
-SECRET_BITS = 256
-"""Of one that nobody may guess, and that is forgotten."""
-COUNT_ONLINE_S = 600.0
-"""Time online is added to the histories when a participant leaves, and at a draw once so much has come together."""
-COUNTED_PER_DRAW = 256
-"""Histories that one draw brings up to date: with thousands connected it must not wait for all of them."""
 
 
 class OtherRuns(Protocol):
@@ -117,8 +104,8 @@ class CohortPool:
         if there is None:
             return None
         self._turns.begin(run, secret=has_secret_draw(spec))
-        self._count_overdue(there)
-        drawn = self._cohort(effect, spec, there, await self._known(there, spec))
+        count_overdue(self._services, there)
+        drawn = cohort_from(there, effect, spec, await self._known(there, spec), self._services.clock())
         return drawn if self._reserve(run, drawn) else None
 
     def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
@@ -128,8 +115,8 @@ class CohortPool:
             return None
         there = self._there(effect, run, spec)
         self._turns.begin(run, secret=has_secret_draw(spec))
-        self._count_overdue(there)
-        drawn = self._cohort(effect, spec, there, {})
+        count_overdue(self._services, there)
+        drawn = cohort_from(there, effect, spec, {}, self._services.clock())
         return drawn if self._reserve(run, drawn) else None
 
     def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
@@ -154,36 +141,6 @@ class CohortPool:
             known = await self._services.reader.run(rounds.participations, run)
             past = {name: Participation(*seen) for name, seen in known.items()}
             self._barred[run] = limit.barred(past, effect.key.round)
-
-    def _cohort(
-        self, effect: DrawCohort, spec: JobSpec, there: list[Session], known: dict[str, History]
-    ) -> CohortDrawn:
-        there = _in_draw(spec, there, effect)
-        secret = has_secret_draw(spec)
-        if secret:
-            seed = secrets.randbits(SECRET_BITS)
-        else:
-            seed = spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
-        cohort = sampler_named(spec.cohort.sampler).draw(
-            Request(
-                eligible=tuple(
-                    # What counts, not what is claimed: a large number must not lure samplers that go by examples.
-                    Eligible(session.participant, min(session.introduction.examples, spec.aggregation.max_weight))
-                    for session in there
-                ),
-                size=effect.invited,
-                seed=seed,
-                round=effect.key.round,
-                attempt=effect.key.attempt,
-                history=known,
-                rate=spec.cohort.rate,
-                at=self._services.clock(),
-                window_s=expected_window_s(spec),
-            )
-        )
-        declared = {session.participant: session.introduction.examples for session in there}
-        members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
-        return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, 0 if secret else cohort.seed)
 
     def _taken(self, apart_from: str) -> set[str]:
         """Participants that other runs expect a report from, or have just drawn."""
@@ -261,27 +218,6 @@ class CohortPool:
         past = [known[name].report_s if name in known else () for name in names]
         return report_window_s(report_window_of(spec), past)
 
-    def count_online(self, sessions: Iterable[Session]) -> Future[None] | None:
-        """Add to the histories how long these have been connected since they were last counted."""
-        now, spells = self._services.clock(), {}
-        for session in sessions:
-            spells[session.participant] = (session.counted_from, now)
-            session.counted_from = now
-        if not spells:
-            return None
-        try:
-            stored = self._services.writer.submit(record_online, spells)
-        except UnavailableError as error:
-            log.warning("time online not counted: %s", error.logged)
-            return None
-        stored.add_done_callback(_log_failure)
-        return stored
-
-    def _count_overdue(self, sessions: Iterable[Session]) -> None:
-        due = self._services.clock() - COUNT_ONLINE_S
-        overdue = (session for session in sessions if session.counted_from <= due)
-        self.count_online(itertools.islice(overdue, COUNTED_PER_DRAW))
-
     async def _known(self, sessions: Iterable[Session], spec: JobSpec) -> dict[str, History]:
         if not sampler_named(spec.cohort.sampler).uses_history:
             return {}
@@ -303,45 +239,8 @@ class CohortPool:
             for session in self._services.sessions.all()
             if session.participant not in busy
             and session.participant not in excluded
-            and _is_able(session, effect.kind, spec)
+            and is_able(session, effect.kind, spec)
         ]
-
-
-def _in_draw(spec: JobSpec, there: list[Session], effect: DrawCohort) -> list[Session]:
-    """Of those who are there so many that a private round has room for whoever is drawn; in turns."""
-    cohort = spec.cohort
-    if cohort.rate is None or not has_secret_draw(spec):
-        return there
-    most = most_eligible(cohort.size, cohort.rate)
-    if len(there) <= most:
-        return there
-    log.warning(
-        "round %s: of %d participants %d are in the draw, in turns: with cohort.rate %g more could be drawn than the "
-        "noise is made for; submit the job with another cohort.size",
-        effect.key,
-        len(there),
-        most,
-        cohort.rate,
-    )
-    chosen = rotated((session.participant for session in there), most, effect.key.round)
-    return [session for session in there if session.participant in chosen]
-
-
-def _invited(spec: JobSpec, drawn: list[tuple[str, int]], effect: DrawCohort) -> tuple[tuple[str, int], ...]:
-    """Of those who were drawn as many as a private round has room for, in turns."""
-    if spec.privacy is None or len(drawn) <= most_members(spec.cohort.size):
-        return tuple(drawn)
-    most = most_members(spec.cohort.size)
-    log.warning("round %s: %d were drawn, and there is room for the noise of %d", effect.key, len(drawn), most)
-    chosen = rotated((participant for participant, _ in drawn), most, effect.key.round)
-    return tuple(member for member in drawn if member[0] in chosen)
-
-
-def _is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
-    said = session.introduction
-    if kind is RoundKind.EVALUATE:
-        return said.can_evaluate
-    return said.examples > 0 and spec.aggregation.wire_encoding in said.encodings
 
 
 def _history(record: ParticipantHistory) -> History:
@@ -352,11 +251,3 @@ def _history(record: ParticipantHistory) -> History:
         online_s=record.online_s,
         report_s=record.report_s,
     )
-
-
-def _log_failure(stored: Future[None]) -> None:
-    error = None if stored.cancelled() else stored.exception()
-    if isinstance(error, StorageError):
-        log.warning("time online not counted: %s", error.logged)
-    elif error is not None:
-        log.error("time online not counted", exc_info=error)
