@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.server.privacy import chain
-from atoll.server.privacy.chain import Flaw, charge_line, first_line, verified
+from atoll.server.privacy.chain import Flaw, charge_line, first_line, limit_line, verified
 from atoll.server.privacy.tally import Cost
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 from atoll.server.stores import Charge, Population
@@ -54,6 +54,35 @@ def test_what_was_exported_is_in_order() -> None:
     assert (tally.population, tally.charges, tally.head) == ("clinic", 5, head_of(lines))
     assert {name: run.releases for name, run in tally.runs.items()} == {RUN: 3, OTHER_RUN: 2}
     assert found.adjacencies == {"clinic": "add_remove"}
+
+
+def limited(lines: Sequence[str], **changes: object) -> str:
+    """The line of a limit beside these."""
+    beside = {"charges": len(lines) - 1, "head": head_of(lines), "limited_by": "officer", "limited_at": 1.8e9}
+    population = Population("clinic", "add_remove", 1.8e9)
+    return limit_line(replace(population, **{"epsilon": 8.0, "delta": 1e-5, **beside, **changes}))
+
+
+def test_the_limit_is_on_record() -> None:
+    lines = a_chain(3)
+    found = verified([*lines, limited(lines), *a_chain(1, "school")], {"clinic": head_of(lines)})
+    assert found.flaws == ()
+    line = found.limits["clinic"]
+    assert (line.limit, line.limited_by) == ({"epsilon": 8.0, "delta": 1e-5}, "officer")
+    taken = limited(lines, epsilon=None, delta=None)
+    assert verified([*lines, taken]).limits["clinic"].limit is None
+    assert limited(lines, limited_at=None) == ""
+
+
+def test_a_limit_that_does_not_fit_is_named() -> None:
+    lines = a_chain(3)
+    line = limited(lines)
+    beside = f"the limit stands beside 3 charges up to {head_of(lines)}, not beside those before it"
+    assert told([*lines[:3], line]) == [(4, beside)]
+    assert told([*lines, line.replace("8.0", "80.0")]) == [(5, "was changed: its digest does not fit")]
+    assert told([*lines, line, line]) == [(6, "the limit of population clinic is here twice")]
+    assert told([line]) == [(1, "population clinic has no first line before it")]
+    assert told([*lines, redigested(line, limited_by=5)]) == [(5, "is no line of a ledger")]
 
 
 def test_an_export_without_charges() -> None:

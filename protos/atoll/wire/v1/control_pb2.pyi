@@ -1083,6 +1083,7 @@ class PopulationSummary(google.protobuf.message.Message):
     RUNS_FIELD_NUMBER: builtins.int
     FLAW_FIELD_NUMBER: builtins.int
     LINE_FIELD_NUMBER: builtins.int
+    LIMIT_LINE_FIELD_NUMBER: builtins.int
     population: builtins.str
     adjacency: builtins.str
     """add_remove or replace_one."""
@@ -1109,6 +1110,8 @@ class PopulationSummary(google.protobuf.message.Message):
     """
     line: builtins.str
     """First line of its export, with its end of line; empty if its record is gone."""
+    limit_line: builtins.str
+    """Its last one: the limit, who set it and when; empty if nobody ever did."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunSpending]: ...
     def __init__(
@@ -1130,9 +1133,10 @@ class PopulationSummary(google.protobuf.message.Message):
         runs: collections.abc.Iterable[Global___RunSpending] | None = ...,
         flaw: builtins.str = ...,
         line: builtins.str = ...,
+        limit_line: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_delta", b"_delta", "_limit_delta", b"_limit_delta", "_limit_epsilon", b"_limit_epsilon", "delta", b"delta", "limit_delta", b"limit_delta", "limit_epsilon", b"limit_epsilon"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_delta", b"_delta", "_limit_delta", b"_limit_delta", "_limit_epsilon", b"_limit_epsilon", "accountant", b"accountant", "adjacency", b"adjacency", "charges", b"charges", "created_at", b"created_at", "delta", b"delta", "epsilon", b"epsilon", "flaw", b"flaw", "head", b"head", "limit_delta", b"limit_delta", "limit_epsilon", b"limit_epsilon", "limited_at", b"limited_at", "limited_by", b"limited_by", "line", b"line", "population", b"population", "runs", b"runs", "unit", b"unit"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_delta", b"_delta", "_limit_delta", b"_limit_delta", "_limit_epsilon", b"_limit_epsilon", "accountant", b"accountant", "adjacency", b"adjacency", "charges", b"charges", "created_at", b"created_at", "delta", b"delta", "epsilon", b"epsilon", "flaw", b"flaw", "head", b"head", "limit_delta", b"limit_delta", "limit_epsilon", b"limit_epsilon", "limit_line", b"limit_line", "limited_at", b"limited_at", "limited_by", b"limited_by", "line", b"line", "population", b"population", "runs", b"runs", "unit", b"unit"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_delta", b"_delta"]) -> typing.Literal["delta"] | None: ...
     @typing.overload

@@ -34,7 +34,7 @@ POPULATION_COLUMNS = (
 RUN_COLUMNS = ("run", "name", "spent>", "at delta>", "target>", "releases>", "added up by", "first", "last")
 CHARGE_COLUMNS = ("round>", "noise>", "rate>", "sampling", "clip>", "spent by then>", "charged at")
 PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "releases>")
-CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "adjacency", "added up by", "head")
+CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "added up by", "head")
 
 
 def population_row(item: PopulationSpending) -> tuple[object, ...]:
@@ -65,6 +65,8 @@ def population_line(item: PopulationSpending) -> str:
         limit = "there is no limit"
     else:
         limit = f"{remainder(item.left)} left of a limit of {figure(item.limit_epsilon, SET_DIGITS)}"
+    if item.limited_by:
+        limit += f", set by {item.limited_by} on {when(item.limited_at)}"
     parts = f"{counted(item.charges, 'release')} of {counted(len(item.runs), 'run')}"
     return (
         f"population {item.population}: {spent} spent in {parts}; {limit}\n"
@@ -150,6 +152,7 @@ def chain_row(item: Chain) -> tuple[object, ...]:
         item.runs,
         bound(item.epsilon),
         figure(item.delta),
+        figure(item.limit_epsilon, SET_DIGITS),
         item.adjacency,
         item.accountant,
         item.head,

@@ -211,5 +211,8 @@ def _export_lines(source: LedgerSource, population: PopulationSpending) -> Itera
     start: int | None = 0
     while start is not None:
         page = source.charges(population.population, start=start)
-        yield from (charge.line for charge in page.charges)
+        # Charges made meanwhile are the next export's: the limit stands beside those that were there.
+        yield from (one.line for one in page.charges if population.flaw or one.seq < population.charges)
         start = page.next_seq
+    if population.limit_line:
+        yield population.limit_line

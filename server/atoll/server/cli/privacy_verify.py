@@ -92,6 +92,10 @@ class Chain:
     delta: float | None
     accountant: str
     head: str
+    limit_epsilon: float | None = None
+    limit_delta: float | None = None
+    limited_by: str = ""
+    limited_at: float | None = None
 
 
 def _chains(found: Verified) -> Iterator[Chain]:
@@ -102,4 +106,15 @@ def _chains(found: Verified) -> Iterator[Chain]:
         accountant = ledgers.accountant_of(tally)
         epsilon = None if delta is None else ledgers.epsilon_of(tally.events, delta, accountant)
         adjacency = found.adjacencies.get(tally.population, "")
-        yield Chain(tally.population, adjacency, tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)
+        figures = (tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)
+        line = found.limits.get(tally.population)
+        limit = {} if line is None or line.limit is None else line.limit
+        yield Chain(
+            tally.population,
+            adjacency,
+            *figures,
+            limit_epsilon=limit.get("epsilon"),
+            limit_delta=limit.get("delta"),
+            limited_by="" if line is None else line.limited_by,
+            limited_at=None if line is None else line.limited_at,
+        )

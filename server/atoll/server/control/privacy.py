@@ -43,6 +43,7 @@ class PopulationSpending:
         flaw: what is wrong with its ledger; empty if nothing is. With a flaw the rest is what can be read of it, and
             no figure bounds anything.
         line: first line of its export; empty if its record is gone.
+        limit_line: last line of its export: the limit, who set it and when; empty if nobody ever did.
     """
 
     population: str
@@ -62,6 +63,7 @@ class PopulationSpending:
     runs: tuple[RunSpending, ...]
     flaw: str
     line: str
+    limit_line: str
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,7 @@ def population_of(message: control_pb2.PopulationSummary) -> PopulationSpending:
         runs=tuple(map(_run_of, message.runs)),
         flaw=message.flaw,
         line=message.line,
+        limit_line=message.limit_line,
     )
 
 

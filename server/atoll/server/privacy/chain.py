@@ -1,7 +1,8 @@
 """An exported ledger: JSON lines that anybody can verify without a server.
 
 For each population one line that says what it is, then its charges in order, each line the canonical JSON of the entry
-with its SHA-256 ``digest`` (over the entry without it), and in ``previous`` the digest of the line before. What was
+with its SHA-256 ``digest`` (over the entry without it), and in ``previous`` the digest of the line before. If its limit
+was ever set, a last line says what it is, who set it and when, and which head it stands beside. What was
 changed, moved or taken out is found. What was cut off at the end, or rewritten whole with new digests, is found only
 by comparing the digest of the last line with one that was noted elsewhere: `atoll privacy ledger` prints it.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -35,6 +36,16 @@ class _First(_Line):
     adjacency: str
     created_at: float
     unit: str
+
+
+class LimitLine(_Line):
+    """What a population's runs may spend together, or that nothing limits them, and after which charges that was so."""
+
+    charges: int
+    head: str
+    limit: dict[Literal["epsilon", "delta"], float] | None
+    limited_at: float
+    limited_by: str
 
 
 class _Charge(_Line):
@@ -68,12 +79,31 @@ class Verified:
 
     tallies: tuple[Tally, ...]
     adjacencies: Mapping[str, str]
+    limits: Mapping[str, LimitLine]
     flaws: tuple[Flaw, ...]
 
 
 def first_line(population: Population) -> str:
     """The line that a population's charges follow."""
     return _line(population.entry, population.root)
+
+
+def limit_line(population: Population) -> str:
+    """The line that follows a population's charges; empty if nobody has ever limited it."""
+    if population.limited_at is None:
+        return ""
+    limit = None
+    if population.epsilon is not None and population.delta is not None:
+        limit = {"epsilon": float(population.epsilon), "delta": float(population.delta)}
+    entry = {
+        "charges": population.charges,
+        "head": population.head,
+        "limit": limit,
+        "limited_at": float(population.limited_at),
+        "limited_by": population.limited_by,
+        "population": population.name,
+    }
+    return _line(entry, digest_of(entry))
 
 
 def charge_line(charge: Charge) -> str:
@@ -104,6 +134,7 @@ def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Ve
     return Verified(
         tuple(chain.tally for chain in reading.chains.values()),
         {name: chain.adjacency for name, chain in reading.chains.items()},
+        {name: chain.limit for name, chain in reading.chains.items() if chain.limit is not None},
         tuple(reading.flaws),
     )
 
@@ -118,6 +149,7 @@ class _Chain:
     seq: int = 0
     digests: set[str] = field(default_factory=set)
     runs: dict[str, RunTally] = field(default_factory=dict)
+    limit: LimitLine | None = None
 
     @property
     def tally(self) -> Tally:
@@ -160,7 +192,21 @@ class _Reading:
             yield "was changed: its digest does not fit"
         elif text != line.removesuffix("\n"):
             yield "was changed: it is not written as it was exported"
-        yield from self._placed(read) if isinstance(read, _Charge) else self._begun(read)
+        if isinstance(read, LimitLine):
+            yield from self._limited(read)
+        else:
+            yield from self._placed(read) if isinstance(read, _Charge) else self._begun(read)
+
+    def _limited(self, read: LimitLine) -> Iterator[str]:
+        chain = self.chains.get(read.population)
+        if chain is None:
+            yield f"population {read.population} has no first line before it"
+            return
+        if (chain.seq, chain.digest) != (read.charges, read.head):
+            yield f"the limit stands beside {read.charges} charges up to {read.head}, not beside those before it"
+        if chain.limit is not None:
+            yield f"the limit of population {read.population} is here twice"
+        chain.limit = read
 
     def _begun(self, first: _First) -> Iterator[str]:
         if first.population in self.chains:
@@ -186,9 +232,11 @@ class _Reading:
         yield from _counted(chain, read.charge)
 
 
-def _read(parsed: object) -> _First | _Charge:
+def _read(parsed: object) -> _First | _Charge | LimitLine:
     if isinstance(parsed, dict) and "seq" in parsed:
         return _Charge.model_validate(parsed)
+    if isinstance(parsed, dict) and "limited_by" in parsed:
+        return LimitLine.model_validate(parsed)
     return _First.model_validate(parsed)
 
 

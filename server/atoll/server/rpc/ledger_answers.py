@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from atoll.server.privacy import ledger
-from atoll.server.privacy.chain import first_line
+from atoll.server.privacy.chain import first_line, limit_line
 from atoll.server.privacy.participation import Part, parts_of, unknown_populations
 from atoll.server.privacy.reconciling import population_of_job
 from atoll.server.privacy.salvage import line_as_it_stands, remains
@@ -123,6 +123,7 @@ def told_population(found: Standing) -> control_pb2.PopulationSummary:
         ],
         flaw=found.flaw,
         line=found.line,
+        limit_line=limit_line(row),
     )
 
 
