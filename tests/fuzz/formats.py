@@ -18,6 +18,7 @@ from atoll.client import ClientError
 from atoll.client import identity as identities
 from atoll.client.policy_file import read_policy
 from atoll.client.privacy.ledger import read_account
+from atoll.client.privacy.promises import read_promises
 from atoll.client.randomise import cost
 from atoll.client.session.invitation import invitation_of
 from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
@@ -87,6 +88,24 @@ BACK_UP = Manifest(
     blobs=("a" * 64,),
     stored_bytes=3,
 )
+PROMISES = json.dumps(
+    {
+        "version": 1,
+        "limit": {"epsilon": 8.0, "delta": "inf"},
+        "promises": [
+            {
+                "server": "sha256:00",
+                "population": "clinic",
+                "run": "r1",
+                "run_name": "digits",
+                "epsilon": 6.58,
+                "delta": 1e-5,
+                "first_at": "2026-11-21T19:00:00+00:00",
+                "runs": 1,
+            }
+        ],
+    }
+).encode()
 LEDGER = json.dumps(
     {
         "version": 1,
@@ -201,6 +220,7 @@ def _stored(folder: Path) -> dict[str, Format]:
         "server.toml": Format(SERVER, through_file(folder, "server.toml", config), (ServerError,)),
         "policy": Format(POLICY, through_file(folder, "policy.toml", read_policy), (ClientError,)),
         "ledger": Format(LEDGER, through_file(folder, "ledger.json", check_ledger), (ClientError,)),
+        "promises": Format(PROMISES, through_file(folder, "promises.json", check_promises), (ClientError,)),
         "safetensors": Format(tensors, through_file(folder, "any.safetensors", safetensors.read_header), (WireError,)),
         "blob": Format(blob.read_bytes(), through_file(blob.parent, name, whole), (ServerError,)),
         "spool index": Format(record * 3, through_file(folder, "s.index", check_index)),
@@ -281,6 +301,15 @@ def check_ledger(path: Path) -> None:
     account = read_account(path)
     assert account is not None
     assert cost(account.releases, 1e-5) >= 0
+
+
+def check_promises(path: Path) -> None:
+    """Raises ``UsageError``; what is taken can be added up."""
+    record = read_promises(path)
+    assert record is not None
+    assert record.total.epsilon >= 0
+    assert record.total.delta >= 0
+    assert record.runs >= len(record.promises)
 
 
 def check_index(path: Path) -> list[Record]:

@@ -59,6 +59,7 @@ NAMES = (
     "server.toml",
     "policy",
     "ledger",
+    "promises",
     "safetensors",
     "blob",
     "spool index",
