@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import pld
 from opacus.accountants import PRVAccountant
 
-from atoll.accounting import ACCOUNTANTS, Accountant, OpacusMissingError, Steps, epsilon
+from atoll.accounting import ACCOUNTANTS, Accountant, OpacusMissingError, Steps, answered_by, epsilon
 from atoll.accounting.library import opacus_accountants
 
 TOO_FINE = (Steps(2.0, 0.02, 10_000), 1e-12)
@@ -43,11 +43,14 @@ def test_opacus_alone_would_have_been_below_the_truth_or_failed() -> None:
 def test_where_float64_cannot_tell_renyi_answers(steps: Steps, delta: float) -> None:
     found = epsilon([steps], delta, "prv")
     assert found == epsilon([steps], delta, "rdp")
+    assert answered_by([steps], delta, "prv") == "rdp"
     assert math.isfinite(found)
 
 
 def test_elsewhere_the_numerical_account_is_tighter() -> None:
     steps = Steps(1.0, 0.01, 1000)
+    assert (answered_by([steps], 1e-5, "prv"), answered_by([steps], 1e-5, "rdp")) == ("prv", "rdp")
+    assert answered_by([Steps(0.0)], 1e-5, "prv") == answered_by([], 1e-5, "prv") == "prv"
     assert by_pld(steps, 1e-5) < epsilon([steps], 1e-5, "prv") < epsilon([steps], 1e-5, "rdp") - 0.2
 
 

@@ -4,8 +4,17 @@ Read ``composing``. Opacus is imported when the first account needs it. Nothing 
 """
 
 from atoll.accounting.calibrating import UnreachableError, least_noise
-from atoll.accounting.composing import Steps, epsilon
+from atoll.accounting.composing import Steps, answered_by, epsilon
 from atoll.accounting.library import OpacusMissingError
 from atoll.accounting.renyi import ACCOUNTANTS, Accountant
 
-__all__ = ["ACCOUNTANTS", "Accountant", "OpacusMissingError", "Steps", "UnreachableError", "epsilon", "least_noise"]
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "OpacusMissingError",
+    "Steps",
+    "UnreachableError",
+    "answered_by",
+    "epsilon",
+    "least_noise",
+]

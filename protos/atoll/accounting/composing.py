@@ -55,22 +55,39 @@ def epsilon(steps: Iterable[Steps], delta: float, accountant: Accountant) -> flo
         ValueError: for an unknown accountant, or a delta that is none.
         OpacusMissingError: if it is needed and not installed.
     """
-    if accountant not in ACCOUNTANTS:
-        raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta = {delta}: must be above 0 and below 1")
-    paid = tuple(one for one in steps if one.count and not math.isinf(one.noise_multiplier))
+    paid = _paid(steps, delta, accountant)
     if not paid:
         return 0.0
     if any(one.noise_multiplier == 0 for one in paid):
         return math.inf
-    return _epsilon(paid, delta, accountant)
+    return _answer(paid, delta, accountant)[0]
+
+
+def answered_by(steps: Iterable[Steps], delta: float, accountant: Accountant) -> Accountant:
+    """Whose answer ``epsilon`` gives: where ``prv`` is asked and has none, or no smaller one, it is ``rdp``'s.
+
+    Raises as ``epsilon``.
+    """
+    paid = _paid(steps, delta, accountant)
+    if not paid or any(one.noise_multiplier == 0 for one in paid):
+        return accountant
+    return _answer(paid, delta, accountant)[1]
+
+
+def _paid(steps: Iterable[Steps], delta: float, accountant: Accountant) -> tuple[Steps, ...]:
+    """Those that cost anything."""
+    if accountant not in ACCOUNTANTS:
+        raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta = {delta}: must be above 0 and below 1")
+    return tuple(one for one in steps if one.count and not math.isinf(one.noise_multiplier))
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(paid: tuple[Steps, ...], delta: float, accountant: Accountant) -> float:
+def _answer(paid: tuple[Steps, ...], delta: float, accountant: Accountant) -> tuple[float, Accountant]:
     by_rdp = converted(_together(paid), delta)
-    return by_rdp if accountant == "rdp" else min(by_rdp, _by_prv(paid, delta))
+    by_prv = math.inf if accountant == "rdp" else _by_prv(paid, delta)
+    return (by_prv, "prv") if by_prv < by_rdp else (by_rdp, "rdp")
 
 
 def _together(paid: tuple[Steps, ...]) -> Curve:

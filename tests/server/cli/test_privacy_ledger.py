@@ -141,13 +141,17 @@ async def test_a_limit_is_set_and_taken_away(ask: Ask, tmp_path: Path) -> None:
     told = (await ask("limit", CLINIC, "--epsilon", "50", "--delta", "1e-5")).stdout
     assert f"{remainder(50 - SPENT)} left of a limit of 50" in told
     shown = (await ask("ledger", "--population", CLINIC)).stdout
-    assert "left of a limit of 50, set by admin on 20" in shown
+    assert "left of a limit of 50 at delta 1e-05, set by admin on 20" in shown
     file = tmp_path / "ledger.jsonl"
     assert (await ask("ledger", "--export", str(file))).exit_code == 0
     (chain,) = json.loads(verify(str(file), "--json").stdout)["populations"]
     assert (chain["limit_epsilon"], chain["limit_delta"], chain["limited_by"]) == (50, 1e-5, "admin")
     assert "there is no limit, set by admin" in (await ask("limit", CLINIC, "--none")).stdout
     made = await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one", "--json")
+    school = (await ask("ledger", "--population", "school")).stdout
+    assert "population school: nothing was charged yet; a limit of 1 at delta 1e-06, set by admin on 20" in school
+    (row,) = [line.split() for line in (await ask("ledger")).stdout.splitlines() if line.startswith("school")]
+    assert row[1:3] == ["nothing", "1e-06"]
     assert json.loads(made.stdout)["adjacency"] == "replace_one"
     unknown = await ask("limit", "misspelt", "--epsilon", "1", "--delta", "1e-6")
     assert unknown.exit_code == 1

@@ -549,7 +549,7 @@ async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypat
         await federation.clients("alice", "bob")
         run = await federation.submit(capped(2, most=2, noise="epsilon = 4.0"))
         await federation.state(run, lambda state: _open_round(state) == 0)
-    composing._epsilon.cache_clear()
+    composing._answer.cache_clear()
     ledger._accounted.cache_clear()
     threads.clear()
     async with opened(tmp_path) as federation:

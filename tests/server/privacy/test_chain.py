@@ -1,6 +1,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,9 +57,14 @@ def test_what_was_exported_is_in_order() -> None:
     assert found.adjacencies == {"clinic": "add_remove"}
 
 
-def limited(lines: Sequence[str], **changes: object) -> str:
+def limited(lines: Sequence[str], **changes: Any) -> str:
     """The line of a limit beside these."""
-    beside = {"charges": len(lines) - 1, "head": head_of(lines), "limited_by": "officer", "limited_at": 1.8e9}
+    beside: dict[str, Any] = {
+        "charges": len(lines) - 1,
+        "head": head_of(lines),
+        "limited_by": "officer",
+        "limited_at": 1.8e9,
+    }
     population = Population("clinic", "add_remove", 1.8e9)
     return limit_line(replace(population, **{"epsilon": 8.0, "delta": 1e-5, **beside, **changes}))
 

@@ -87,6 +87,14 @@ def test_one_run_is_told_by_its_accountant_and_several_by_rdp(clinic: Store) -> 
     assert {one.epsilon for one in both.runs} == {alone.epsilon}
 
 
+def test_whose_answer_it_is_is_told(clinic: Store) -> None:
+    """PRV has none where float64 cannot tell; RDP then answers."""
+    charge(clinic, FIRST, range(3), contract(accountant="prv", delta=1e-15))
+    found = spent(clinic)
+    assert (found.accountant, found.runs[0].accountant) == ("rdp", "rdp")
+    assert found.epsilon == accounting.epsilon(poisson(3), 1e-15, "rdp")
+
+
 def test_releases_that_cost_nothing_more_are_kept_all_the_same(clinic: Store) -> None:
     capped = contract(sampling=Sampling.NONE, sample_rate=1.0, max_participations=2)
     charge(clinic, FIRST, range(4), capped)

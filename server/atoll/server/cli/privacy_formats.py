@@ -43,7 +43,7 @@ def population_row(item: PopulationSpending) -> tuple[object, ...]:
         return (item.population, *("?" for _ in POPULATION_COLUMNS[1:-1]), "damaged")
     return (
         item.population,
-        bound(item.epsilon),
+        bound(item.epsilon) if item.charges else "nothing",
         figure(item.delta),
         figure(item.limit_epsilon, SET_DIGITS),
         remainder(item.left),
@@ -60,19 +60,30 @@ def population_line(item: PopulationSpending) -> str:
     if item.flaw:
         parts = f"{counted(item.charges, 'charge')} of {counted(len(item.runs), 'run')}"
         return f"{item.flaw}\nwhat can be read of it, which bounds nothing: {parts}"
+    if not item.charges:
+        return _unspent(item)
     spent = f"epsilon {bound(item.epsilon)}" + ("" if item.delta is None else f" at delta {figure(item.delta)}")
-    if item.limit_epsilon is None:
-        limit = "there is no limit"
-    else:
-        limit = f"{remainder(item.left)} left of a limit of {figure(item.limit_epsilon, SET_DIGITS)}"
-    if item.limited_by:
-        limit += f", set by {item.limited_by} on {when(item.limited_at)}"
+    left = "" if item.limit_epsilon is None else f"{remainder(item.left)} left of "
     parts = f"{counted(item.charges, 'release')} of {counted(len(item.runs), 'run')}"
     return (
-        f"population {item.population}: {spent} spent in {parts}; {limit}\n"
+        f"population {item.population}: {spent} spent in {parts}; {left}{_limit(item)}\n"
         f"protected is one {item.unit}, under {item.adjacency} adjacency; added up by {item.accountant}\n"
         f"head {item.head}"
     )
+
+
+def _unspent(item: PopulationSpending) -> str:
+    return (
+        f"population {item.population}: nothing was charged yet; {_limit(item)}\n"
+        f"protected is one {item.unit}, under {item.adjacency} adjacency\nhead {item.head}"
+    )
+
+
+def _limit(item: PopulationSpending) -> str:
+    limit = "there is no limit"
+    if item.limit_epsilon is not None:
+        limit = f"a limit of {figure(item.limit_epsilon, SET_DIGITS)} at delta {figure(item.limit_delta)}"
+    return limit + (f", set by {item.limited_by} on {when(item.limited_at)}" if item.limited_by else "")
 
 
 def run_row(item: RunSpending) -> tuple[object, ...]:
@@ -130,6 +141,9 @@ def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
     """What holds for a participant, in words."""
     yield f"participant {item.participant} ({item.organisation})"
     for population in item.populations:
+        if not (population.charges or population.flaw):
+            yield f"  population {population.population}: nothing was released yet"
+            continue
         yield population.flaw or (
             f"  population {population.population}: what was released tells it apart by at most epsilon "
             f"{bound(population.epsilon)} at delta {figure(population.delta)}"

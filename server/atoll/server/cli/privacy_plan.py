@@ -130,7 +130,7 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
         ("unit", "one participant, with all that it sends in all rounds"),
         ("adjacency", f"{contract.adjacency}: {_ADJACENCY[contract.adjacency]}"),
         ("epsilon, delta", f"{spent}, {figure(contract.delta)} after {counted(contract.rounds, 'round')}"),
-        ("accountant", contract.accountant),
+        ("accountant", _accountant_words(contract)),
         ("draw", _draw_words(contract)),
         (
             "mechanism",
@@ -143,6 +143,15 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
         ("population", f"{contract.population}, of {found.population_least} or more"),
         *([] if found.least_s is None else [("takes at least", _least_words(found.least_s, contract.rounds))]),
     ]
+
+
+def _accountant_words(contract: Contract) -> str:
+    from atoll.server.privacy.accounting import answered_by  # noqa: PLC0415  # accountants: seconds that others save
+
+    answered = answered_by(contract.costs(contract.rounds), contract.delta, contract.accountant)
+    if answered == contract.accountant:
+        return answered
+    return f"{contract.accountant}, answered by {answered}: it has no smaller bound at such a delta and noise"
 
 
 def _least_words(seconds: float, rounds: int) -> str:

@@ -49,9 +49,24 @@ def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> fl
         raise ValueError('accountant "prv" is not valid for sampling without replacement; use "rdp"')
     if fixed:
         return _without_replacement(fixed, delta)
-    steps = [Steps(event.noise_multiplier, event.sample_rate, event.count) for event in paid]
     with _opacus_needed():
-        return accounting.epsilon(steps, delta, accountant)
+        return accounting.epsilon(_steps(paid), delta, accountant)
+
+
+def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -> Accountant:
+    """Whose answer ``epsilon`` gives: ``rdp``'s where ``prv`` has none at such a delta, or no smaller one.
+
+    Raises as ``epsilon``.
+    """
+    paid = merged(events)
+    if accountant == "rdp" or any(event.sampling is Sampling.FIXED_SIZE for event in paid):
+        return "rdp"
+    with _opacus_needed():
+        return accounting.answered_by(_steps(paid), delta, accountant)
+
+
+def _steps(paid: Iterable[Event]) -> list[Steps]:
+    return [Steps(event.noise_multiplier, event.sample_rate, event.count) for event in paid]
 
 
 def merged(events: Iterable[Event]) -> tuple[Event, ...]:
