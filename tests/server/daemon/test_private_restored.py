@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
+from atoll.server.aggregation import warm
+from atoll.server.backup.restore import RESTORED_FILE
 from atoll.server.rounds import Phase, RunState, RunStatus
 from atoll.server.stores import charges, runs
 from tests.server.daemon.federation import Federation, job, opened
 from tests.server.daemon.test_private import capped, report
+from tests.server.rpc.world import World
 
 
 async def paused(federation: Federation, run: str) -> str:
@@ -69,3 +73,14 @@ async def test_runs_without_privacy_and_those_submitted_since_go_on(tmp_path: Pa
         await report(clients[0], 1)
         assert (await federation.ended(plain)).status == RunStatus.FINISHED
         await federation.state(private, is_open)
+
+
+async def test_a_server_reads_that_its_directory_was_restored(tmp_path: Path) -> None:
+    warm()
+    async with World(tmp_path / "data") as world:
+        run = await world.submit(capped(1, most=1))
+    note = {"made_at": time.time() - 60, "restored_at": time.time()}
+    (tmp_path / "data" / RESTORED_FILE).write_text(json.dumps(note))
+    async with World(tmp_path / "data") as world:
+        progress = await world.until(run, "paused")
+        assert "its ledger was restored from a back-up on" in progress.summary.reason

@@ -76,8 +76,8 @@ def _strangers(
 ) -> Iterator[str]:
     """Runs that are charged here and are there, but name another population or none."""
     suspects = sorted(run for run in charged if of_run.get(run) != population)
-    for run in suspects:
-        if connection.execute(select(runs.c.id).where(runs.c.id == run)).first() is not None:
+    for page in _pages(suspects):
+        for run in connection.execute(select(runs.c.id).where(runs.c.id.in_(page)).order_by(runs.c.id)).scalars():
             yield f"run {run} is charged here, its job names population {of_run.get(run) or 'none'}"
 
 
