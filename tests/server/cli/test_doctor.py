@@ -9,7 +9,11 @@ from click.testing import CliRunner
 from atoll.server.cli.connection import Target
 from atoll.server.cli.doctor import _connection, doctor
 from atoll.server.identity import Authority, OperatorCredential
+from atoll.server.stores import Store
+from atoll.server.stores.store import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
+from tests.server.privacy.ledgers import fill
+from tests.server.privacy.test_reconciling import cut
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +57,26 @@ def test_a_damaged_ledger_fails(fake: Any, tmp_path: Path) -> None:
     assert found["ledger of clinic"]["status"] == "ok"
     assert found["ledger of school"]["message"] == "charge 3 was changed"
     assert "back-up" in found["ledger of school"]["remedy"]
+
+
+def test_without_a_server_the_ledgers_are_read_from_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    store = Store.open(tmp_path)
+    store.writer.submit(fill).result()
+    arguments = ["--data", str(tmp_path), "--server", "127.0.0.1:1", "--json"]
+    found = {item["check"]: item for item in json.loads(CliRunner().invoke(doctor, arguments).stdout)}
+    assert found["ledger of clinic"]["message"].startswith("5 charges, head ")
+    store.writer.submit(cut, 4).result()
+    store.close()
+    result = CliRunner().invoke(doctor, arguments)
+    assert result.exit_code == 1
+    found = {item["check"]: item for item in json.loads(result.stdout)}
+    assert "run rsecond has released 2 models, 1 charges for them are here" in found["ledger of clinic"]["message"]
+    (tmp_path / DATABASE_FILE).write_bytes(b"no database at all, and longer than a page's header is")
+    found = {item["check"]: item for item in json.loads(CliRunner().invoke(doctor, arguments).stdout)}
+    assert (found["ledgers"]["status"], "damaged" in found["ledgers"]["message"]) == ("warn", True)
 
 
 def test_without_a_server_the_ports_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
 from atoll.server.cli.errors import CommandError, UnreachableError
+from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.wire.figures import counted
 from atoll.wire.loopback import is_loopback
@@ -62,6 +63,8 @@ def doctor(
         findings.append(Finding("credential", Status.WARN, error.message, error.remedy))
         target = None
     findings += _connection(target, address or DEFAULT_ADDRESS, enrol_port)
+    if not any(finding.check == "server" and finding.status is Status.OK for finding in findings):
+        findings += _ledgers_of(data)
     failed = sum(finding.status is Status.FAIL for finding in findings)
     if json_output:
         print_json(findings)
@@ -95,6 +98,19 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
         yield from checks.ports(host, wanted, serving=False)
     except CommandError as error:
         yield Finding("server", Status.FAIL, error.message, error.remedy)
+
+
+def _ledgers_of(data: Path) -> Iterator[Finding]:
+    """The ledgers of a data directory whose server does not answer, read from its database."""
+    from atoll.server.stores.store import DATABASE_FILE  # noqa: PLC0415 - SQLAlchemy: half a second that others save
+
+    if not (data / DATABASE_FILE).exists():
+        return
+    try:
+        with opened(data) as source:
+            yield from checks.ledgers(source.populations(verify=True))
+    except CommandError as error:
+        yield Finding("ledgers", Status.WARN, error.message, error.remedy)
 
 
 def _row(finding: Finding) -> tuple[object, ...]:
