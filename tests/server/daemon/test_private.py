@@ -328,11 +328,13 @@ async def test_a_charge_that_was_changed_meanwhile_stops_the_next_run(federation
     (body,) = await federation.store.reader.run(lambda connection: connection.execute(query).one())
     cheaper = update(rows).values(body=body.replace('"noise_multiplier":4.0', '"noise_multiplier":400.0'))
     await federation.store.writer.run(lambda connection: connection.execute(cheaper))
+    second = await federation.submit(private_job(noise=LOUD))
+    assert "charge 0 was changed" in (await federation.ended(second)).reason
     with pytest.raises(StoreDamagedError, match="population people is damaged: charge 0 was changed"):
         await federation.coordinator.resume(waiting)
     assert federation.active(waiting).driver.state.status is RunStatus.PAUSED
-    second = await federation.submit(private_job(noise=LOUD))
-    assert "charge 0 was changed" in (await federation.ended(second)).reason
+    with pytest.raises(StoreDamagedError, match="charge 0 was changed"):
+        await federation.submit(private_job(noise=LOUD))
 
 
 async def test_what_is_charged_counts_once_while_its_model_is_judged(federation: Federation) -> None:

@@ -166,6 +166,7 @@ class Coordinator:
             JobFileError: listing every problem of the job.
             InvalidRequestError: if the model or evaluator is not there or does not fit.
             BudgetSpentError: if its rounds do not fit under the limit of its population.
+            StoreDamagedError: if the ledger of its population is known to be damaged.
         """
         spec = parse_job(job_toml, file_name or "job.toml")
         elements = fragments_of(spec, layout).largest
