@@ -323,6 +323,7 @@ async def test_a_charge_that_was_changed_meanwhile_stops_the_next_run(federation
         await report(client, 1)
     await federation.deadline(waiting)
     await paused(federation, waiting)
+    assert (await federation.store.reader.run(ledger.spent, "people")).runs[0].releases == 1  # verified, and remembered
     rows = schema.charges
     query = select(rows.c.body).where(rows.c.seq == 0)
     (body,) = await federation.store.reader.run(lambda connection: connection.execute(query).one())
