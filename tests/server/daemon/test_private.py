@@ -249,7 +249,7 @@ async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_ra
 ) -> None:
     """As if there had been no limit: the same secret and reports give the same bits, charged once."""
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
-    monkeypatch.setattr("atoll.server.daemon.coordinator.new_run_id", lambda: "r0123456789ab")
+    monkeypatch.setattr("atoll.server.daemon.submission.new_run_id", lambda: "r0123456789ab")
 
     async def begun(federation: Federation) -> str:
         clients = await federation.clients("alice", "bob")
@@ -504,7 +504,7 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
 ) -> None:
     """Same secret, same reports: the same bits, whether the server stops between the rounds or not."""
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
-    monkeypatch.setattr("atoll.server.daemon.coordinator.new_run_id", lambda: "r0123456789ab")
+    monkeypatch.setattr("atoll.server.daemon.submission.new_run_id", lambda: "r0123456789ab")
 
     async def played(data: Path, rounds: int, restarts: bool) -> str:
         run = ""

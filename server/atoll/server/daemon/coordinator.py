@@ -11,13 +11,12 @@ from sqlalchemy import Connection
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.drawing import CohortPool
 from atoll.server.daemon.driver import RunDriver
-from atoll.server.daemon.initial_model import check_finite
 from atoll.server.daemon.invitations import max_weight, stop_message
 from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.daemon.online import count_online
 from atoll.server.daemon.performer import RunPerformer
-from atoll.server.daemon.private import Budgets, PrivateRounds, find_promise, promised, store_promise
+from atoll.server.daemon.private import Budgets, PrivateRounds, find_promise
 from atoll.server.daemon.reporting import (
     answer_to,
     member_of,
@@ -29,6 +28,7 @@ from atoll.server.daemon.reporting import (
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session
 from atoll.server.daemon.storage_settings import StorageSettings
+from atoll.server.daemon.submission import examined
 from atoll.server.errors import (
     ConflictError,
     ForbiddenError,
@@ -37,10 +37,9 @@ from atoll.server.errors import (
     TooLateError,
     UnavailableError,
 )
-from atoll.server.identity import ParticipantKind, Role, new_run_id
+from atoll.server.identity import ParticipantKind, Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
-from atoll.server.jobs import Fragments, JobSpec, fragments_of, optimiser_of, parse_job, to_run_policy
-from atoll.server.privacy import ledger
+from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import (
@@ -61,10 +60,10 @@ from atoll.server.rounds import (
     initial,
     wants,
 )
-from atoll.server.stores import BlobMissingError, event_log, models, participants, reports, runs
+from atoll.server.stores import event_log, participants, reports, runs
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Layout
-from atoll.wire.messages import layout_from_proto, layout_to_proto
+from atoll.wire.messages import layout_from_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 log = logging.getLogger(__name__)
@@ -160,59 +159,21 @@ class Coordinator:
         return self._active.get(run_id)
 
     async def submit(self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str) -> str:
-        """Begin a run; returns its id when it is durable.
-
-        Raises:
-            JobFileError: listing every problem of the job.
-            InvalidRequestError: if the model or evaluator is not there or does not fit.
-            BudgetSpentError: if its rounds do not fit under the limit of its population.
-            StoreDamagedError: if the ledger of its population is known to be damaged.
-        """
-        spec = parse_job(job_toml, file_name or "job.toml")
-        elements = fragments_of(spec, layout).largest
-        await self._check_model(layout, initial_blob)
-        await self._check_room(layout, spec)
-        name = spec.evaluation.server
-        if name is not None and name not in self._services.evaluators:
-            installed = ", ".join(sorted(self._services.evaluators)) or "none"
-            raise InvalidRequestError(
-                "job.evaluator",
-                f"evaluation.server = {name!r}: no such evaluator on this server; installed: {installed}",
-                "start the server with --evaluator NAME=MODULE:FUNCTION",
-            )
-        now, run_id = self._services.clock(), new_run_id()
-        run = runs.Run(
-            id=run_id,
-            name=spec.job.name,
-            job_toml=job_toml.decode(),
-            layout=layout_to_proto(layout).SerializeToString(deterministic=True),
-            initial_model=initial_blob,
-            current_model=initial_blob,
-            rounds_total=spec.job.rounds,
-            status=RunStatus.SUBMITTED.value,
-            submitted_by=operator,
-            created_at=now,
-            keep_models=spec.retention.models,
+        """Begin a run; returns its id when it is durable. Raises as ``submission.examined``."""
+        services = self._services
+        found = await examined(
+            services,
+            job_toml=job_toml,
+            file_name=file_name,
+            layout=layout,
+            initial_blob=initial_blob,
+            operator=operator,
         )
-        first = models.Model(run_id, 0, None, initial_blob, layout.size_bytes, now)
-        private = await self._services.call(promised, spec, elements)
-        if private is not None:
-            await self._services.reader.run(ledger.check_plan, private.contract)
-
-        def work(connection: Connection) -> None:
-            # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.
-            if not self._services.blobs.exists(initial_blob):
-                raise BlobMissingError(initial_blob)
-            runs.add(connection, run)
-            models.add(connection, first)
-            if private is not None:
-                store_promise(connection, run_id, private, now)
-
-        await self._services.writer.run(work)
-        state = initial(run_id, to_run_policy(spec), initial_blob)
-        active = self._activate(run, spec, layout, state, 0, private=private)
-        await active.performer.begin()
-        return run_id
+        await found.store(services)
+        run = found.run
+        state = initial(run.id, to_run_policy(found.spec), initial_blob)
+        await self._activate(run, found.spec, layout, state, 0, private=found.private).performer.begin()
+        return run.id
 
     async def pause(self, run_id: str) -> None:
         """No further round begins after the one in work.
@@ -441,22 +402,6 @@ class Coordinator:
             run = await self._services.reader.run(lambda connection: runs.get(connection, run_id))
             raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "submit a new run")
         await active.driver.post(event)
-
-    async def _check_model(self, layout: Layout, blob: str) -> None:
-        manifest = await self._services.call(self._services.blobs.manifest, blob)
-        if manifest.size_bytes != layout.size_bytes:
-            raise InvalidRequestError(
-                "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
-            )
-        await self._services.call(check_finite, self._services.blobs, blob, layout)
-
-    async def _check_room(self, layout: Layout, spec: JobSpec) -> None:
-        """The first round must fit: a new model with its optimiser's states, and an update of every participant."""
-        models_bytes = layout.size_bytes * (1 + len(optimiser_of(spec).state_names))
-        wanted = fragments_of(spec, layout).largest
-        updates_bytes = payload_bytes(spec.aggregation.wire_encoding, wanted) * spec.cohort.invited
-        services = self._services
-        await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes)
 
     def _most_bytes(self, active: ActiveRun, elements: int) -> int:
         """Payload bytes that a member may send for one attempt that asks for so many elements."""
