@@ -87,8 +87,8 @@ async def test_noise_has_the_size_that_the_contract_says(federation: Federation)
         await federation.deadline(run)
     ended = await federation.ended(run)
     moved = federation.model(ended.current_model)
-    expected = 4.0 * CLIP / 2 * np.sqrt(60)  # of 24 elements: their deviation is off by more than a half once in 1e6
-    assert 0.5 * expected < np.std(moved) < 1.6 * expected
+    expected = 4.0 * CLIP / 2 * np.sqrt(60)  # of 24 elements: their deviation is outside the bounds twice in 1e7
+    assert 0.35 * expected < np.std(moved) < 2.0 * expected
 
 
 async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged(
@@ -141,8 +141,8 @@ async def test_members_are_told_the_terms_and_not_how_many_were_drawn(federation
 
 async def test_an_adaptive_norm_moves_by_the_noised_share_of_updates_within_it(federation: Federation) -> None:
     clients = await federation.clients("alice", "bob")
-    adaptive = "adaptive = { initial = 100.0, learning_rate = 1.0, count_noise = 1.0 }"
-    toml = private_job(rounds=20, noise="noise_multiplier = 1.5").replace(f"clip = {CLIP}".encode(), adaptive.encode())
+    adaptive = "adaptive = { initial = 100.0, learning_rate = 1.0, count_noise = 0.1 }"
+    toml = private_job(rounds=20, noise="noise_multiplier = 0.1").replace(f"clip = {CLIP}".encode(), adaptive.encode())
     run = await federation.submit(toml)
     before = (await state_of(federation, run)).state.clip
     for version in range(20):
