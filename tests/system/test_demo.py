@@ -34,7 +34,7 @@ def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) ->
     assert 7.9 < result["epsilon"] <= 8.0
     assert result["delta"] == 1e-5
     assert result["plain_accuracy"] > 0.85
-    assert 0.2 < result["accuracy"] <= result["plain_accuracy"]
+    assert 0.3 < result["accuracy"] < 1.0  # about 0.9, below the other in most draws; chance is 0.1
     assert "epsilon 7.99" in (tmp_path / "report.html").read_text()
     assert left_over(tmp_path) == []
 
