@@ -9,7 +9,7 @@ from dp_accounting import pld
 from opacus.accountants import PRVAccountant
 
 from atoll.accounting import ACCOUNTANTS, Accountant, OpacusMissingError, Steps, answered_by, epsilon
-from atoll.accounting.library import opacus_accountants
+from atoll.accounting.loading import opacus_accountants
 
 TOO_FINE = (Steps(2.0, 0.02, 10_000), 1e-12)
 TOO_SMALL = (Steps(1.0, 0.01, 1000), 1e-14)

@@ -5,7 +5,7 @@ Read ``composing``. Opacus is imported when the first account needs it. Nothing 
 
 from atoll.accounting.calibrating import UnreachableError, least_noise
 from atoll.accounting.composing import Steps, answered_by, epsilon
-from atoll.accounting.library import OpacusMissingError
+from atoll.accounting.loading import OpacusMissingError
 from atoll.accounting.renyi import ACCOUNTANTS, Accountant
 
 __all__ = [

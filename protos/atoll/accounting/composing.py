@@ -19,7 +19,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from atoll.accounting.library import opacus_accountants
+from atoll.accounting.loading import opacus_accountants
 from atoll.accounting.renyi import ACCOUNTANTS, ORDERS, Accountant, Curve, converted, divergences
 
 PRV_ERROR = 0.01

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from atoll.accounting.library import opacus_accountants
+from atoll.accounting.loading import opacus_accountants
 
 Accountant = Literal["prv", "rdp"]
 ACCOUNTANTS: tuple[Accountant, ...] = get_args(Accountant)

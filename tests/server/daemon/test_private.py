@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select, update
 
 from atoll.accounting import Steps, composing
-from atoll.accounting.library import opacus_accountants
+from atoll.accounting.loading import opacus_accountants
 from atoll.server.daemon.private import Budgets
 from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, SetupError
 from atoll.server.jobs import JobFileError

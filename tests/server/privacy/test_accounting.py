@@ -12,7 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import GaussianAccountant
 
 from atoll.accounting.calibrating import least_noise
-from atoll.accounting.library import opacus_accountants
+from atoll.accounting.loading import opacus_accountants
 from atoll.accounting.renyi import ORDERS
 from atoll.server.errors import InvalidRequestError, SetupError
 from atoll.server.privacy.accounting import calibrate, epsilon, merged
