@@ -14,6 +14,7 @@ import pytest
 
 from atoll.client import BudgetSpentError, RoundKey, Task, TaskKind, UsageError
 from atoll.client.privacy import promises as kept
+from atoll.client.privacy import records
 from atoll.client.privacy.demand import Total
 from atoll.client.privacy.promises import Promises, path_of, read_promises
 from atoll.client.privacy.protection import Protection
@@ -163,7 +164,7 @@ def test_what_cannot_be_noted_is_not_trained(tmp_path: Path, monkeypatch: pytest
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept, "replace_file", full)
+    monkeypatch.setattr(records, "replace_file", full)
     with pytest.raises(UsageError, match="No space left on device; no run is joined that is not noted"):
         Protection(opened(tmp_path)).charge(task("r1", 1.0))
 

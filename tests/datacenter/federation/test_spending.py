@@ -53,7 +53,7 @@ def test_steps_that_were_made_stay_charged_when_the_rest_cannot_be_taken_off(
     spending, task = Spending.of(JOB, BUDGET, tmp_path), make_task()
     spending.charge(task, 5)
     with monkeypatch.context() as broken:
-        broken.setattr("atoll.client.privacy.ledger.replace_file", full)
+        broken.setattr("atoll.client.privacy.records.replace_file", full)
         spending.settle(task, 5, 2)
     assert "3 steps that were not made stay charged" in caplog.text
     spending.check(5)

@@ -11,8 +11,9 @@ from pathlib import Path
 from atoll.client import identity as identities
 from atoll.client.errors import UsageError
 from atoll.client.files import holder_of
-from atoll.client.privacy.ledger import FOLDER, read_account
+from atoll.client.privacy.ledger import read_account
 from atoll.client.privacy.promises import Promise, path_of, read_promises, total_of
+from atoll.client.privacy.records import FOLDER
 from atoll.client.usage import UsageLog
 from atoll.wire.figures import SET_DIGITS, bound, counted, figure
 

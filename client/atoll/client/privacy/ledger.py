@@ -9,7 +9,6 @@ mechanism, so it stays small: of more than ``MAX_ENTRIES``, the oldest are added
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,15 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.client.errors import BudgetSpentError, UsageError
-from atoll.client.files import alone_with, read_private, replace_file
+from atoll.client.files import alone_with
+from atoll.client.privacy.records import from_json, read_record, to_json, write_record
 from atoll.wire.figures import bound
 
 if TYPE_CHECKING:
     from atoll.client.task import RoundKey
 
 MAX_ENTRIES = 1000
-FOLDER = "privacy"
-"""Where the ledgers of a state directory lie."""
 _VERSION = 1
 _MAX_COUNT = 2**53
 
@@ -187,16 +185,12 @@ class Ledger:
     def _write(self, entries: tuple[Entry, ...]) -> None:
         entries = _bounded(entries)
         document = {
-            "version": _VERSION,
             "unit": self.unit,
             "limit": {"epsilon": to_json(self.limit.epsilon), "delta": self.limit.delta},
             "epsilon": to_json(self._epsilon(entries)),
             "entries": [asdict(entry) for entry in entries],
         }
-        try:
-            replace_file(self.path, json.dumps(document, indent=1))
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error}; nothing may be spent that is not recorded") from None
+        write_record(self.path, _VERSION, document, "nothing may be spent that is not recorded")
 
 
 def read_account(path: Path) -> Account | None:
@@ -205,20 +199,13 @@ def read_account(path: Path) -> Account | None:
     Raises:
         UsageError: if it cannot be read or is damaged.
     """
-    text = read_private(path)
-    if text is None:
-        return None
-    try:
-        document = json.loads(text)
-        if document["version"] != _VERSION:
-            raise UsageError(f"{path} has version {document['version']}, this is version {_VERSION}; upgrade Atoll")
-        limit = Limit(from_json(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
-        entries = tuple(map(_entry, document["entries"]))
-        return Account(str(document["unit"]), limit, from_json(document["epsilon"]), entries)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is damaged ({type(error).__name__}: {error}); restore it: without it what was spent is forgotten"
-        ) from None
+    return read_record(path, _VERSION, _account, "restore it: without it what was spent is forgotten")
+
+
+def _account(document: dict[str, Any]) -> Account:
+    limit = Limit(from_json(document["limit"]["epsilon"]), float(document["limit"]["delta"]))
+    entries = tuple(map(_entry, document["entries"]))
+    return Account(str(document["unit"]), limit, from_json(document["epsilon"]), entries)
 
 
 def _entry(item: dict[str, Any]) -> Entry:
@@ -261,20 +248,3 @@ def _bounded(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
             last_at=max(entry.last_at, known.last_at) if known else entry.last_at,
         )
     return (*sums.values(), *entries[surplus:])
-
-
-def to_json(value: float) -> float | str:
-    """A number as the file has it: JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"
-
-
-def from_json(value: float | str) -> float:
-    """The number that ``to_json`` wrote.
-
-    Raises:
-        ValueError, TypeError: if there is none.
-    """
-    number = float(value)
-    if math.isnan(number):
-        raise ValueError("not a number")
-    return number

@@ -10,7 +10,6 @@ An entry is on disk before training begins and is never taken back. The file is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -18,10 +17,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.client.errors import BudgetSpentError, UsageError
-from atoll.client.files import alone_with, read_private, replace_file
+from atoll.client.errors import BudgetSpentError
+from atoll.client.files import alone_with
 from atoll.client.privacy.demand import Total
-from atoll.client.privacy.ledger import FOLDER, from_json, to_json
+from atoll.client.privacy.records import FOLDER, from_json, read_record, to_json, write_record
 from atoll.wire.figures import bound, counted
 
 if TYPE_CHECKING:
@@ -156,14 +155,10 @@ class Promises:
 
     def _write(self, promises: tuple[Promise, ...]) -> None:
         document = {
-            "version": _VERSION,
             "limit": {"epsilon": to_json(self.limit.epsilon), "delta": to_json(self.limit.delta)},
             "promises": [asdict(one) | {"epsilon": to_json(one.epsilon)} for one in promises],
         }
-        try:
-            replace_file(self.path, json.dumps(document, indent=1))
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error}; no run is joined that is not noted") from None
+        write_record(self.path, _VERSION, document, "no run is joined that is not noted")
 
 
 def read_promises(path: Path) -> Record | None:
@@ -172,19 +167,12 @@ def read_promises(path: Path) -> Record | None:
     Raises:
         UsageError: if it cannot be read or is damaged.
     """
-    text = read_private(path)
-    if text is None:
-        return None
-    try:
-        document = json.loads(text)
-        if document["version"] != _VERSION:
-            raise UsageError(f"{path} has version {document['version']}, this is version {_VERSION}; upgrade Atoll")
-        limit = Total(*(_amount(document["limit"][name]) for name in ("epsilon", "delta")))
-        return Record(tuple(map(_promise, document["promises"])), limit)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise UsageError(
-            f"{path} is damaged ({type(error).__name__}: {error}); restore it, or what was promised is forgotten"
-        ) from None
+    return read_record(path, _VERSION, _content, "restore it, or what was promised is forgotten")
+
+
+def _content(document: dict[str, Any]) -> Record:
+    limit = Total(*(_amount(document["limit"][name]) for name in ("epsilon", "delta")))
+    return Record(tuple(map(_promise, document["promises"])), limit)
 
 
 def _promise(item: dict[str, Any]) -> Promise:

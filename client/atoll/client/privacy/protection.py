@@ -14,8 +14,9 @@ from atoll.client.errors import TrainerError, UpdateError, UsageError
 from atoll.client.privacy.clipping import ANY_FINITE, Scaled, clip_factor, norm_of
 from atoll.client.privacy.demand import Total
 from atoll.client.privacy.keystream import Keystream
-from atoll.client.privacy.ledger import FOLDER, Ledger
+from atoll.client.privacy.ledger import Ledger
 from atoll.client.privacy.promises import Promises, path_of
+from atoll.client.privacy.records import FOLDER
 from atoll.client.randomise import Noise, cost
 from atoll.client.task import TaskKind
 from atoll.client.transfer.source import DeltaSource, ElementSource, Shard

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atoll.accounting import Accountant, Steps, epsilon
-from atoll.client.privacy.ledger import FOLDER, Ledger, Limit, Release
+from atoll.client.privacy.ledger import Ledger, Limit, Release
+from atoll.client.privacy.records import FOLDER
 
 DP_SGD = "dp-sgd"
 SAMPLE = "sample"
