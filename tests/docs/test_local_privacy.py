@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from atoll.client import Policy, RoundKey
 from atoll.client.cli import status
@@ -53,14 +51,6 @@ def names() -> dict[str, Any]:
     for block in blocks("python"):
         exec(block, found)  # noqa: S102  # our own page
     return found
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_the_participant_trains_and_spends_what_the_page_says(names: dict[str, Any], tmp_path: Path) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 from atoll.client import Participant
@@ -41,16 +39,6 @@ def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) ->
     assert not any(report.partial for report in result.rounds[-1].reports)
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """So small steps are not slowed down by threads that wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_digits_with_dp_sgd(tmp_path: Path) -> None:
     """It learns within its budget, and takes no part in what would go beyond."""
     script = "opacus_client.py"

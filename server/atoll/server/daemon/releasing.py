@@ -87,10 +87,10 @@ class Releaser:
         else:
             if self._private is not None and not effect.contributions:
                 log.warning(
-                    "run %s round %d: no update came, so what is released and charged is noise alone; if participants "
+                    "run %s round %s: no update came, so what is released and charged is noise alone; if participants "
                     "are still at work or fail, pause the run until they are not",
                     self._driver.run,
-                    effect.key.round + 1,
+                    effect.key.label,
                 )
             self._candidate = await self._make(effect)
             digest = self._candidate.blob
