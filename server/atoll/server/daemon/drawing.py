@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -81,42 +81,39 @@ class CohortPool:
             ServerError: if what is known of them cannot be read, or the budget is spent.
         """
         await self._bar(effect, run, spec)
+        if budget is not None and not self._may_draw(effect, run, spec):
+            await budget.reserve()  # a run that has spent it says so at once, whoever is there
+            budget.give_back()
         while True:
-            there: list[Session] | None = await self._enough(effect, run, spec, tell)
+            await self._enough(effect, run, spec, tell)
             if budget is not None:
                 await budget.reserve()
-                there = self._still_enough(effect, run, spec)
-            drawn = await self._drawn_from(there, effect, run, spec)
-            if drawn is not None:
-                return drawn
+            if self._may_still_draw(effect, run, spec):
+                there = self._begin(effect, run, spec)
+                drawn = self._drawn_from(there, effect, run, spec, await self._known(there, spec))
+                if drawn is not None:
+                    return drawn
             if budget is not None:
                 budget.give_back()
-
-    def _still_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session] | None:
-        """Those who could be drawn; None if somebody left meanwhile, or another run has its turn now."""
-        may = self._turns.may_begin(run, secret=has_secret_draw(spec))
-        enough = may and (effect.kind is RoundKind.EVALUATE or self._is_enough(effect, run, spec))
-        return self._there(effect, run, spec) if enough else None
-
-    async def _drawn_from(
-        self, there: list[Session] | None, effect: DrawCohort, run: str, spec: JobSpec
-    ) -> CohortDrawn | None:
-        if there is None:
-            return None
-        self._turns.begin(run, secret=has_secret_draw(spec))
-        count_overdue(self._services, there)
-        drawn = cohort_from(there, effect, spec, await self._known(there, spec), self._services.clock())
-        return drawn if self._reserve(run, drawn) else None
 
     def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
         """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
         looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
         if looks_back or not self._may_draw(effect, run, spec):
             return None
+        return self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
+
+    def _begin(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+        """From here until ``settled`` it is the run's turn; those who could be drawn."""
         there = self._there(effect, run, spec)
         self._turns.begin(run, secret=has_secret_draw(spec))
         count_overdue(self._services, there)
-        drawn = cohort_from(there, effect, spec, {}, self._services.clock())
+        return there
+
+    def _drawn_from(
+        self, there: list[Session], effect: DrawCohort, run: str, spec: JobSpec, known: Mapping[str, History]
+    ) -> CohortDrawn | None:
+        drawn = cohort_from(there, effect, spec, known, self._services.clock())
         return drawn if self._reserve(run, drawn) else None
 
     def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
@@ -146,8 +143,8 @@ class CohortPool:
         """Participants that other runs expect a report from, or have just drawn."""
         return self._runs.busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
 
-    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> list[Session]:
-        """Those who could be drawn, once they are as many as the job wants to choose from.
+    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> None:
+        """Wait until as many could be drawn as the job wants to choose from.
 
         A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
         nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
@@ -161,9 +158,8 @@ class CohortPool:
                     lambda: self._may_draw(effect, run, spec),
                     lambda: tell(waits_for() or self._unfit(effect.kind, spec) or self._resting(run, spec)),
                 )
-                return self._there(effect, run, spec)
-        await self._until(lambda: self._turns.may_begin(run, secret=has_secret_draw(spec)), lambda: tell(waits_for()))
-        return self._there(effect, run, spec)
+                return
+        await self._until(lambda: self._has_turn(run, spec), lambda: tell(waits_for()))
 
     async def _until(self, fulfilled: Callable[[], bool], wait: Callable[[], None]) -> None:
         while True:
@@ -174,8 +170,16 @@ class CohortPool:
             await changed.wait()
 
     def _may_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
-        turn = self._turns.may_begin(run, secret=has_secret_draw(spec))
-        return turn and self._is_enough(effect, run, spec)
+        return self._has_turn(run, spec) and self._is_enough(effect, run, spec)
+
+    def _may_still_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+        """After the wait for ``_enough``: an evaluation has waited for as many as it will."""
+        if effect.kind is RoundKind.EVALUATE:
+            return self._has_turn(run, spec)
+        return self._may_draw(effect, run, spec)
+
+    def _has_turn(self, run: str, spec: JobSpec) -> bool:
+        return self._turns.may_begin(run, secret=has_secret_draw(spec))
 
     def _is_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
         wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0

@@ -181,9 +181,6 @@ class RunPerformer:
     async def _draw(self, effect: DrawCohort) -> None:
         try:
             await self._retrying("the next round", self._room_for_a_round)
-            if self._private is not None:  # a run that has spent it says so at once, whoever is there
-                await self._retrying("the privacy budget", self._private.reserve)
-                self._private.give_back()
             drawn = await self._retrying(
                 _DRAW, lambda: self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._private)
             )
