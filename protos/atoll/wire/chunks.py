@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from atoll.wire.digest import DIGEST_BYTES, MAX_CHUNK_BYTES, chunk_digest
 from atoll.wire.encoding import Encoding, encoding_of, payload_bytes
 from atoll.wire.errors import ChunkError, CoverageError, DigestError
+from atoll.wire.fields import varint
 from atoll.wire.layout import MAX_ELEMENTS
 from atoll.wire.v1 import tensors_pb2, transfer_pb2
 
@@ -139,7 +140,7 @@ def frame_upload(header: ChunkHeader, payload: Buffer, key: UploadKey | None = N
     if key is not None:
         message.key.CopyFrom(key_to_proto(key))
     view = memoryview(payload).cast("B")
-    return b"".join((message.SerializeToString(), _PAYLOAD_TAG, _varint(view.nbytes), view))
+    return b"".join((message.SerializeToString(), _PAYLOAD_TAG, varint(view.nbytes), view))
 
 
 def parse_upload(message: bytes) -> Chunk:
@@ -167,8 +168,8 @@ def parse_upload(message: bytes) -> Chunk:
 def frame_download(index: int, payload: Buffer) -> bytes:
     """Serialise one ``DownloadResponse``; the payload is copied once."""
     view = memoryview(payload).cast("B")
-    head = _INDEX_TAG + _varint(index) if index else b""  # proto3 leaves a zero out
-    return b"".join((head, _DOWNLOAD_PAYLOAD_TAG, _varint(view.nbytes), view))
+    head = _INDEX_TAG + varint(index) if index else b""  # proto3 leaves a zero out
+    return b"".join((head, _DOWNLOAD_PAYLOAD_TAG, varint(view.nbytes), view))
 
 
 def parse_download(message: bytes) -> tuple[int, memoryview]:
@@ -320,15 +321,6 @@ def _split_payload(message: bytes) -> tuple[bytes, memoryview | None]:
             return message, None
         position = body + length
     return message, None
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def _read_varint(message: bytes, position: int) -> tuple[int, int]:

@@ -18,9 +18,10 @@ from sqlalchemy import Connection
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.evaluators import Evaluator
+from atoll.server.daemon.instructions import Instruction, serialised
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Instruction, Introduction, Session, Sessions
+from atoll.server.daemon.sessions import Introduction, Session, Sessions
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.disk import Room
 from atoll.server.errors import TooLateError
@@ -53,9 +54,7 @@ def update_values(seed: int) -> Values:
 def parsed(instruction: Instruction | None) -> participation_pb2.CheckInResponse:
     """An instruction as its participant reads it."""
     assert instruction is not None
-    if isinstance(instruction, bytes):
-        return participation_pb2.CheckInResponse.FromString(instruction)
-    return instruction
+    return participation_pb2.CheckInResponse.FromString(serialised(instruction))
 
 
 class Client:
@@ -104,6 +103,13 @@ class Client:
             message = parsed(await self.session.outbox.get())
             if message.HasField("participate"):
                 return message.participate
+
+    def waiting(self) -> Instruction:
+        """The next instruction as it waits to be sent; there must be one."""
+        assert self.session is not None
+        instruction = self.session.outbox.get_nowait()
+        assert instruction is not None
+        return instruction
 
     @property
     def told(self) -> int:

@@ -4,19 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from atoll.server.daemon import invitations, pushing
+from atoll.server.daemon.instructions import Invitation, serialised
+from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.performer import RunPerformer
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.identity import ParticipantKind
 from atoll.server.ingest.desk import Disposition
-from atoll.server.rounds import MemberStatus, Phase, RunState
+from atoll.server.rounds import MemberStatus, Phase, RoundState, RunState
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
-from atoll.wire.layout import Layout
 from atoll.wire.messages import layout_to_proto
-from atoll.wire.v1 import participation_pb2, tensors_pb2
-from tests.server.daemon.federation import LAYOUT, Client, Federation, job, opened, update_values
+from atoll.wire.v1 import participation_pb2
+from tests.server.daemon.federation import LAYOUT, Client, Federation, job, opened, parsed, update_values
 
 CARRY = 'late = "carry"'
 TWO_OF_ONE = b"quorum = 1\nover_selection = 2.0\nmin_available = 2"
@@ -24,6 +27,12 @@ TWO_OF_ONE = b"quorum = 1\nover_selection = 2.0\nmin_available = 2"
 
 def is_open(state: RunState) -> bool:
     return state.round is not None and state.round.phase is Phase.OPEN
+
+
+def fields(message: bytes) -> list[tuple[int, bytes]]:
+    """Number and value of every field of a serialised message, in the order that they come in."""
+    found = UnknownFieldSet(Empty.FromString(message))
+    return [(field.field_number, field.data) for field in (found[place] for place in range(len(found)))]
 
 
 def stands(client: Client, status: MemberStatus) -> Callable[[RunState], bool]:
@@ -88,26 +97,50 @@ class TestInvitations:
 
 
 class TestModel:
-    async def test_what_all_members_share_is_serialised_once(
+    async def test_what_all_members_share_is_made_and_held_once_a_round(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A layout may name thousands of tensors, a cohort have thousands of members."""
-        made: list[Layout] = []
+        """A layout may name thousands of tensors, a cohort have thousands of members, and all come back at once."""
+        made: list[RoundState] = []
+        build = Invitations._task
 
-        def counted(layout: Layout) -> tensors_pb2.Layout:
-            made.append(layout)
-            return layout_to_proto(layout)
+        def counted(self: Invitations, state: RunState, live: RoundState) -> participation_pb2.Participate:
+            made.append(live)
+            return build(self, state, live)
 
-        monkeypatch.setattr(invitations, "layout_to_proto", counted)
-        clients = await federation.clients("alice", "bob", "carol")
+        monkeypatch.setattr(Invitations, "_task", counted)
+        clients = [await federation.client(name) for name in ("alice", "bob", "carol")]
         for place, client in enumerate(clients):
-            client.leave()
             await client.check_in(examples=5 + place)
-        await federation.submit(job(size=3))
-        tasks = [await client.next("participate") for client in clients]
-        assert made == [LAYOUT]
-        assert [task.max_weight for task in tasks] == [5, 6, 7]
-        assert len({task.inputs[0].SerializeToString() for task in tasks}) == 1
+        run = await federation.submit(job(size=3))
+        await federation.state(run, is_open)
+        waiting = [client.waiting() for client in clients]
+        for client in clients:
+            client.leave()
+            await client.check_in()
+            waiting.append(client.waiting())
+        assert len(made) == 1
+        invitations = [one for one in waiting if isinstance(one, Invitation)]
+        assert len({id(one.shared) for one in invitations}) == 1
+        assert max(len(one.own) for one in invitations) < 100
+        tasks = [parsed(one).participate for one in invitations]
+        assert [task.max_weight for task in tasks] == [5, 6, 7] * 2
+        assert {task.inputs[0].layout.SerializeToString() for task in tasks} == {
+            layout_to_proto(LAYOUT).SerializeToString()
+        }
+
+    async def test_an_invitation_is_one_submessage(self, federation: Federation) -> None:
+        """Parsers that do not merge a field that comes twice read it whole: protobufjs 7 and ts-proto do not."""
+        (alice,) = await federation.clients("alice")
+        run = await federation.submit(job())
+        await federation.state(run, is_open)
+        invitation = alice.waiting()
+        outer = fields(serialised(invitation))
+        assert [number for number, _ in outer] == [participation_pb2.CheckInResponse.PARTICIPATE_FIELD_NUMBER]
+        inner = [number for number, _ in fields(outer[0][1])]
+        singular = [number for number in inner if number != participation_pb2.Participate.SETTINGS_FIELD_NUMBER]
+        assert len(set(singular)) == len(singular), "and within it no field comes twice"
+        assert participation_pb2.Participate.FromString(outer[0][1]) == parsed(invitation).participate
 
     async def test_a_small_model_comes_along(self, federation: Federation) -> None:
         (alice,) = await federation.clients("alice")
@@ -132,12 +165,9 @@ class TestModel:
         def gone(_: DirectoryBlobStore, name: str) -> None:
             raise BlobMissingError(name)
 
-        (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
-        await alice.next("participate")
         monkeypatch.setattr(DirectoryBlobStore, "open", gone)
-        alice.leave()
-        await alice.check_in()
+        (alice,) = await federation.clients("alice")
         (model,) = (await alice.next("participate")).inputs
         assert (model.content, model.blob) == (b"", federation.active(run).driver.state.model)
 

@@ -359,7 +359,7 @@ class Coordinator:
         services = self._services
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
         rounds_ = None if private is None else PrivateRounds(driver, private, services, self._budgets)
-        performer = RunPerformer(driver, spec, layout, services, self._pool, rounds_)
+        performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, rounds_)
         active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), rounds_)
         self._active[run.id] = active
         if resumed:

@@ -1,20 +1,22 @@
-"""What a member of a round is told, built once for all members."""
+"""Invitations to a run's rounds: what all members of a round share is serialised once."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from atoll.server.daemon.instructions import Invitation
 from atoll.server.daemon.private import PrivateRounds
 from atoll.server.daemon.sessions import return_spread_s
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, fragments_of
-from atoll.server.rounds import RoundKey, RoundKind, RoundState, RunState, Weighting
+from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting
 from atoll.server.stores import BlobStore
 from atoll.wire.chunks import range_to_proto
 from atoll.wire.digest import INLINE_BYTES
+from atoll.wire.fields import submessage
 from atoll.wire.layout import Layout
-from atoll.wire.messages import layout_to_proto, settings_to_proto
+from atoll.wire.messages import settings_to_proto
 from atoll.wire.privacy import terms_to_proto
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
@@ -28,30 +30,51 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Invitations:
     """Makes the instructions of one run. A small model comes along: it is read from ``blobs`` where it is asked for.
 
     Members of a ``private`` run are told what it promises.
+
+    Attributes:
+        layout_message: ``layout`` as its serialised message, which the run's row has.
     """
 
     run: str
     spec: JobSpec
     layout: Layout
+    layout_message: bytes
     blobs: BlobStore
     private: PrivateRounds | None = None
+    _shared: tuple[RoundKey | None, bytes] = field(default=(None, b""), init=False)
 
-    def participate(self, state: RunState, live: RoundState, remaining_s: float) -> bytes:
-        """The task of an open round as a serialised instruction, but for what is each member's own."""
+    def for_member(
+        self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
+    ) -> Invitation:
+        """The task of an open round: with what this member may report at most, and the trace of its work."""
+        own = participation_pb2.Participate(
+            remaining_s=max(0.0, remaining_s),
+            max_weight=max_weight(state, member.declared_weight),
+            traceparent=traceparent,
+        )
+        return Invitation(self._shared_by_all(state, live), own.SerializeToString())
+
+    def _shared_by_all(self, state: RunState, live: RoundState) -> bytes:
+        """What all members of the open round are told, kept for those who come back to it."""
+        key, found = self._shared
+        if key != live.key:
+            found = self._task(state, live).SerializeToString() + self._model(state.model)
+            self._shared = live.key, found
+        return found
+
+    def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
         spec, told = self.spec, self._told_size(live)
-        task = participation_pb2.Participate(
+        return participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
             kind=_KINDS[live.kind],
             rounds_total=spec.job.rounds,
-            inputs=[self._model(state.model)],
             settings=settings_to_proto(spec.training),
-            remaining_s=max(0.0, remaining_s),
             cohort_size=told,
             encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
             max_abs=state.policy.max_abs,
@@ -60,7 +83,6 @@ class Invitations:
             ranges=self._ranges(live),
             privacy=None if self.private is None else terms_to_proto(self.private.at(live.version).terms),
         )
-        return participation_pb2.CheckInResponse(participate=task).SerializeToString()
 
     def _told_size(self, live: RoundState) -> int:
         """The cohort's size; the planned one where the draw is secret, for how many it drew tells of who is in it."""
@@ -73,26 +95,21 @@ class Invitations:
             return []
         return [range_to_proto(fragments.of_round(live.version))]
 
-    def _model(self, blob: str) -> tensors_pb2.TensorSet:
-        found = tensors_pb2.TensorSet(name="model", layout=layout_to_proto(self.layout), blob=blob)
-        if self.layout.size_bytes > INLINE_BYTES:
-            return found
+    def _model(self, blob: str) -> bytes:
+        """The input that is trained, as the serialised field of ``Participate``."""
+        found = tensors_pb2.TensorSet(name="model", blob=blob)
+        if self.layout.size_bytes <= INLINE_BYTES:
+            self._add_content(found)
+        layout = submessage(tensors_pb2.TensorSet.LAYOUT_FIELD_NUMBER, self.layout_message)
+        return submessage(participation_pb2.Participate.INPUTS_FIELD_NUMBER, found.SerializeToString(), layout)
+
+    def _add_content(self, found: tensors_pb2.TensorSet) -> None:
         try:
-            with self.blobs.open(blob) as model:
+            with self.blobs.open(found.blob) as model:
                 found.content = bytes(model.read(0, model.manifest.size_bytes))
                 found.chunk_bytes = model.manifest.chunk_bytes
         except ServerError as error:  # it is told to those who then ask for it
             log.warning("run %s: the model does not come along with invitations: %s", self.run, error)
-        return found
-
-    def for_member(self, task: bytes, state: RunState, declared_weight: int, traceparent: str) -> bytes:
-        """The serialised task with what this member may report at most, and the trace that its work belongs to.
-
-        A message that follows another is merged into it (protobuf encoding, "Last One Wins"): so what all members share
-        is serialised once, however large the layout.
-        """
-        own = participation_pb2.Participate(traceparent=traceparent, max_weight=max_weight(state, declared_weight))
-        return task + participation_pb2.CheckInResponse(participate=own).SerializeToString()
 
     def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
         """The round no longer wants this participant's work."""

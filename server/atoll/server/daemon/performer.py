@@ -88,6 +88,7 @@ class RunPerformer:
         driver: RunDriver,
         spec: JobSpec,
         layout: Layout,
+        layout_message: bytes,
         services: Services,
         pool: CohortPool,
         private: PrivateRounds | None = None,
@@ -101,9 +102,8 @@ class RunPerformer:
         self._troubles: dict[str, str] = {}
         self._tasks = Tasks(driver.run, self._crashed)
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.members = Pusher(
-            driver, Invitations(driver.run, spec, layout, services.blobs, private), services, self._tasks, self._tell
-        )
+        invitations = Invitations(driver.run, spec, layout, layout_message, services.blobs, private)
+        self.members = Pusher(driver, invitations, services, self._tasks, self._tell)
         # Receipts are answered by the poster, records are the journal's.
         self._begin: dict[type[Effect], Callable[[Any], None]] = {
             DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),

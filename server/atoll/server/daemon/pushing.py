@@ -133,15 +133,15 @@ class Pusher:
         return live if live is not None and live.phase is Phase.OPEN else None
 
     def _push(self, live: RoundState, members: Iterable[Member]) -> None:
-        """Push the round's task, made once for all of them."""
-        state = self._driver.state
-        task = b""
+        """Push the round's task."""
+        state, remaining_s = self._driver.state, self._remaining_s(live)
         for member in members:
             session = self._services.sessions.get(member.participant)
             if session is not None and member.status in _EXPECTED:
-                task = task or self._invitations.participate(state, live, self._remaining_s(live))
                 traceparent = self._services.observer.traceparent(self._run, live.key, member.participant)
-                session.send(self._invitations.for_member(task, state, member.declared_weight, traceparent))
+                session.send(
+                    self._invitations.for_member(state, live, member, remaining_s=remaining_s, traceparent=traceparent)
+                )
 
     def _remaining_s(self, live: RoundState) -> float:
         """By the monotonic clock that the deadline runs on; before it runs, what is left by the wall clock."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from atoll.server.daemon.instructions import Instruction
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import participation_pb2
 
@@ -22,10 +23,6 @@ RETURNS_PER_S = 250.0
 """Participants that lost their connection together are asked to keep to this pace (TLS, check-in) coming back."""
 TAKEN_OVER_S = 10.0
 """Two processes with one identity replace each other no faster than this."""
-
-
-Instruction = participation_pb2.CheckInResponse | bytes
-"""What is pushed to a participant; as bytes if it is serialised already, once for many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import grpc.aio
 
 import atoll.server
 from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.sessions import Instruction, Introduction, Session, Sessions, come_back, return_spread_s
+from atoll.server.daemon.instructions import Instruction, serialised
+from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
 from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -64,11 +65,11 @@ class ParticipationService:
         self._aborting: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handlers as gRPC wants them; instructions that are serialised already pass as they are."""
+        """The handlers as gRPC wants them; an invitation is joined only when it is sent."""
         check_in: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
             self.CheckIn,
             request_deserializer=participation_pb2.CheckInRequest.FromString,
-            response_serializer=_serialised,
+            response_serializer=serialised,
         )
         return grpc.method_handlers_generic_handler(SERVICE, {"CheckIn": check_in})
 
@@ -148,10 +149,6 @@ class ParticipationService:
                 await self._desk.replied(session.participant, request.reply)
         finally:
             session.close()
-
-
-def _serialised(instruction: Instruction) -> bytes:
-    return instruction if isinstance(instruction, bytes) else instruction.SerializeToString()
 
 
 async def _abort(context: Context) -> None:
