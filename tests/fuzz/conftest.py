@@ -57,7 +57,9 @@ class Live:
         self._private = make_server(Port.INSIDE)
         node = IngestNode("fuzzed", daemon._coordinator._services.spool)
         add_DeskServiceServicer_to_server(DeskService(daemon._coordinator), self._private)
-        add_WorkerServiceServicer_to_server(WorkerService(node, daemon._executor, bytes), self._private)
+        add_WorkerServiceServicer_to_server(
+            WorkerService(node, daemon._executor, bytes, lambda *_: None), self._private
+        )
         self._private.add_insecure_port(f"unix:{path}")
         await self._private.start()
         return f"unix:{path}"

@@ -9,7 +9,9 @@ import pytest
 
 from atoll.server.aggregation import MergedSum, PartialSum
 from atoll.server.daemon.nodes import FileNode, LocalNode, NodePool
-from atoll.server.errors import NotFoundError, UnavailableError
+from atoll.server.errors import NotFoundError, ServerError, UnavailableError
+from atoll.server.identity import RevokedError, Role
+from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.spool import Spool
 from tests.server.ingest.uploads import ALICE, BOB, SIZE, chunks_of, committed, flip, fold_item, ref, sum_key, values_of
@@ -24,6 +26,7 @@ class Calls:
         self.node = node
         self.gone = False
         self.torn = False
+        self.ended: list[tuple[Caller, ServerError]] = []
 
     def _check(self) -> None:
         if self.gone:
@@ -46,6 +49,10 @@ class Calls:
     async def drop_run(self, run: str) -> None:
         self._check()
         self.node.drop_run(run)
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        self._check()
+        self.ended.append((caller, error))
 
 
 class Rig:
@@ -133,6 +140,14 @@ async def test_a_lost_update_is_told_as_such(rig: Rig) -> None:
     rig.spool.drop_run(rig.items[ALICE].run)
     with pytest.raises(NotFoundError):
         await rig.merged()
+
+
+async def test_a_revocation_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.calls["worker-0"].gone = True
+    told = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE)
+    await rig.pool.end_calls(*told)
+    assert "worker-0 learns a moment later" in caplog.text
+    assert rig.calls["worker-1"].ended == [told]
 
 
 async def test_dropping_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,6 +68,7 @@ CALLERS = {
         "WritePartial": INSIDE,
         "DropRound": INSIDE,
         "DropRun": INSIDE,
+        "EndCalls": INSIDE,
         "GetMetrics": INSIDE,
     },
 }

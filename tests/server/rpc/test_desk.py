@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -68,6 +69,21 @@ async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter,
     commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True, upload_at=12.5)
     assert await desk.commit(commit) == RECEIPT
     assert made.asked == [b"pem", ("p", "r", 3, 1), ("p", "r", 3, 1), commit]
+
+
+async def test_a_revocation_makes_it_ask_again(counter: tuple[Counter, RemoteDesk]) -> None:
+    """Also where the answer to an earlier question is still under way."""
+    made, desk = counter
+    await desk.identify(b"pem")
+    await desk.identify(b"pem")
+    assert made.asked == [b"pem"]
+    desk.forget()
+    asking = asyncio.create_task(desk.identify(b"pem"))
+    await asyncio.sleep(0)  # it has asked
+    made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
+    desk.forget()
+    with pytest.raises(errors.UnauthenticatedError):
+        await asking
 
 
 @pytest.mark.parametrize("disposition", Disposition)

@@ -210,7 +210,7 @@ class TestEnd:
                 control_pb2.RevokeParticipantRequest(participant=alice.name), timeout=WAIT_S
             )
             async with asyncio.timeout(5.0):
-                assert await stream.read() is None
+                assert await refused_code(stream.read()) == ("UNAUTHENTICATED", "certificate.revoked")
         assert await greeting(alice) == ("UNAUTHENTICATED", "certificate.revoked")
 
     async def test_a_connection_ends_with_its_certificate(

@@ -9,8 +9,10 @@ import pytest
 
 from atoll.server.aggregation import AggregationError, PartialFile
 from atoll.server.daemon.listeners import Port, make_server
-from atoll.server.errors import CorruptDataError, NotFoundError, StorageError, UnavailableError
+from atoll.server.errors import CorruptDataError, NotFoundError, ServerError, StorageError, UnavailableError
+from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.commit import commit_upload
+from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc import worker as workers
@@ -39,6 +41,7 @@ class Setup:
     spool: Spool
     node: IngestNode
     calls: WorkerCalls
+    ended: list[tuple[Caller, str]]
 
     def update(self, participant: str, seed: int) -> FoldItem:
         upload = ref(participant, seed)
@@ -50,12 +53,17 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
     spool = Spool(tmp_path / "spool")
     node = IngestNode("worker-0", spool)
     server = make_server(Port.INSIDE)
+    ended: list[tuple[Caller, str]] = []
+
+    def shut_out(caller: Caller, error: ServerError) -> None:
+        ended.append((caller, str(error.detail)))
+
     with ThreadPoolExecutor(2) as executor:
-        add_WorkerServiceServicer_to_server(WorkerService(node, executor, lambda: b"# figures\n"), server)
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor, lambda: b"# figures\n", shut_out), server)
         server.add_insecure_port(f"unix:{tmp_path}/worker.sock")
         await server.start()
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/worker.sock") as channel:
-            yield Setup(spool, node, WorkerCalls("worker-0", channel))
+            yield Setup(spool, node, WorkerCalls("worker-0", channel), ended)
         await server.stop(None)
 
 
@@ -131,3 +139,9 @@ async def test_a_large_cohort_fits_in_one_message(setup: Setup, tmp_path: Path) 
     ghost = FoldItem(sum_key().run, 0, 0, ALICE, "0" * 64, 1)
     with pytest.raises(NotFoundError):
         await setup.calls.write_partial(sum_key(), [ghost] * 50_000, tmp_path / "sum.partial")
+
+
+async def test_it_is_told_of_a_revocation(setup: Setup) -> None:
+    caller, error = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE, "lost")
+    await setup.calls.end_calls(caller, error)
+    assert setup.ended == [(caller, str(error.detail))]

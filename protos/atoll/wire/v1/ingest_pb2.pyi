@@ -405,6 +405,39 @@ class DropRunResponse(google.protobuf.message.Message):
 Global___DropRunResponse: typing_extensions.TypeAlias = DropRunResponse
 
 @typing.final
+class EndCallsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    """As IdentifyResponse gave it."""
+    name: builtins.str
+    message: builtins.str
+    """What the caller is told."""
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        name: builtins.str = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["message", b"message", "name", b"name", "role", b"role"]) -> None: ...
+
+Global___EndCallsRequest: typing_extensions.TypeAlias = EndCallsRequest
+
+@typing.final
+class EndCallsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___EndCallsResponse: typing_extensions.TypeAlias = EndCallsResponse
+
+@typing.final
 class GetMetricsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -263,6 +263,11 @@ class WorkerServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
                 _registered_method=True)
+        self.EndCalls = channel.unary_unary(
+                '/atoll.wire.v1.WorkerService/EndCalls',
+                request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsResponse.FromString,
+                _registered_method=True)
         self.GetMetrics = channel.unary_unary(
                 '/atoll.wire.v1.WorkerService/GetMetrics',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GetMetricsRequest.SerializeToString,
@@ -300,6 +305,13 @@ class WorkerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EndCalls(self, request, context):
+        """A caller was revoked: forget who it is, and end its calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetMetrics(self, request, context):
         """The worker's figures, in Prometheus' text format.
         """
@@ -329,6 +341,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.DropRun,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.SerializeToString,
+            ),
+            'EndCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndCalls,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsResponse.SerializeToString,
             ),
             'GetMetrics': grpc.unary_unary_rpc_method_handler(
                     servicer.GetMetrics,
@@ -445,6 +462,33 @@ class WorkerService(object):
             '/atoll.wire.v1.WorkerService/DropRun',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.DropRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.WorkerService/EndCalls',
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_ingest__pb2.EndCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -266,6 +266,22 @@ _WorkerServiceDropRunType = typing_extensions.TypeVar(
     ],
 )
 
+_WorkerServiceEndCallsType = typing_extensions.TypeVar(
+    '_WorkerServiceEndCallsType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.EndCallsRequest,
+        atoll.wire.v1.ingest_pb2.EndCallsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.EndCallsRequest,
+        atoll.wire.v1.ingest_pb2.EndCallsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.EndCallsRequest,
+        atoll.wire.v1.ingest_pb2.EndCallsResponse,
+    ],
+)
+
 _WorkerServiceGetMetricsType = typing_extensions.TypeVar(
     '_WorkerServiceGetMetricsType',
     grpc.UnaryUnaryMultiCallable[
@@ -282,7 +298,7 @@ _WorkerServiceGetMetricsType = typing_extensions.TypeVar(
     ],
 )
 
-class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType, _WorkerServiceDropRunType, _WorkerServiceGetMetricsType]):
+class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWritePartialType, _WorkerServiceDropRoundType, _WorkerServiceDropRunType, _WorkerServiceEndCallsType, _WorkerServiceGetMetricsType]):
     """Served by each worker."""
 
     @typing.overload
@@ -302,6 +318,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.DropRunRequest,
             atoll.wire.v1.ingest_pb2.DropRunResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.EndCallsRequest,
+            atoll.wire.v1.ingest_pb2.EndCallsResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.GetMetricsRequest,
@@ -328,6 +348,10 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
             atoll.wire.v1.ingest_pb2.DropRunResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.ingest_pb2.EndCallsRequest,
+            atoll.wire.v1.ingest_pb2.EndCallsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.GetMetricsRequest,
             atoll.wire.v1.ingest_pb2.GetMetricsResponse,
         ],
@@ -342,6 +366,9 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
     DropRound: _WorkerServiceDropRoundType
 
     DropRun: _WorkerServiceDropRunType
+
+    EndCalls: _WorkerServiceEndCallsType
+    """A caller was revoked: forget who it is, and end its calls."""
 
     GetMetrics: _WorkerServiceGetMetricsType
     """The worker's figures, in Prometheus' text format."""
@@ -362,6 +389,10 @@ WorkerServiceAsyncStub: typing_extensions.TypeAlias = WorkerServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.DropRunRequest,
         atoll.wire.v1.ingest_pb2.DropRunResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.ingest_pb2.EndCallsRequest,
+        atoll.wire.v1.ingest_pb2.EndCallsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.GetMetricsRequest,
@@ -401,6 +432,14 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.DropRunRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.DropRunResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.DropRunResponse]]: ...
+
+    @abc.abstractmethod
+    def EndCalls(
+        self,
+        request: atoll.wire.v1.ingest_pb2.EndCallsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.ingest_pb2.EndCallsResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.EndCallsResponse]]:
+        """A caller was revoked: forget who it is, and end its calls."""
 
     @abc.abstractmethod
     def GetMetrics(

@@ -18,6 +18,7 @@ from atoll.server.identity import (
     IssuedCertificate,
     ParticipantKind,
     Peer,
+    RevokedError,
     Role,
     mint,
     new_participant_id,
@@ -68,12 +69,27 @@ class CertificateBook:
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
         self._revocations = 0
+        self._shut_out: set[str] = set()
+        self._listeners: list[Callable[[Caller, RevokedError], None]] = []
         self._refusals = RefusalLog(log)
 
     @property
     def ca_certificate_pem(self) -> bytes:
         """The authority's certificate, which everyone trusts."""
         return self._authority.certificate_pem
+
+    def listen(self, revoked: Callable[[Caller, RevokedError], None]) -> None:
+        """Have ``revoked`` told of each caller that is shut out, as soon as that is durable."""
+        self._listeners.append(revoked)
+
+    def check_standing(self, participant: str) -> None:
+        """Refuse a participant that was revoked while this process runs, also where its call was let in before.
+
+        Raises:
+            RevokedError: if it was.
+        """
+        if participant in self._shut_out:
+            raise RevokedError.of(participant, "")
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """Who holds this certificate.
@@ -87,11 +103,10 @@ class CertificateBook:
         else:
             self._known.move_to_end(certificate_pem)
         if found.revoked_at is not None:
-            raise self._refused(
-                found.subject, "revoked", f"the certificate of {found.subject} was revoked: {found.revoked_reason}"
-            )
+            raise self._refused(found.subject, RevokedError.of(found.subject, found.revoked_reason))
         if found.not_after <= self._clock():
-            raise self._refused(found.subject, "expired", f"the certificate of {found.subject} expired")
+            message = f"the certificate of {found.subject} expired"
+            raise self._refused(found.subject, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
         if found.role is Role.PARTICIPANT:
             newest = max(found.not_after, self._newest.get(found.subject, 0.0))
             _remember(self._newest, found.subject, newest)
@@ -166,8 +181,8 @@ class CertificateBook:
         revoked = await self._writer.run(
             lambda connection: participants.revoke(connection, participant, at=now, reason=reason)
         )
-        self._revocations += 1
-        self._known.clear()
+        self._shut_out.add(participant)
+        self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
         return revoked
 
     async def create_tokens(
@@ -215,8 +230,15 @@ class CertificateBook:
         certificates.add(connection, issued.peer, issued_at=now)
         return issued
 
-    def _refused(self, subject: str, why: str, message: str) -> UnauthenticatedError:
-        error = UnauthenticatedError(f"certificate.{why}", message, _RE_ENROL)
+    def _tell_revoked(self, caller: Caller, reason: str) -> None:
+        """With no await since the revocation became durable here: what is identified from now on sees it."""
+        self._revocations += 1
+        self._known.clear()
+        error = RevokedError.of(caller.name, reason)
+        for listener in self._listeners:
+            listener(caller, error)
+
+    def _refused(self, subject: str, error: UnauthenticatedError) -> UnauthenticatedError:
         self._refusals.tell(subject, error)
         return error
 
@@ -227,7 +249,8 @@ class CertificateBook:
         if found is None and peer.role is Role.PARTICIPANT and peer.not_before < self._restored_at:
             found = await self._writer.run(_adopt, peer)
         if found is None:
-            raise self._refused(peer.name, "unknown", f"the certificate of {peer.name} was not issued by this server")
+            message = f"the certificate of {peer.name} was not issued by this server"
+            raise self._refused(peer.name, UnauthenticatedError("certificate.unknown", message, _RE_ENROL))
         if revocations != self._revocations:  # what was read may be older than the revocation
             return await self._look_up(pem)
         _remember(self._known, pem, found)

@@ -37,7 +37,7 @@ from atoll.server.errors import (
     TooLateError,
     UnavailableError,
 )
-from atoll.server.identity import ParticipantKind, Role
+from atoll.server.identity import ParticipantKind, RevokedError, Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.privacy.refusals import has_secret_draw
@@ -113,6 +113,7 @@ class Coordinator:
         self._open = False
         self._leaving = False
         services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
+        certificates.listen(self._expel)
 
     async def start(self) -> None:
         """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left.
@@ -215,9 +216,9 @@ class Coordinator:
             RecordMissingError: if there is no such participant.
         """
         row = await self._certificates.revoke(participant, reason[:MAX_REASON_CHARS])
-        session = self._services.sessions.get(participant)
-        if session is not None:
-            session.close()
+        await self._services.nodes.end_calls(
+            Caller(Role.PARTICIPANT, participant), RevokedError.of(participant, row.revoked_reason)
+        )
         return row
 
     # What ingest nodes ask (``ingest.desk.Desk``).
@@ -230,6 +231,7 @@ class Coordinator:
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
         """See ``Desk``."""
         self._check_open()
+        self._certificates.check_standing(participant)
         key = RoundKey(round_number, attempt)
         standing, active = None, self._active.get(run)
         if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
@@ -257,6 +259,8 @@ class Coordinator:
     async def grant_download(self, caller: Caller, blob: str) -> None:
         """See ``Desk``: operators may read every blob; participants the model that a round of theirs begins with."""
         self._check_open()
+        if caller.role is Role.PARTICIPANT:
+            self._certificates.check_standing(caller.name)
         if caller.role is Role.OPERATOR or self._services.share_models:
             return
         for active in self._active.values():
@@ -272,6 +276,7 @@ class Coordinator:
     async def commit(self, commit: Commit) -> ReportReceipt:
         """See ``Desk``."""
         self._check_open()
+        self._certificates.check_standing(commit.participant)
         at = commit.report.round
         key, active = RoundKey(at.round, at.attempt), self._active.get(at.run)
         if active is None or commit.rejection:
@@ -425,6 +430,13 @@ class Coordinator:
             lambda connection: reports.get(connection, run, key.round, key.attempt, participant)
         )
         return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
+
+    def _expel(self, caller: Caller, _: ServerError) -> None:
+        """A participant that is revoked is drawn no more from this moment on; its stream ends with its calls."""
+        session = self._services.sessions.get(caller.name) if caller.role is Role.PARTICIPANT else None
+        if session is not None:
+            session.close()
+            self._services.sessions.disconnect(session)
 
     def _connected(self, session: Session) -> None:
         for active in list(self._active.values()):

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from atoll.server.aggregation import PartialFile, PartialSum, PartialSumError
 from atoll.server.errors import ServerError, UnavailableError
+from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ class Node(Protocol):
         """Forget every sum of a run."""
         ...
 
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """End the calls of a revoked caller that another process serves."""
+        ...
+
 
 class LocalNode:
     """The node in the coordinator's own process."""
@@ -70,6 +75,9 @@ class LocalNode:
     async def drop_run(self, run: str) -> None:
         """See ``Node``."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._node.drop_run, run)
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """See ``Node``: those that this process serves have ended already."""
 
 
 class FileNode:
@@ -103,6 +111,10 @@ class FileNode:
         """See ``Node``."""
         await self._calls.drop_run(run)
 
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """See ``Node``."""
+        await self._calls.end_calls(caller, error)
+
 
 class RemoteCalls(Protocol):
     """What a worker process answers to."""
@@ -121,6 +133,10 @@ class RemoteCalls(Protocol):
 
     async def drop_run(self, run: str) -> None:
         """Forget a run."""
+        ...
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """End the calls of a revoked caller."""
         ...
 
 
@@ -162,19 +178,25 @@ class NodePool:
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """Forget a run's sums up to this attempt of a round, everywhere."""
-        await self._everywhere(lambda node: node.drop(run, round_number, attempt))
+        await self._everywhere(lambda node: node.drop(run, round_number, attempt), "keeps old sums for now")
 
     async def drop_run(self, run: str) -> None:
         """Forget every sum of a run everywhere."""
-        await self._everywhere(lambda node: node.drop_run(run))
+        await self._everywhere(lambda node: node.drop_run(run), "keeps old sums for now")
 
-    async def _everywhere(self, call: Callable[[Node], Awaitable[None]]) -> None:
-        """A node that does not answer has lost its memory, or gives it back with the next round's."""
-        for node in list(self._nodes.values()):
-            try:
-                await call(node)
-            except ServerError as error:
-                log.warning("ingest node %s keeps old sums for now: %s", node.name, error.logged)
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """End the calls of a revoked caller in every process."""
+        late = f"learns a moment later that {caller.name} is revoked"
+        await self._everywhere(lambda node: node.end_calls(caller, error), late)
+
+    async def _everywhere(self, call: Callable[[Node], Awaitable[None]], otherwise: str) -> None:
+        """Call every node at once. One that does not answer is logged: it ``otherwise`` ..."""
+        nodes = list(self._nodes.values())
+        for node, outcome in zip(nodes, await asyncio.gather(*map(call, nodes), return_exceptions=True), strict=True):
+            if isinstance(outcome, ServerError):
+                log.warning("ingest node %s %s: %s", node.name, otherwise, outcome.logged)
+            elif outcome is not None:
+                raise outcome
 
     def _choose(self, name: str) -> Node:
         if not self._nodes:

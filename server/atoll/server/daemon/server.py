@@ -231,6 +231,7 @@ class Daemon:
         main_address = f"{config.advertised_host}:{main_port}"
         enrol_address = f"{config.advertised_host}:{enrol_port}"
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
+        book.listen(authenticator.calls.end)
         transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
         participation = ParticipationService(
             sessions=self._sessions,

@@ -19,7 +19,9 @@ from atoll.server.aggregation import warm
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.logs import configure_logging
+from atoll.server.errors import ServerError
 from atoll.server.identity import Authority
+from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.rpc.admission import Admission
@@ -65,10 +67,16 @@ async def serve(order: WorkerOrder) -> None:
     async with grpc.aio.insecure_channel(order.desk) as channel:
         room = config.storage.room(config.data)
         desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
+        authenticator = Authenticator(desk, Admission(config.limits), insecure=config.insecure)
+
+        def shut_out(caller: Caller, error: ServerError) -> None:
+            desk.forget()
+            authenticator.calls.end(caller, error)
+
         transfer = TransferService(
             node=order.name,
             desk=desk,
-            authenticator=Authenticator(desk, Admission(config.limits), insecure=config.insecure),
+            authenticator=authenticator,
             blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
             spool=spool,
             executor=executor,
@@ -79,7 +87,7 @@ async def serve(order: WorkerOrder) -> None:
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])
         node = IngestNode(order.name, spool, figures.meter.folded)
-        add_WorkerServiceServicer_to_server(WorkerService(node, executor, figures.exposition), private)
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor, figures.exposition, shut_out), private)
         await add_health_and_reflection(private, [])
         private.add_insecure_port(order.socket)
         bind(public, config.host, order.port, _credentials(config))

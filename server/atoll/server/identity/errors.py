@@ -11,6 +11,7 @@
         │   └── CertificateRequestError   a certificate request that is not acceptable
         └── UnauthenticatedError
             ├── PeerError             a peer certificate that names no peer of this federation
+            ├── RevokedError          a certificate that was revoked
             └── TokenError            a join token that does not admit
                 ├── TokenUnknownError     no such token, or the secret is wrong
                 ├── TokenExpiredError
@@ -73,6 +74,20 @@ class PeerError(UnauthenticatedError):
 
     def __init__(self, message: str) -> None:
         super().__init__("identity.peer", message, "connect with a certificate that this server has issued")
+
+
+class RevokedError(UnauthenticatedError):
+    """A certificate that was revoked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            "certificate.revoked", message, "ask the operator of this server for a new token or credential"
+        )
+
+    @classmethod
+    def of(cls, name: str, reason: str = "") -> RevokedError:
+        """The error for a participant id or operator's name."""
+        return cls(f"the certificate of {name} was revoked{f': {reason}' if reason else ''}")
 
 
 class TokenError(UnauthenticatedError):

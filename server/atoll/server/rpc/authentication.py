@@ -16,6 +16,7 @@ from atoll.server.errors import ForbiddenError, LimitExceededError, Unauthentica
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.open_calls import OpenCalls
 from atoll.server.telemetry.context import remember
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 
@@ -37,11 +38,13 @@ _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 class Authenticator:
     """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) believes the metadata.
 
-    ``caller``, ``participant`` and ``operator`` begin a call: they count against what the caller may take.
+    ``caller``, ``participant`` and ``operator`` begin a call: they count against what the caller may take, and a
+    revocation ends it (``calls``).
     """
 
     def __init__(self, desk: Desk, admission: Admission, *, insecure: bool) -> None:
         self.admission = admission
+        self.calls = OpenCalls()
         self._desk = desk
         self._insecure = insecure
         self._refusals = RefusalLog(log)
@@ -54,6 +57,7 @@ class Authenticator:
             LimitExceededError: if it makes more calls than one caller may.
         """
         caller = await self.identify(context)
+        self.calls.begin(caller, context)
         await self.admission.call(caller.name, context)
         return caller
 

@@ -26,7 +26,7 @@ _RECEIPTS = {
 }
 _DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items()}
 IDENTITY_CACHE_S = 1.0
-"""How long a worker remembers who holds a certificate: a revocation is in force there within this time."""
+"""How long a worker remembers who holds a certificate. It is told of revocations; should that fail, it asks again."""
 CALL_S = 30.0
 """The longest wait for the coordinator's answer."""
 _CACHED = 16_384
@@ -40,6 +40,17 @@ def receipt_to_proto(receipt: ReportReceipt) -> transfer_pb2.ReportResponse:
 def receipt_from_proto(message: transfer_pb2.ReportResponse) -> ReportReceipt:
     """The receipt of a protobuf message."""
     return ReportReceipt(_DISPOSITIONS[message.disposition], message.digest)
+
+
+def role_of(text: str) -> Role:
+    """The role of this name.
+
+    Raises:
+        InvalidRequestError: if there is none.
+    """
+    if text not in set(Role):
+        raise InvalidRequestError("desk.role", f"role {text[:20]!r}: there are {', '.join(Role)}")
+    return Role(text)
 
 
 class DeskService(DeskServiceServicer):
@@ -73,9 +84,7 @@ class DeskService(DeskServiceServicer):
         self, request: ingest_pb2.GrantDownloadRequest, context: Context
     ) -> ingest_pb2.GrantDownloadResponse:
         """See ``Desk.grant_download``."""
-        if request.role not in set(Role):
-            raise InvalidRequestError("desk.role", f"role {request.role[:20]!r}: there are {', '.join(Role)}")
-        await self._desk.grant_download(Caller(Role(request.role), request.name), request.blob)
+        await self._desk.grant_download(Caller(role_of(request.role), request.name), request.blob)
         return ingest_pb2.GrantDownloadResponse()
 
     async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
@@ -99,6 +108,12 @@ class RemoteDesk:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._stub: DeskServiceAsyncStub = DeskServiceStub(channel)
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._revocations = 0
+
+    def forget(self) -> None:
+        """A caller was revoked: what is remembered, or asked just now, may be out of date."""
+        self._revocations += 1
+        self._known.clear()
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``Desk``; remembered for ``IDENTITY_CACHE_S`` seconds."""
@@ -106,10 +121,13 @@ class RemoteDesk:
         at, caller = self._known.get(certificate_pem, (float("-inf"), None))
         if caller is not None and now - at < IDENTITY_CACHE_S:
             return caller
+        revocations = self._revocations
         async with as_server_errors("coordinator"):
             answer = await self._stub.Identify(
                 ingest_pb2.IdentifyRequest(certificate_pem=certificate_pem), timeout=CALL_S
             )
+        if revocations != self._revocations:
+            return await self.identify(certificate_pem)
         caller = Caller(Role(answer.role), answer.name)
         self._known[certificate_pem] = (now, caller)
         self._known.move_to_end(certificate_pem)

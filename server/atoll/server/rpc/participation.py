@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
@@ -16,9 +15,10 @@ import atoll.server
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.instructions import Instruction, serialised
 from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
-from atoll.server.errors import InvalidRequestError
+from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.open_calls import end_call
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
@@ -62,7 +62,7 @@ class ParticipationService:
         self._desk = desk
         self._authenticator = authenticator
         self._transfer_address = transfer_address
-        self._aborting: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; an invitation is joined only when it is sent."""
@@ -81,6 +81,8 @@ class ParticipationService:
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
         await self._desk.introduced(participant, introduction)
+        # The hello may have come long after the call: no await between this and the session.
+        await self._authenticator.identify(context)
         session = self._sessions.connect(participant, introduction, self._cutter(context))
         known = {"participant": participant}
         log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)
@@ -101,13 +103,11 @@ class ParticipationService:
 
     def _cutter(self, context: Context) -> Callable[[], None]:
         """Ends the calling handler's stream even where it waits for a participant that does not read."""
-        handler, loop = asyncio.current_task(), asyncio.get_running_loop()
+        handler = asyncio.current_task()
 
         def cut() -> None:
-            if handler is not None and handler.cancel():
-                task = loop.create_task(_abort(context))
-                self._aborting.add(task)
-                task.add_done_callback(self._aborting.discard)
+            if handler is not None:
+                end_call(handler, context, _unread(), self._ending)
 
         return cut
 
@@ -151,9 +151,10 @@ class ParticipationService:
             session.close()
 
 
-async def _abort(context: Context) -> None:
-    with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError):
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the stream was closed and not read to its end")
+def _unread() -> UnavailableError:
+    return UnavailableError(
+        "stream.unread", "the stream was closed and not read to its end", "come back", retry_after_s=1.0
+    )
 
 
 async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest]) -> Introduction:

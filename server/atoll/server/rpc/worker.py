@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import grpc.aio
 
 from atoll.server.aggregation import Grid
+from atoll.server.errors import ServerError
+from atoll.server.identity import RevokedError
+from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.desk import role_of
 from atoll.server.rpc.remote import as_server_errors
 from atoll.wire.v1 import ingest_pb2, participation_pb2
 from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceServicer, WorkerServiceStub
@@ -25,17 +29,33 @@ P = ParamSpec("P")
 T = TypeVar("T")
 METRICS_S = 3.0
 """The longest wait for a worker's figures: whoever asked for them waits too."""
+END_CALLS_S = 5.0
+"""The longest wait for a worker to end a revoked caller's calls; it looks for itself after ``IDENTITY_CACHE_S``."""
 WORK_S = 600.0
 """The longest wait for a worker to fold or write: a sum of gigabytes on a busy disk takes a while."""
 
 
 class WorkerService(WorkerServiceServicer):
-    """Serves an ingest node, and the process's figures, to the coordinator."""
+    """Serves an ingest node, and the process's figures, to the coordinator; ends the calls of those it revokes.
 
-    def __init__(self, node: IngestNode, executor: Executor, exposition: Callable[[], bytes]) -> None:
+    Args:
+        node: folds.
+        executor: its threads.
+        exposition: the process's figures.
+        shut_out: ends the calls of a caller, which gets this error.
+    """
+
+    def __init__(
+        self,
+        node: IngestNode,
+        executor: Executor,
+        exposition: Callable[[], bytes],
+        shut_out: Callable[[Caller, ServerError], None],
+    ) -> None:
         self._node = node
         self._executor = executor
         self._exposition = exposition
+        self._shut_out = shut_out
 
     async def Fold(self, request: ingest_pb2.FoldRequest, context: Context) -> ingest_pb2.FoldResponse:
         """See ``IngestNode.fold``."""
@@ -61,6 +81,11 @@ class WorkerService(WorkerServiceServicer):
         """See ``IngestNode.drop_run``."""
         await self._call(self._node.drop_run, request.run)
         return ingest_pb2.DropRunResponse()
+
+    async def EndCalls(self, request: ingest_pb2.EndCallsRequest, context: Context) -> ingest_pb2.EndCallsResponse:
+        """A caller was revoked."""
+        self._shut_out(Caller(role_of(request.role), request.name), RevokedError(request.message))
+        return ingest_pb2.EndCallsResponse()
 
     async def GetMetrics(
         self, request: ingest_pb2.GetMetricsRequest, context: Context
@@ -111,6 +136,12 @@ class WorkerCalls:
         """Forget a run."""
         async with as_server_errors(self._name):
             await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run), timeout=WORK_S)
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        """Have the worker forget a revoked caller and end its calls."""
+        request = ingest_pb2.EndCallsRequest(role=caller.role.value, name=caller.name, message=error.detail.message)
+        async with as_server_errors(self._name):
+            await self._stub.EndCalls(request, timeout=END_CALLS_S)
 
     async def exposition(self) -> bytes:
         """The worker's figures, in Prometheus' text format."""
