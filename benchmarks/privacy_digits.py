@@ -72,8 +72,8 @@ class Way:
 
     Attributes:
         name: in words.
-        sampler: half of all by chance, "poisson" or "uniform"; or "least_recent": each half of the participants in
-            every other round, as their availability would have it.
+        sampler: "poisson": half of all by chance; or "least_recent": each half of the participants in every other
+            round, as their availability would have it.
         mechanism: of the noise.
         clip, momentum, lr: what was found best on seeds 1 and 2; momentum and learning rate are the server's.
     """
@@ -92,7 +92,6 @@ WAYS = (
     Way("Gaussian, Poisson draw", "poisson", "gaussian", 0.3, 0.5, 3.0),
     Way("Gaussian, no random draw", "least_recent", "gaussian", 0.3, 0.5, 3.0),
     Way("tree noise, no random draw", "least_recent", "tree", 0.1, 0.9, 1.0),
-    Way("Gaussian, fixed-size draw", "uniform", "gaussian", 0.1, 0.5, 3.0),
 )
 
 
@@ -165,7 +164,6 @@ def contract_for(way: Way, participants: int, rounds: int) -> Contract:
     size = participants // 2
     draw = {
         "poisson": f'sampler = "poisson"\nrate = {size / participants}',
-        "uniform": f'sampler = "uniform"\nmin_available = {participants}',
         "least_recent": 'sampler = "least_recent"',
     }[way.sampler]
     noise = f'mechanism = "{way.mechanism}"\n' if way.mechanism != "gaussian" else ""

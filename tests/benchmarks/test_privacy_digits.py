@@ -5,7 +5,7 @@ import pytest
 from atoll.server.privacy.values import Sampling
 from benchmarks.privacy_digits import DELTA, EPSILON, NOT_PRIVATE, WAYS, Way, contract_for
 
-COUNTED = {"poisson": Sampling.POISSON, "uniform": Sampling.FIXED_SIZE, "least_recent": Sampling.NONE}
+COUNTED = {"poisson": Sampling.POISSON, "least_recent": Sampling.NONE}
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.name != NOT_PRIVATE], ids=lambda way: way.name)

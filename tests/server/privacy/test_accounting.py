@@ -1,4 +1,4 @@
-"""The account against independent ones: reference values, dp-accounting's PLD and its fixed-size RDP."""
+"""The account against independent ones: reference values, dp-accounting's PLD."""
 
 import math
 import sys
@@ -8,16 +8,13 @@ from collections.abc import Sequence
 import dp_accounting
 import pytest
 from dp_accounting import pld
-from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import GaussianAccountant
 
 from atoll.accounting.calibrating import least_noise
 from atoll.accounting.loading import opacus_accountants
-from atoll.accounting.renyi import ORDERS
 from atoll.server.errors import InvalidRequestError, SetupError
 from atoll.server.privacy.accounting import calibrate, epsilon, merged
 from atoll.server.privacy.values import Event, Sampling
-from atoll.server.privacy.without_replacement import MAX_ORDER
 
 MOST_ABOVE = 0.02
 """What the account may be above an independent one, in epsilon."""
@@ -175,46 +172,6 @@ def test_cost_grows_with_every_release_and_shrinks_with_noise() -> None:
         assert by_noise == sorted(by_noise, reverse=True)
 
 
-def fixed(noise: float, rate: float, count: int) -> Event:
-    return Event(noise, rate, count, Sampling.FIXED_SIZE)
-
-
-def by_their_fixed_size(noise: float, size: int, population: int, count: int, delta: float) -> float:
-    accountant = RdpAccountant(
-        [int(order) for order in ORDERS if order.is_integer() and order <= MAX_ORDER],
-        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE,
-    )
-    release = dp_accounting.SampledWithoutReplacementDpEvent(population, size, dp_accounting.GaussianDpEvent(noise))
-    accountant.compose(dp_accounting.SelfComposedDpEvent(release, count))
-    return float(accountant.get_epsilon(delta))
-
-
-def test_replacing_one_is_accounted_with_half_the_noise() -> None:
-    """z = 1, 100 of 10,000, 1000 rounds: 20.99, where passing z itself would claim 3.58."""
-    assert epsilon([fixed(1.0, 0.01, 1000)], 1e-5, "rdp") == pytest.approx(20.99, abs=0.005)
-    assert epsilon([fixed(2.0, 0.01, 1000)], 1e-5, "rdp") == pytest.approx(3.58, abs=0.005)
-
-
-@pytest.mark.parametrize(
-    ("noise", "size", "population", "count"),
-    [(1.0, 100, 10_000, 1000), (2.0, 100, 1000, 50), (4.0, 8, 100, 200), (8.0, 50, 100, 3), (3.0, 5, 5, 4)],
-)
-def test_fixed_size_sampling_agrees_with_an_independent_account(
-    noise: float, size: int, population: int, count: int
-) -> None:
-    """Wang et al. 2019, theorem 27, as dp-accounting has it; never more than without sampling at all."""
-    ours = epsilon([fixed(noise, size / population, count)], 1e-5, "rdp")
-    assert ours == pytest.approx(by_their_fixed_size(noise / 2, size, population, count, 1e-5), rel=1e-3)
-    assert ours <= epsilon([fixed(noise, 1.0, count)], 1e-5, "rdp")
-
-
-def test_fixed_size_sampling_goes_with_nothing_else() -> None:
-    with pytest.raises(ValueError, match='use "rdp"'):
-        epsilon([fixed(1.0, 0.01, 1)], 1e-5, "prv")
-    with pytest.raises(ValueError, match="replacing one"):
-        epsilon([fixed(1.0, 0.01, 1), poisson(1.0, 0.01, 1)], 1e-5, "rdp")
-
-
 def test_the_least_noise_for_a_target() -> None:
     """sigma for epsilon 8, delta 1e-6, q = .01, 1000 rounds: RDP .6451, PRV .6171."""
     releases = poisson(1.0, 0.01, 1000)
@@ -224,7 +181,7 @@ def test_the_least_noise_for_a_target() -> None:
     assert 7.99 < epsilon([poisson(noise, 0.01, 1000)], 1e-6, "prv") <= 8
 
 
-@pytest.mark.parametrize(("releases", "target"), [(Event(1.0), 0.05), (Event(1.0), 30.0), (fixed(1.0, 0.1, 20), 1.0)])
+@pytest.mark.parametrize(("releases", "target"), [(Event(1.0), 0.05), (Event(1.0), 30.0), (poisson(1.0, 0.1, 20), 1.0)])
 def test_calibration_meets_its_target_and_wastes_little(releases: Event, target: float) -> None:
     noise = calibrate(releases, target, 1e-5, "rdp")
     at = Event(noise, releases.sample_rate, releases.count, releases.sampling)

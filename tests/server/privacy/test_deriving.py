@@ -32,21 +32,23 @@ def test_a_job_without_the_section_has_none() -> None:
 def test_poisson_sampling_is_amplified_and_divides_by_a_fixed_number() -> None:
     found = contract()
     assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.ADD_REMOVE, Sampling.POISSON, 0.01)
-    assert (found.accountant, found.divisor_weight, found.weight_bound, found.sensitivity) == ("prv", 100, 1, 1.0)
+    assert (found.accountant, found.divisor_weight, found.weight_bound) == ("prv", 100, 1)
     assert found.cost(0) == found.cost(999) == Event(1.0, 0.01, 1, Sampling.POISSON)
     assert found.costs(1000) == (Event(1.0, 0.01, 1000, Sampling.POISSON),)
 
 
-def test_a_fixed_size_speaks_of_replacing_one_and_doubles_the_sensitivity() -> None:
-    found = contract("uniform")
-    assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.REPLACE_ONE, Sampling.FIXED_SIZE, 0.01)
-    assert (found.accountant, found.sensitivity) == ("rdp", 2.0)
+@pytest.mark.parametrize("cohort", ["uniform", "availability"])
+def test_only_an_independent_draw_amplifies(cohort: str) -> None:
+    """Of a fixed number drawn, colluding members know how many places are left: see docs/decisions/0018."""
+    found = contract(cohort, CAPPED)
+    assert (found.adjacency, found.sampling, found.sample_rate) == (Adjacency.ADD_REMOVE, Sampling.NONE, 1.0)
+    assert found.accountant == "prv"
 
 
 def test_weights_raise_the_sensitivity() -> None:
     """One participant with many examples moves the sum by max_weight times the clip: so much more noise is added."""
     found = contract(rest="[aggregation]\nmax_weight = 1000")
-    assert (found.weight_bound, found.sensitivity, found.divisor_weight) == (1000, 1000.0, 100_000)
+    assert (found.weight_bound, found.divisor_weight) == (1000, 100_000)
     assert found.cost(0) == contract().cost(0)
 
 
@@ -110,7 +112,7 @@ def test_a_count_that_costs_more_than_all_is_refused() -> None:
     ("cohort", "keys"),
     [
         ("poisson", ""),
-        ("uniform", ""),
+        ("uniform", "max_participations = 5"),
         ("availability", "max_participations = 5"),
         ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "tree"'),
         ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "banded"'),

@@ -221,7 +221,7 @@ def test_a_run_keeps_to_its_own_target(clinic: Store) -> None:
 
 
 def test_promises_of_two_kinds_do_not_add_up(clinic: Store) -> None:
-    other = contract(adjacency=Adjacency.REPLACE_ONE, sampling=Sampling.FIXED_SIZE)
+    other = contract(adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyError, match="add_remove adjacency; this run promises replace_one") as refused:
         clinic.writer.submit(ledger.enrol, other, NOW).result()
     assert "name another population" in refused.value.detail.remedy

@@ -27,7 +27,6 @@ _ADJACENCY = {
 }
 _SAMPLING = {
     Sampling.POISSON: "each with probability {rate:.4g}, counted on",
-    Sampling.FIXED_SIZE: "a random {rate:.4g} of those available, counted on",
     Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
 _DIGITS = 5

@@ -108,8 +108,7 @@ class CohortSection(Section):
             '`sampler = "poisson"` or a `[privacy]` section: then everyone drawn is waited for.',
         ),
         Hint(
-            default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`; 0 with `[privacy]` and '
-            "`poisson` or `uniform`"
+            default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`; 0 with `[privacy]` and `poisson`'
         ),
     ] = Field(default_factory=_default_quorum)
     min_available: Annotated[
@@ -419,8 +418,7 @@ class JobSpec(Section):
         if not all(isinstance(table, dict) for table in found.values()):
             return tables
         evaluation = {"before_training": False, "final": False} | found["evaluation"]
-        amplified = found["cohort"].get("sampler", "uniform") in ("uniform", "poisson")
-        cohort = ({"quorum": 0} if amplified else {}) | found["cohort"]
+        cohort = ({"quorum": 0} if found["cohort"].get("sampler") == "poisson" else {}) | found["cohort"]
         return tables | {"evaluation": evaluation} | ({"cohort": cohort} if "cohort" in tables else {})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

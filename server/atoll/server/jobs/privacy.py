@@ -110,7 +110,7 @@ class PrivacySection(Section):
             description="`prv` adds up privacy loss distributions numerically, and is the tighter one; `rdp` adds up "
             "Rényi divergences."
         ),
-        Hint(default='`prv`; `rdp` with `sampler = "uniform"`, the only valid one'),
+        Hint(default="`prv`"),
     ] = None
     max_participations: Annotated[
         int | None,

@@ -1,7 +1,6 @@
 """What releases cost together: epsilon at a delta, and the least noise that meets a target.
 
-Accountants, with what each is valid for, are ``atoll.accounting``'s; ``without_replacement`` adds cohorts of fixed
-size, by ``rdp`` alone.
+Accountants, with what each is valid for, are ``atoll.accounting``'s.
 
 Noise is accounted as continuous. The discrete Gaussian has the same Rényi divergences or smaller ones (Canonne, Kamath,
 Steinke 2020, theorem 4), and at the standard deviations used, 2**16 grid units and more, its other divergences differ
@@ -12,18 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 
-import numpy as np
-
 from atoll import accounting
 from atoll.accounting import ACCOUNTANTS, Accountant, OpacusMissingError, Steps, UnreachableError, least_noise
-from atoll.accounting.renyi import ORDERS, Curve, converted
 from atoll.server.errors import InvalidRequestError, SetupError
 from atoll.server.privacy.values import Event, Sampling
-from atoll.server.privacy.without_replacement import MAX_ORDER, subsampled_divergence
 from atoll.wire.installing import install_hint
 
 
@@ -33,24 +28,15 @@ def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> fl
     Takes from a millisecond to a few seconds; the latest answers are kept.
 
     Raises:
-        ValueError: for an unknown accountant, a delta that is none, and events without a common account: fixed-size
-            sampling beside other events (adjacencies differ), or with ``prv``.
+        ValueError: for an unknown accountant, and a delta that is none.
         SetupError: if Opacus is not installed.
     """
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta}: must be above 0 and below 1")
-    paid = merged(events)
-    fixed = [event for event in paid if event.sampling is Sampling.FIXED_SIZE]
-    if fixed and len(fixed) < len(paid):
-        raise ValueError("fixed-size sampling speaks of replacing one participant, the other events of removing one")
-    if fixed and accountant == "prv":
-        raise ValueError('accountant "prv" is not valid for sampling without replacement; use "rdp"')
-    if fixed:
-        return _without_replacement(fixed, delta)
     with _opacus_needed():
-        return accounting.epsilon(_steps(paid), delta, accountant)
+        return accounting.epsilon(_steps(merged(events)), delta, accountant)
 
 
 def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -> Accountant:
@@ -58,11 +44,8 @@ def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -
 
     Raises as ``epsilon``.
     """
-    paid = merged(events)
-    if accountant == "rdp" or any(event.sampling is Sampling.FIXED_SIZE for event in paid):
-        return "rdp"
     with _opacus_needed():
-        return accounting.answered_by(_steps(paid), delta, accountant)
+        return accounting.answered_by(_steps(merged(events)), delta, accountant)
 
 
 def _steps(paid: Iterable[Event]) -> list[Steps]:
@@ -79,7 +62,7 @@ def merged(events: Iterable[Event]) -> tuple[Event, ...]:
     for event in events:
         if event.is_free:
             continue
-        if event.sampling is Sampling.NONE or (event.sample_rate == 1 and event.sampling is Sampling.POISSON):
+        if event.sample_rate == 1:
             precision += math.inf if event.noise_multiplier == 0 else event.count / event.noise_multiplier**2
         else:
             counts[_single(event)] += event.count
@@ -91,28 +74,6 @@ def merged(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def _single(event: Event) -> Event:
     return Event(event.noise_multiplier, event.sample_rate, 1, event.sampling)
-
-
-def _without_replacement(paid: Sequence[Event], delta: float) -> float:
-    if any(event.noise_multiplier == 0 for event in paid):
-        return math.inf
-    total = np.zeros(ORDERS.size)
-    for event in paid:
-        total += event.count * _fixed_size(event.noise_multiplier, event.sample_rate)
-    return converted(total, delta)
-
-
-@lru_cache(maxsize=256)
-def _fixed_size(noise_multiplier: float, rate: float) -> Curve:
-    """Of one release, at ``ORDERS``; infinite at those that are not whole or beyond ``MAX_ORDER``: no bound is known.
-
-    The noise is told over one clip norm, and replacing one participant moves the sum by two.
-    """
-    known = [order.is_integer() and order <= MAX_ORDER for order in map(float, ORDERS)]
-    found = np.full(ORDERS.size, math.inf)
-    found[known] = [subsampled_divergence(rate, noise_multiplier / 2, int(order)) for order in ORDERS[known]]
-    found.flags.writeable = False
-    return found
 
 
 def calibrate(event: Event, target: float, delta: float, accountant: Accountant) -> float:

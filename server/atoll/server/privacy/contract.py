@@ -52,7 +52,8 @@ class Contract:
             Andrew et al. 2021, section 3.1, larger than what the release as a whole is accounted with.
         clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round.
         adaptive: how the norm moves; None for a fixed one.
-        weight_bound: largest weight of one participant, in weight units (examples, or 1).
+        weight_bound: largest weight of one participant, in weight units (examples, or 1): one participant moves the sum
+            of a round by so many clip norms at most, in L2.
         divisor_weight: what every sum is divided by, in weight units, however many reported.
         rounds: train rounds planned.
         max_participations: rounds that one participant is in at most; None where random draws are counted on.
@@ -82,14 +83,6 @@ class Contract:
     def count_noise(self) -> float | None:
         """Standard deviation of the noise on adaptive clipping's count, in participants."""
         return None if self.adaptive is None else self.adaptive.count_noise
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one participant moves the sum of a round at most, in L2: in clip norms times weight units.
-
-        Neighbours that replace one participant take its old contribution away and put a new one in.
-        """
-        return self.weight_bound * (2.0 if self.adjacency is Adjacency.REPLACE_ONE else 1.0)
 
     @property
     def accounted_noise(self) -> float:

@@ -30,7 +30,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
     if section is None:
         return None
     sampling = sampling_counted(spec)
-    accountant: Accountant = section.accountant or ("rdp" if sampling is Sampling.FIXED_SIZE else "prv")
+    accountant: Accountant = section.accountant or "prv"
     rate = _rate(spec, sampling)
     total = section.noise_multiplier or _least_noise(spec, section, sampling, rate, accountant)
     weight = 1 if spec.aggregation.weighting == "uniform" else spec.aggregation.max_weight
@@ -38,7 +38,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
     return Contract(
         population=section.population,
         mechanism=section.mechanism,
-        adjacency=Adjacency.REPLACE_ONE if sampling is Sampling.FIXED_SIZE else Adjacency.ADD_REMOVE,
+        adjacency=Adjacency.ADD_REMOVE,
         accountant=accountant,
         sampling=sampling,
         sample_rate=rate,
@@ -75,14 +75,7 @@ def noise_beside_count(total: float, noise_on_count: float) -> float:
 
 def _rate(spec: JobSpec, sampling: Sampling) -> float:
     """Probability of one participant to be drawn, at most."""
-    cohort = spec.cohort
-    match sampling:
-        case Sampling.POISSON:
-            return cohort.rate or 1.0
-        case Sampling.FIXED_SIZE:
-            return cohort.size / cohort.min_available
-        case Sampling.NONE:
-            return 1.0
+    return spec.cohort.rate or 1.0 if sampling is Sampling.POISSON else 1.0
 
 
 def _least_noise(

@@ -191,13 +191,7 @@ def _scaled(number: int, factors: Iterable[float]) -> list[int]:
 def _most(spec: JobSpec) -> int:
     """The largest cohort that the population has."""
     cohort = spec.cohort
-    match cohort.sampler:
-        case "poisson":
-            return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
-        case "uniform":
-            return cohort.min_available
-        case _:
-            return MAX_COHORT
+    return round(cohort.size / cohort.rate) if cohort.rate else MAX_COHORT
 
 
 def _shown(rounds: int) -> list[int]:
@@ -206,7 +200,7 @@ def _shown(rounds: int) -> list[int]:
 
 
 def _population_least(spec: JobSpec, contract: Contract) -> int:
-    """Whom a rate or a fixed size is of; with capped participation, how many it takes to fill all rounds."""
+    """How many participants a rate is of; with capped participation, how many it takes to fill all rounds."""
     size = spec.cohort.size
     if contract.sampling is not Sampling.NONE:
         return round(size / contract.sample_rate)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from atoll.server.privacy.values import Sampling
-from atoll.server.sampling.registry import Amplification, sampler_named
+from atoll.server.sampling.registry import sampler_named
 
 if TYPE_CHECKING:
     from atoll.server.jobs.models import JobSpec
@@ -22,18 +22,11 @@ Refusal = tuple[str, str]
 COUNT_NOISE_SHARE = 1 / 20
 """Noise on adaptive clipping's count, of the cohort's size (Andrew et al. 2021, section 3.1)."""
 
-_COUNTED = {
-    Amplification.POISSON: Sampling.POISSON,
-    Amplification.FIXED_SIZE: Sampling.FIXED_SIZE,
-    Amplification.NONE: Sampling.NONE,
-}
-
 
 def sampling_counted(spec: JobSpec) -> Sampling:
-    """The amplification that a private job counts on: the sampler's with fresh noise, none with correlated noise."""
-    if spec.privacy is not None and spec.privacy.mechanism != "gaussian":
-        return Sampling.NONE
-    return _COUNTED[sampler_named(spec.cohort.sampler).amplification]
+    """The amplification that a private job counts on: an independent draw's with fresh noise, otherwise none."""
+    fresh_noise = spec.privacy is None or spec.privacy.mechanism == "gaussian"
+    return Sampling.POISSON if fresh_noise and sampler_named(spec.cohort.sampler).independent else Sampling.NONE
 
 
 def has_secret_draw(spec: JobSpec) -> bool:
@@ -56,15 +49,10 @@ def refusals(spec: JobSpec) -> Iterator[Refusal]:
     yield from _what_is_released(spec)
     yield from _what_is_summed(spec)
     yield from _budget(spec, section)
-    match sampling_counted(spec):
-        case Sampling.POISSON:
-            yield from _poisson(spec)
-            yield from _random_draw(spec, section)
-        case Sampling.FIXED_SIZE:
-            yield from _fixed_size(spec, section)
-            yield from _random_draw(spec, section)
-        case Sampling.NONE:
-            yield from _no_amplification(spec, section)
+    if sampling_counted(spec) is Sampling.POISSON:
+        yield from _secret_draw(spec, section)
+    else:
+        yield from _no_amplification(spec, section)
 
 
 def _what_is_released(spec: JobSpec) -> Iterator[Refusal]:
@@ -117,38 +105,15 @@ def _budget(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
         )
 
 
-def _poisson(spec: JobSpec) -> Iterator[Refusal]:
-    if spec.cohort.rate is None:
+def _secret_draw(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    """What Poisson sampling rests on: one known rate, a secret draw, and releases that depend on it in nothing else."""
+    cohort = spec.cohort
+    if cohort.rate is None:
         yield (
             "cohort.rate",
             "is missing: `size` over those connected is another rate in every round, which a participant's absence "
             "changes; give the probability with which each is drawn",
         )
-
-
-def _fixed_size(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
-    cohort = spec.cohort
-    if section.accountant == "prv":
-        yield (
-            "privacy.accountant",
-            'is not valid for sampling without replacement; set it to "rdp", or choose cohort.sampler "poisson"',
-        )
-    if cohort.over_selection > 1:
-        yield (
-            "cohort.over_selection",
-            "who is fast enough to count is no random choice: the subset would not be uniformly drawn; set it to 1, "
-            "and raise cohort.size instead",
-        )
-    if cohort.min_available < cohort.size:
-        yield (
-            "cohort.min_available",
-            f"with fewer than cohort.size {cohort.size} to draw from the rate is unknown; allowed from {cohort.size}",
-        )
-
-
-def _random_draw(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
-    """What random sampling rests on: a secret draw, and releases that do not depend on its outcome."""
-    cohort = spec.cohort
     if cohort.quorum > 0:
         yield (
             "cohort.quorum",
@@ -181,7 +146,7 @@ def _no_amplification(spec: JobSpec, section: PrivacySection) -> Iterator[Refusa
     if section.max_participations is None and section.mechanism == "gaussian":
         yield (
             "privacy.max_participations",
-            f'is needed with cohort.sampler "{spec.cohort.sampler}": who is drawn follows from behaviour, not chance, '
-            "so every participation costs in full; give the most that one participant may have, or choose "
-            'cohort.sampler "poisson" with a rate',
+            f'is needed with cohort.sampler "{spec.cohort.sampler}": participants who know whether they were drawn can '
+            "tell who else was, so every participation costs in full; give the most that one participant may have, or "
+            'choose cohort.sampler "poisson" with a rate',
         )

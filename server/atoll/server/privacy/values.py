@@ -24,12 +24,10 @@ class Sampling(StrEnum):
     """Which amplification by sampling an event may count.
 
     POISSON: everyone independently with probability `sample_rate`.
-    FIXED_SIZE: a uniformly random subset, `sample_rate` of those drawn from; speaks of replace-one adjacency.
     NONE: no amplification.
     """
 
     POISSON = "poisson"
-    FIXED_SIZE = "fixed_size"
     NONE = "none"
 
 
@@ -39,8 +37,7 @@ class Event:
 
     Attributes:
         noise_multiplier: standard deviation of the noise on the sum over the clip norm (what adding or removing one
-            participant moves the sum by, at most). Under FIXED_SIZE the accountant itself takes the sensitivity of
-            replacing one, twice that. 0 is no privacy, infinity costs nothing.
+            participant moves the sum by, at most). 0 is no privacy, infinity costs nothing.
         sample_rate: probability of one participant to be in the sum; 1 under NONE.
         count: releases, each with fresh noise and a fresh draw.
         sampling: the amplification that may be counted.

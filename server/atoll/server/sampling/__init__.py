@@ -7,12 +7,11 @@ bit may differ between platforms.
 """
 
 from atoll.server.sampling.participation import Participation, ParticipationLimit
-from atoll.server.sampling.registry import SAMPLERS, Amplification, Sampler, sampler_named
+from atoll.server.sampling.registry import SAMPLERS, Sampler, sampler_named
 from atoll.server.sampling.values import Cohort, Eligible, History, Request
 
 __all__ = [
     "SAMPLERS",
-    "Amplification",
     "Cohort",
     "Eligible",
     "History",

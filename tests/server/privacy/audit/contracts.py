@@ -31,15 +31,6 @@ def contract(**changed: Any) -> Contract:
 
 
 POISSON = contract(sampling=Sampling.POISSON, sample_rate=0.2, noise_multiplier=1.3, rounds=20, max_participations=None)
-FIXED_SIZE = contract(
-    sampling=Sampling.FIXED_SIZE,
-    sample_rate=0.2,
-    noise_multiplier=5.0,
-    rounds=12,
-    max_participations=None,
-    adjacency=Adjacency.REPLACE_ONE,
-    accountant="rdp",
-)
 GAUSSIAN = contract(noise_multiplier=2.0, rounds=6, max_participations=3, weight_bound=7)
 TREE = contract(mechanism="tree", noise_multiplier=5.0, rounds=12, max_participations=3, min_separation=4)
 BANDED = contract(mechanism="banded", noise_multiplier=2.5, rounds=12, max_participations=3, min_separation=4, bands=4)

@@ -5,17 +5,15 @@ The audit is that of Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from atoll.server.errors import InvalidRequestError
-from atoll.server.privacy.audit.auditing import MAX_CANARIES, audit, design
+from atoll.server.privacy.audit.auditing import audit, design
 from atoll.server.privacy.audit.rehearsal import Safeguards
 from atoll.server.privacy.contract import Contract
-from tests.server.privacy.audit.contracts import BANDED, FIXED_SIZE, GAUSSIAN, POISSON, TREE, contract
+from tests.server.privacy.audit.contracts import BANDED, GAUSSIAN, POISSON, TREE, contract
 
-ALL = {"gaussian": GAUSSIAN, "poisson": POISSON, "fixed size": FIXED_SIZE, "tree": TREE, "banded": BANDED}
+ALL = {"gaussian": GAUSSIAN, "poisson": POISSON, "tree": TREE, "banded": BANDED}
 
 
 @pytest.mark.parametrize("terms", ALL.values(), ids=ALL)
@@ -44,14 +42,6 @@ def test_at_epsilon_8_a_smaller_delta_leaves_something_to_see() -> None:
     plan = design(contract(noise_multiplier=0.6))
     assert plan.delta == pytest.approx(1e-6)
     assert 8.5 < plan.claimed < 9.0 < plan.shows
-
-
-def test_how_far_the_most_canaries_go_with_a_fixed_size() -> None:
-    """docs/privacy/audit.md: epsilon 7.5 at delta 1e-5, and not 8; at 1e-6, the delta that shows most of these two."""
-    plan = design(replace(FIXED_SIZE, noise_multiplier=2.278), MAX_CANARIES, 1e-6)
-    assert 8.2 < plan.claimed < plan.shows
-    with pytest.raises(InvalidRequestError, match=r"epsilon 8\.772 at delta 1e-06 is claimed"):
-        design(replace(FIXED_SIZE, noise_multiplier=2.179), MAX_CANARIES, 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_directions_are_orthogonal_and_far_longer_than_the_clip(directions: Dire
 def test_what_is_found_in_a_sum_is_each_canarys_part(directions: Directions) -> None:
     canaries = Canaries(64, 0.25, directions)
     parts = np.random.default_rng(3).integers(-1, 2, 64)
-    sums = sum(canaries.update(number, int(sign)) / OVERSIZE for number, sign in enumerate(parts) if sign)
+    sums = sum(sign * canaries.update(number) / OVERSIZE for number, sign in enumerate(parts) if sign)
     assert np.allclose(canaries.found_in(np.asarray(sums, np.float64)), parts, atol=1e-6)
 
 

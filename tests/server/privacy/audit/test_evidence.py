@@ -9,20 +9,13 @@ from scipy.stats import norm
 from atoll.server.privacy.audit.evidence import Attack, Doubles, tree_covariance
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
-from tests.server.privacy.audit.contracts import BANDED, FIXED_SIZE, GAUSSIAN, POISSON, TREE
+from tests.server.privacy.audit.contracts import BANDED, GAUSSIAN, POISSON, TREE
 
 
 def test_under_poisson_sampling_a_round_adds_the_logarithm_of_the_likelihood_ratio() -> None:
     found, z, q = np.linspace(-3, 4, 15), 1.3, 0.2
     inside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, 1, z)
     assert np.allclose(Attack(POISSON).evidence(3, found), np.log(inside / norm.pdf(found, 0, z)))
-
-
-def test_under_fixed_size_sampling_the_other_world_sends_the_opposite() -> None:
-    found, z, q = np.linspace(-3, 4, 15), 5.0, 0.2
-    inside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, 1, z)
-    outside = (1 - q) * norm.pdf(found, 0, z) + q * norm.pdf(found, -1, z)
-    assert np.allclose(Attack(FIXED_SIZE).evidence(0, found), np.log(inside / outside))
 
 
 def covariance_of(contract: Contract) -> Doubles:

@@ -148,7 +148,7 @@ def audit(
 
 def _run(attacks: Sequence[Attack], canaries: Canaries, coins: Coins, safeguards: Safeguards) -> Doubles:
     """The canaries' scores by each attack, (attacks, canaries), after one run."""
-    contract, replaces = attacks[0].contract, attacks[0].replaces
+    contract = attacks[0].contract
     layout = Layout((TensorSpec("canaries", (canaries.size,), Dtype.FLOAT32),))
     max_abs = 2.0 ** math.ceil(math.log2(OVERSIZE * contract.clip))
     model = np.zeros(canaries.size, np.float32)
@@ -156,9 +156,7 @@ def _run(attacks: Sequence[Attack], canaries: Canaries, coins: Coins, safeguards
     draw, scores = _Draw(attacks[0], canaries.count), np.zeros((len(attacks), canaries.count))
     for version in range(contract.rounds):
         drawn, before = draw.members(version), run.model
-        signs = [1 if coins[number] else -1 for number in drawn]
-        sending = [(number, sign) for number, sign in zip(drawn, signs, strict=True) if sign > 0 or replaces]
-        run.release(canaries.update(number, sign) for number, sign in sending)
+        run.release(canaries.update(number) for number in drawn if coins[number])
         sums = (run.model.astype(np.float64) - before) * (contract.divisor_weight / contract.weight_bound)
         found = canaries.found_in(sums)
         scores += [attack.evidence(version, found) for attack in attacks]
@@ -176,10 +174,8 @@ class _Draw:
         attack, rate = self._attack, self._attack.contract.sample_rate
         if attack.contract.sampling is Sampling.NONE:
             return list(range(len(self._everyone))) if version in attack.schedule else []
-        name = "poisson" if attack.contract.sampling is Sampling.POISSON else "uniform"
-        size = int(rate * len(self._everyone))
-        request = Request(self._everyone, size, self._secret, version, rate=rate)
-        return [int(participant[1:]) for participant, _ in sampler_named(name).draw(request).members]
+        request = Request(self._everyone, int(rate * len(self._everyone)), self._secret, version, rate=rate)
+        return [int(participant[1:]) for participant, _ in sampler_named("poisson").draw(request).members]
 
 
 def _powers(canaries: int | None) -> list[int]:

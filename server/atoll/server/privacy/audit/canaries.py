@@ -45,9 +45,9 @@ class Canaries:
         """Elements of the model."""
         return self.count
 
-    def update(self, number: int, sign: int = 1) -> Floats:
-        """What canary ``number`` sends, (size,): its direction, times the sign, ``OVERSIZE`` clip norms long."""
-        norm = sign * OVERSIZE * self.clip
+    def update(self, number: int) -> Floats:
+        """What canary ``number`` sends, (size,): its direction, ``OVERSIZE`` clip norms long."""
+        norm = OVERSIZE * self.clip
         if self.directions == "dirac":
             update = np.zeros(self.size, np.float32)
             update[number] = norm

@@ -5,8 +5,7 @@ says how sure it is. ``y`` is what a round's noised sum holds of a canary's dire
 of z.
 
 - Fresh noise, drawn at random with rate q: the attacker does not know who was drawn. Each round adds
-  ``log(1 - q + q exp((y - 1/2) / z^2))``; where neighbours replace one participant, canaries send x or -x, and the same
-  for -y is subtracted.
+  ``log(1 - q + q exp((y - 1/2) / z^2))``.
 - No random draw: the attacker knows the rounds S that canaries are in, the worst that the participation bounds allow.
   The noise of the rounds has z^2 times the mechanism's covariance V: the score is ``e_S^T V^-1 (y - e_S / 2) / z^2``.
 """
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
-from atoll.server.privacy.values import Adjacency, Sampling
+from atoll.server.privacy.values import Sampling
 
 Doubles = npt.NDArray[np.float64]
 
@@ -45,11 +44,6 @@ class Attack:
         sampled = self.contract.sampling is not Sampling.NONE
         object.__setattr__(self, "_weights", np.empty(0) if sampled else self._matched_filter())
 
-    @property
-    def replaces(self) -> bool:
-        """Whether a canary that is out sends the opposite instead of nothing."""
-        return self.contract.adjacency is Adjacency.REPLACE_ONE
-
     @cached_property
     def schedule(self) -> frozenset[int]:
         """The rounds that every canary is in, without a random draw: as early, as often and as close as allowed."""
@@ -71,9 +65,7 @@ class Attack:
         contract, noise, found = self.contract, self.noise, found / self.unit
         if contract.sampling is Sampling.NONE:
             return float(self._weights[version]) * (found - (version in self.schedule) / 2) / noise**2
-        for_in = _log_ratio(found, contract.sample_rate, noise)
-        scores: Doubles = for_in - _log_ratio(-found, contract.sample_rate, noise) if self.replaces else for_in
-        return scores
+        return _log_ratio(found, contract.sample_rate, noise)
 
     def _matched_filter(self) -> Doubles:
         present = np.zeros(self.contract.rounds)

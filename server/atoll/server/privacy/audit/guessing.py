@@ -93,9 +93,8 @@ def _imagine(attack: Attack, rng: np.random.Generator) -> tuple[Doubles, Coins]:
         apart = attack.information
         return apart * (coins - 0.5) + np.sqrt(apart) * rng.standard_normal(_IMAGINED), coins
     scores = np.zeros(_IMAGINED)
-    sent = np.where(coins, 1.0, -1.0 if attack.replaces else 0.0)
     for version in range(contract.rounds):
         drawn = rng.random(_IMAGINED) < contract.sample_rate
-        found = sent * drawn + attack.noise * rng.standard_normal(_IMAGINED)
+        found = 1.0 * (coins & drawn) + attack.noise * rng.standard_normal(_IMAGINED)
         scores += attack.evidence(version, found * attack.unit)
     return scores, coins
