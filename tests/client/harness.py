@@ -429,7 +429,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
             if not self.asked:
                 upload.flat(self.layout.size)
         except CoverageError as error:
-            detail = ErrorDetail("upload.incomplete", Fault.SERVER, str(error))
+            detail = ErrorDetail("upload.incomplete", Fault.CALLER, str(error))
             await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, detail)
         assert update_digest(list(upload.headers.values())) == request.digest
         known = self.reported.setdefault(str(request.round), request.upload_id)

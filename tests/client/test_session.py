@@ -21,7 +21,7 @@ from atoll.client.session import Session
 from atoll.wire.chunks import ElementRange, parse_upload, range_to_proto, update_digest
 from atoll.wire.digest import INLINE_BYTES
 from atoll.wire.encoding import Encoding, as_received, decode
-from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.status import ErrorDetail, Fault, Recovery
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
 from tests.client.harness import FAST, MODEL, WAIT_S, AddOne, Federation, Gated, running
@@ -653,7 +653,7 @@ async def test_a_server_out_of_reach_for_too_long_ends_the_session(server: Feder
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
-REVOKED = ErrorDetail("participant.revoked", Fault.CALLER, "p1 was revoked: lost laptop")
+REVOKED = ErrorDetail("participant.revoked", Fault.CALLER, "p1 was revoked: lost laptop", recovery=Recovery.ENROL)
 
 
 async def test_a_revoked_participant_is_told_at_check_in(server: Federation, start: Start) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, detail_from_trailers
+from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, Recovery, detail_from_trailers
 from atoll.wire.v1 import errors_pb2
 
 details = st.builds(
@@ -14,6 +14,7 @@ details = st.builds(
     message=st.text(max_size=50),
     remedy=st.text(max_size=50),
     retry_after_s=st.none() | st.floats(0.001, 1e6),
+    recovery=st.sampled_from(Recovery),
 )
 
 
@@ -36,6 +37,27 @@ def test_an_unknown_fault_is_the_servers() -> None:
     found = detail_from_trailers([(ERROR_TRAILER, message)])
     assert found is not None
     assert found.fault is Fault.SERVER
+
+
+@pytest.mark.parametrize(
+    ("fault", "retry_after_s", "recovery"),
+    [
+        (errors_pb2.FAULT_CALLER, 0.0, Recovery.CHANGE),
+        (errors_pb2.FAULT_CALLER, 2.0, Recovery.REPEAT),
+        (errors_pb2.FAULT_SERVER, 0.0, Recovery.REPEAT),
+        (errors_pb2.FAULT_TIMING, 0.0, Recovery.NEXT_TASK),
+        (errors_pb2.FAULT_TIMING, 2.0, Recovery.NEXT_TASK),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 99])
+def test_a_recovery_that_is_not_said_or_not_known_goes_by_the_fault(
+    fault: errors_pb2.Fault.ValueType, retry_after_s: float, recovery: Recovery, number: int
+) -> None:
+    message = errors_pb2.ErrorDetail(code="x", fault=fault, retry_after_s=retry_after_s)
+    message.recovery = errors_pb2.Recovery.ValueType(number)
+    found = detail_from_trailers([(ERROR_TRAILER, message.SerializeToString())])
+    assert found is not None
+    assert found.recovery is recovery
 
 
 def test_text_names_the_remedy() -> None:

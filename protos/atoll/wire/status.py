@@ -1,6 +1,6 @@
 """How errors travel: a gRPC status with an ``ErrorDetail`` in the trailer ``atoll-error-bin``.
 
-The detail says whose fault it was and what to do next; its code is stable and listed in docs/protocol.md.
+The detail says whose fault it was and what the caller can do; its code is stable and listed in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -25,18 +25,48 @@ class Fault(IntEnum):
     TIMING = 3
 
 
+class Recovery(IntEnum):
+    """What the caller can do about an error.
+
+    REPEAT: send the same call again later. CHANGE: not this call unchanged, but the task can go on. NEXT_TASK: give the
+    task up and wait for the next. ENROL: no call will succeed with this identity. UNSPECIFIED: goes by the fault; no
+    ``ErrorDetail`` keeps it.
+    """
+
+    UNSPECIFIED = 0
+    REPEAT = 1
+    CHANGE = 2
+    NEXT_TASK = 3
+    ENROL = 4
+
+
 _FAULTS = {int(fault): fault for fault in Fault}
+_RECOVERIES = {int(recovery): recovery for recovery in Recovery}
 
 
 @dataclass(frozen=True)
 class ErrorDetail:
-    """What went wrong and what to do next; ``retry_after_s`` is None when the same call should not be repeated."""
+    """What went wrong and what to do next.
+
+    Attributes:
+        code: stable, machine readable, ``area.what``.
+        fault: whose fault it was.
+        message: what happened, with the values.
+        remedy: what to do next, for a person.
+        retry_after_s: seconds to wait at least before the call is repeated; None leaves that to the caller.
+        recovery: what the caller can do.
+    """
 
     code: str
     fault: Fault
     message: str
     remedy: str = ""
     retry_after_s: float | None = None
+    recovery: Recovery = Recovery.UNSPECIFIED
+
+    def __post_init__(self) -> None:
+        if self.recovery is Recovery.UNSPECIFIED:
+            object.__setattr__(self, "recovery", _by_fault(self.fault, self.retry_after_s))
 
     def trailer(self) -> tuple[str, bytes]:
         """The metadata pair that carries this detail."""
@@ -46,6 +76,7 @@ class ErrorDetail:
             message=self.message,
             remedy=self.remedy,
             retry_after_s=self.retry_after_s or 0.0,
+            recovery=errors_pb2.Recovery.ValueType(self.recovery),
         )
         return ERROR_TRAILER, message.SerializeToString()
 
@@ -64,6 +95,20 @@ def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDe
             fault = _FAULTS.get(message.fault, Fault.SERVER)
             wait_s = message.retry_after_s
             return ErrorDetail(
-                message.code, fault, message.message, message.remedy, wait_s if 0.0 < wait_s < math.inf else None
+                code=message.code,
+                fault=fault,
+                message=message.message,
+                remedy=message.remedy,
+                retry_after_s=wait_s if 0.0 < wait_s < math.inf else None,
+                recovery=_RECOVERIES.get(message.recovery, Recovery.UNSPECIFIED),
             )
     return None
+
+
+def _by_fault(fault: Fault, retry_after_s: float | None) -> Recovery:
+    """What the caller can do where it is not stated (docs/protocol.md, "Errors")."""
+    if fault is Fault.TIMING:
+        return Recovery.NEXT_TASK
+    if fault is Fault.CALLER and retry_after_s is None:
+        return Recovery.CHANGE
+    return Recovery.REPEAT

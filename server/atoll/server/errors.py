@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from atoll.server.told import Told
-from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.status import ErrorDetail, Fault, Recovery
 
 
 class ServerError(Exception):
@@ -36,18 +36,31 @@ class ServerError(Exception):
         message: what happened, with the values. It travels, also to participants: never a path of this machine.
         remedy: what to do next.
         retry_after_s: seconds after which the same call may work; None if it will not.
+        recovery: what the caller can do; by default what its class says, a repetition if there is ``retry_after_s``.
         where: file or database that it is about; stands in the log and before operators on this machine, never in
             ``detail``, which travels.
     """
 
     fault: ClassVar[Fault] = Fault.SERVER
+    recovery: ClassVar[Recovery] = Recovery.UNSPECIFIED
+    """What the caller can do about errors of this class; unspecified goes by the fault."""
 
     def __init__(
-        self, code: str, message: str, remedy: str = "", retry_after_s: float | None = None, *, where: object = ""
+        self,
+        code: str,
+        message: str,
+        remedy: str = "",
+        retry_after_s: float | None = None,
+        *,
+        where: object = "",
+        recovery: Recovery | None = None,
     ) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.where = str(where)
-        self.detail = ErrorDetail(code, self.fault, message, remedy, retry_after_s)
+        usual = self.recovery if retry_after_s is None else Recovery.UNSPECIFIED
+        self.detail = ErrorDetail(
+            code, self.fault, message, remedy, retry_after_s, usual if recovery is None else recovery
+        )
 
     @property
     def logged(self) -> Told:
@@ -76,9 +89,13 @@ class ConflictError(CallerError):
 class UnauthenticatedError(CallerError):
     """No certificate, or one that is not in force."""
 
+    recovery = Recovery.ENROL
+
 
 class ForbiddenError(CallerError):
     """The certificate is good, but not for this."""
+
+    recovery = Recovery.NEXT_TASK
 
 
 class LimitExceededError(CallerError):
@@ -105,6 +122,8 @@ class StorageFullError(StorageError):
 
 class CorruptDataError(ServerError):
     """Bytes on disk do not match their digest."""
+
+    recovery = Recovery.NEXT_TASK
 
 
 class SetupError(ServerError):

@@ -12,10 +12,11 @@ from atoll.client.clock import now_s
 from atoll.client.control import TaskControl
 from atoll.client.transfer import Abandoned
 from atoll.client.transfer.retry import Retrier, TransferBroken, error_of
-from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.status import ErrorDetail, Fault, Recovery
 
 FAST = dataclasses.replace(Limits(), backoff_base_s=0.001, backoff_cap_s=0.01)
 Code = grpc.StatusCode
+NO_MEMBER = ErrorDetail("participant.revoked", Fault.CALLER, "x", recovery=Recovery.ENROL)
 
 
 class FailedCall(grpc.RpcError, grpc.Call):
@@ -82,11 +83,23 @@ def test_what_may_pass_is_tried_again(code: grpc.StatusCode, caplog: pytest.LogC
         (FailedCall(Code.INVALID_ARGUMENT, "bad"), RefusedError),
         (FailedCall(Code.DATA_LOSS, "damaged"), RefusedError),
         (FailedCall(Code.UNAVAILABLE, "", ErrorDetail("x", Fault.CALLER, "not again")), RefusedError),
+        (
+            FailedCall(Code.UNAVAILABLE, "", ErrorDetail("x", Fault.SERVER, "x", recovery=Recovery.NEXT_TASK)),
+            RefusedError,
+        ),
+        (
+            FailedCall(Code.INTERNAL, "", NO_MEMBER),
+            NotPermittedError,
+        ),
         (FailedCall(Code.ABORTED, "", ErrorDetail("round.over", Fault.TIMING, "over")), RoundGoneError),
         (FailedCall(Code.UNAUTHENTICATED, "who?"), NotPermittedError),
         (FailedCall(Code.PERMISSION_DENIED, "no"), NotPermittedError),
         (
-            FailedCall(Code.PERMISSION_DENIED, "", ErrorDetail("participant.revoked", Fault.CALLER, "x")),
+            FailedCall(
+                Code.PERMISSION_DENIED,
+                "",
+                NO_MEMBER,
+            ),
             NotPermittedError,
         ),
         (FailedCall(Code.PERMISSION_DENIED, "", ErrorDetail("round.stranger", Fault.CALLER, "x")), RefusedError),
@@ -101,6 +114,11 @@ def test_the_servers_own_faults_are_tried_again() -> None:
     busy = ErrorDetail("server.busy", Fault.SERVER, "busy", retry_after_s=0.01)
     odd = ErrorDetail("limit", Fault.CALLER, "too fast", retry_after_s=0.01)
     assert run(FailedCall(Code.FAILED_PRECONDITION, "", busy), FailedCall(Code.RESOURCE_EXHAUSTED, "", odd), 3) == 3
+
+
+def test_what_the_detail_says_goes_before_the_status() -> None:
+    again = ErrorDetail("x", Fault.CALLER, "x", recovery=Recovery.REPEAT)
+    assert run(FailedCall(Code.INVALID_ARGUMENT, "", again), FailedCall(Code.PERMISSION_DENIED, "", again), 5) == 5
 
 
 def test_the_wait_is_at_least_what_the_server_asks_for() -> None:
@@ -184,9 +202,8 @@ def test_told_to_come_at_once_over_and_over_is_waited_for(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("asked_s", [float("nan"), float("inf"), -5.0])
-def test_a_wait_that_cannot_be_is_none(asked_s: float) -> None:
-    with pytest.raises(RefusedError):
-        run(busy(asked_s), 7)
+def test_a_wait_that_cannot_be_leaves_the_delay_to_the_client(asked_s: float) -> None:
+    assert run(busy(asked_s), 7) == 7
 
 
 def test_a_wait_is_bounded() -> None:

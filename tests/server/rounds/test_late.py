@@ -85,7 +85,7 @@ def test_another_report_after_a_carried_one_is_refused() -> None:
     story = Story(policy(late=CARRY)).closing()
     story.on(story.report("pc"))
     assert story.ignores(story.report("pc", digest="other"))
-    assert story.effect(Receipt).verdict is Verdict.REJECTED
+    assert story.effect(Receipt).verdict is Verdict.CONFLICT
 
 
 def test_a_counted_report_that_is_repeated_after_the_release_is_acknowledged_again() -> None:

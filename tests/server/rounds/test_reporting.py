@@ -72,7 +72,7 @@ def test_another_report_after_an_acknowledged_one_is_refused() -> None:
     story = Story().training()
     story.on(story.report("pa"))
     assert story.ignores(story.report("pa", digest="other"))
-    assert story.effect(Receipt).verdict is Verdict.REJECTED
+    assert story.effect(Receipt).verdict is Verdict.CONFLICT
     assert story.status("pa") is MemberStatus.REPORTED
 
 

@@ -14,6 +14,7 @@ from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
 from atoll.wire.chunks import frame_upload, header_from_proto, parse_download, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
+from atoll.wire.status import Recovery
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
 from tests.server.rpc.world import (
     LAYOUT,
@@ -28,6 +29,7 @@ from tests.server.rpc.world import (
     initial_values,
     job,
     refused_code,
+    refused_detail,
     update_values,
 )
 
@@ -311,10 +313,29 @@ class TestReport:
             "report.digest",
         )
 
-    async def test_more_weight_than_declared_is_refused(self, world: World, alice: Participant) -> None:
+    async def test_more_weight_than_declared_is_refused_for_good(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice, job_toml=job(straggler="max_attempts = 1"))
-        call = alice.report(at, VALUES, weight=11)
-        assert await refused_code(call) == ("FAILED_PRECONDITION", "report.refused")
+        found = await refused_detail(alice.report(at, VALUES, weight=11))
+        assert (found.code, found.recovery) == ("report.refused", Recovery.NEXT_TASK)
+        assert "first report" not in str(found)  # there was none
+
+    async def test_a_value_that_is_not_finite_is_refused_for_good(self, world: World, alice: Participant) -> None:
+        at = await invited(world, alice, job_toml=job(straggler="max_attempts = 1"))
+        found = await refused_detail(alice.send(at, np.full_like(VALUES, np.nan)))
+        assert (found.code, found.recovery) == ("update.not_finite", Recovery.NEXT_TASK)
+
+    async def test_what_is_missing_can_be_sent(self, world: World, alice: Participant) -> None:
+        found = await refused_detail(alice.claim(await invited(world, alice), "0" * 64))
+        assert (found.code, found.recovery) == ("upload.incomplete", Recovery.CHANGE)
+
+    async def test_another_report_than_the_first_is_a_conflict(
+        self, world: World, alice: Participant, bob: Participant
+    ) -> None:
+        at = await invited(world, alice, bob)
+        await alice.report(at, VALUES)
+        found = await refused_detail(alice.claim(at, "0" * 64))
+        assert (found.code, found.recovery) == ("report.conflict", Recovery.NEXT_TASK)
+        assert "first report stands" in found.remedy
 
 
 class TestRounds:

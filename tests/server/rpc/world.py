@@ -124,6 +124,14 @@ async def refusal(call: Any) -> Refusal:
     raise AssertionError("the call was not refused")
 
 
+async def refused_detail(call: Any) -> ErrorDetail:
+    """The detail of a call that must fail."""
+    found = await refusal(call)
+    assert found.detail is not None, found
+    assert found.detail.message
+    return found.detail
+
+
 async def refused_code(call: Any) -> tuple[str, str]:
     """Status and code of the detail of a call that must fail."""
     found = await refusal(call)

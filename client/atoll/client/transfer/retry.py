@@ -12,7 +12,7 @@ import grpc
 from atoll.client.backoff import Backoff
 from atoll.client.clock import now_s
 from atoll.client.errors import NotPermittedError, RefusedError, RoundGoneError, UnreachableError
-from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
+from atoll.wire.status import ErrorDetail, Fault, Recovery, detail_from_trailers
 
 if TYPE_CHECKING:
     from atoll.client.control import TaskControl
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("atoll.client")
 T = TypeVar("T")
 
+# What a call without a detail, which gRPC itself or a proxy ended, is taken for: docs/protocol.md, "Errors".
 _TRANSIENT = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -36,8 +37,7 @@ _LEAST_ASKED_S = 0.1
 """A server that asks for shorter waits, over and over, is not taken at its word."""
 _TOO_LARGE = ("larger than max", "metadata size exceeds")
 """How gRPC words refusals of its own that come again however often the call is repeated."""
-_IDENTITY = frozenset({"certificate", "participant", "token", "insecure"})
-"""Areas of error codes that are about who the caller is; PERMISSION_DENIED in others is about one request."""
+_NOT_ADMITTED = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 
 
 class Abandoned(Exception):  # noqa: N818  # control flow: the work is no longer wanted, which is nobody's error
@@ -62,16 +62,17 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
 def refusal_of(error: grpc.RpcError) -> Exception | None:
     """The error to raise for a failed call that should not be repeated; None for one that may be."""
     code, text, detail = error_of(error)
-    if code is grpc.StatusCode.UNAUTHENTICATED or (code is grpc.StatusCode.PERMISSION_DENIED and _barred(detail)):
-        return NotPermittedError(f"the server does not accept this participant: {text}")
-    if detail is not None and detail.fault is Fault.TIMING:
-        return RoundGoneError(text, detail)
-    if detail is None and code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(words in text for words in _TOO_LARGE):
+    if detail is None and _is_too_large(code, text):
         return RefusedError(f"the message is beyond the server's limits: {text}")
-    retriable = code in _TRANSIENT if detail is None else detail.retry_after_s is not None or code in _TRANSIENT
-    if detail is not None and detail.fault is Fault.CALLER and detail.retry_after_s is None:
-        retriable = False
-    return None if retriable else RefusedError(text, detail)
+    match _by_status(code) if detail is None else detail.recovery:
+        case Recovery.REPEAT:
+            return None
+        case Recovery.ENROL:
+            return NotPermittedError(f"the server does not accept this participant: {text}")
+        case Recovery.NEXT_TASK if detail is not None and detail.fault is Fault.TIMING:
+            return RoundGoneError(text, detail)
+        case _:
+            return RefusedError(text, detail)
 
 
 def retry_after_s(detail: ErrorDetail | None, limits: Limits) -> float:
@@ -85,8 +86,14 @@ def retry_after_s(detail: ErrorDetail | None, limits: Limits) -> float:
     return min(detail.retry_after_s * spread, limits.retry_after_cap_s)
 
 
-def _barred(detail: ErrorDetail | None) -> bool:
-    return detail is None or detail.code.partition(".")[0] in _IDENTITY
+def _by_status(code: grpc.StatusCode) -> Recovery:
+    if code in _NOT_ADMITTED:
+        return Recovery.ENROL
+    return Recovery.REPEAT if code in _TRANSIENT else Recovery.NEXT_TASK
+
+
+def _is_too_large(code: grpc.StatusCode, text: str) -> bool:
+    return code is grpc.StatusCode.RESOURCE_EXHAUSTED and any(words in text for words in _TOO_LARGE)
 
 
 class Retrier:

@@ -24,15 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61toll/wire/v1/errors.proto\x12\ratoll.wire.v1\"x\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12#\n\x05\x66\x61ult\x18\x02 \x01(\x0e\x32\x14.atoll.wire.v1.Fault\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12\x15\n\rretry_after_s\x18\x05 \x01(\x01*T\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x41ULT_CALLER\x10\x01\x12\x10\n\x0c\x46\x41ULT_SERVER\x10\x02\x12\x10\n\x0c\x46\x41ULT_TIMING\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61toll/wire/v1/errors.proto\x12\ratoll.wire.v1\"\xa3\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12#\n\x05\x66\x61ult\x18\x02 \x01(\x0e\x32\x14.atoll.wire.v1.Fault\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12\x15\n\rretry_after_s\x18\x05 \x01(\x01\x12)\n\x08recovery\x18\x06 \x01(\x0e\x32\x17.atoll.wire.v1.Recovery*T\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x41ULT_CALLER\x10\x01\x12\x10\n\x0c\x46\x41ULT_SERVER\x10\x02\x12\x10\n\x0c\x46\x41ULT_TIMING\x10\x03*z\n\x08Recovery\x12\x18\n\x14RECOVERY_UNSPECIFIED\x10\x00\x12\x13\n\x0fRECOVERY_REPEAT\x10\x01\x12\x13\n\x0fRECOVERY_CHANGE\x10\x02\x12\x16\n\x12RECOVERY_NEXT_TASK\x10\x03\x12\x12\n\x0eRECOVERY_ENROL\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'atoll.wire.v1.errors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAULT']._serialized_start=167
-  _globals['_FAULT']._serialized_end=251
-  _globals['_ERRORDETAIL']._serialized_start=45
-  _globals['_ERRORDETAIL']._serialized_end=165
+  _globals['_FAULT']._serialized_start=211
+  _globals['_FAULT']._serialized_end=295
+  _globals['_RECOVERY']._serialized_start=297
+  _globals['_RECOVERY']._serialized_end=419
+  _globals['_ERRORDETAIL']._serialized_start=46
+  _globals['_ERRORDETAIL']._serialized_end=209
 # @@protoc_insertion_point(module_scope)

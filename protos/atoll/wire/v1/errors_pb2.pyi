@@ -44,6 +44,38 @@ FAULT_TIMING: Fault.ValueType  # 3
 """Nobody's fault: the round moved on."""
 Global___Fault: typing_extensions.TypeAlias = Fault
 
+class _Recovery:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RecoveryEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Recovery.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    RECOVERY_UNSPECIFIED: _Recovery.ValueType  # 0
+    """Not said: goes by the fault (docs/protocol.md, "Errors")."""
+    RECOVERY_REPEAT: _Recovery.ValueType  # 1
+    """Send the same call again, unchanged, later."""
+    RECOVERY_CHANGE: _Recovery.ValueType  # 2
+    """Not this call unchanged; the task can go on if what the remedy says is done."""
+    RECOVERY_NEXT_TASK: _Recovery.ValueType  # 3
+    """Give this task up: no call about it will succeed. Wait for the next one."""
+    RECOVERY_ENROL: _Recovery.ValueType  # 4
+    """The server does not accept this identity: no call will succeed. Enrol anew."""
+
+class Recovery(_Recovery, metaclass=_RecoveryEnumTypeWrapper):
+    """What the caller can do about an error."""
+
+RECOVERY_UNSPECIFIED: Recovery.ValueType  # 0
+"""Not said: goes by the fault (docs/protocol.md, "Errors")."""
+RECOVERY_REPEAT: Recovery.ValueType  # 1
+"""Send the same call again, unchanged, later."""
+RECOVERY_CHANGE: Recovery.ValueType  # 2
+"""Not this call unchanged; the task can go on if what the remedy says is done."""
+RECOVERY_NEXT_TASK: Recovery.ValueType  # 3
+"""Give this task up: no call about it will succeed. Wait for the next one."""
+RECOVERY_ENROL: Recovery.ValueType  # 4
+"""The server does not accept this identity: no call will succeed. Enrol anew."""
+Global___Recovery: typing_extensions.TypeAlias = Recovery
+
 @typing.final
 class ErrorDetail(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -53,13 +85,15 @@ class ErrorDetail(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     REMEDY_FIELD_NUMBER: builtins.int
     RETRY_AFTER_S_FIELD_NUMBER: builtins.int
+    RECOVERY_FIELD_NUMBER: builtins.int
     code: builtins.str
     """Stable, machine readable, e.g. "upload.conflict". Listed in docs/protocol.md."""
     fault: Global___Fault.ValueType
     message: builtins.str
     remedy: builtins.str
     retry_after_s: builtins.float
-    """Seconds to wait before trying again; 0 means do not retry unchanged."""
+    """For REPEAT: seconds to wait at least; 0 leaves the delay to the caller."""
+    recovery: Global___Recovery.ValueType
     def __init__(
         self,
         *,
@@ -68,7 +102,8 @@ class ErrorDetail(google.protobuf.message.Message):
         message: builtins.str = ...,
         remedy: builtins.str = ...,
         retry_after_s: builtins.float = ...,
+        recovery: Global___Recovery.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "fault", b"fault", "message", b"message", "remedy", b"remedy", "retry_after_s", b"retry_after_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "fault", b"fault", "message", b"message", "recovery", b"recovery", "remedy", b"remedy", "retry_after_s", b"retry_after_s"]) -> None: ...
 
 Global___ErrorDetail: typing_extensions.TypeAlias = ErrorDetail

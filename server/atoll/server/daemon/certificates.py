@@ -27,6 +27,7 @@ from atoll.server.identity import (
 from atoll.server.ingest.desk import Caller
 from atoll.server.stores import Reader, Writer, certificates, participants, tokens
 from atoll.wire.join_token import JoinToken
+from atoll.wire.status import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +226,9 @@ class CertificateBook:
         self, connection: Connection, request: CertificateRequest, participant: participants.Participant, now: float
     ) -> IssuedCertificate:
         if participant.revoked_at is not None:
-            raise ForbiddenError("participant.revoked", f"participant {participant.id} was revoked", _RE_ENROL)
+            raise ForbiddenError(
+                "participant.revoked", f"participant {participant.id} was revoked", _RE_ENROL, recovery=Recovery.ENROL
+            )
         issued = self._authority.issue_participant(request, participant.id, now=now, lifetime_s=self._lifetime_s)
         certificates.add(connection, issued.peer, issued_at=now)
         return issued

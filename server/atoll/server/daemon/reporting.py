@@ -22,17 +22,25 @@ from atoll.server.rounds import (
     Verdict,
 )
 from atoll.server.stores import reports
+from atoll.wire.status import Recovery
 from atoll.wire.v1 import transfer_pb2
 
 MAX_METRICS = 64
 """Figures of the training, and as many of the evaluation; the SDK's limits too."""
 MAX_METRIC_NAME_CHARS = 128
 
+_WAIT = "wait for the next invitation"
 _DISPOSITIONS = {
     Verdict.COUNTED: Disposition.COUNTED,
     Verdict.CARRIED: Disposition.CARRIED,
     Verdict.LATE: Disposition.DROPPED,
 }
+
+
+class ReportRefusedError(ConflictError):
+    """The report does not count, and no other of this participant will in the round."""
+
+    recovery = Recovery.NEXT_TASK
 
 
 def reported_event(commit: Commit, key: RoundKey) -> Reported:
@@ -113,13 +121,19 @@ def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> Rep
     """What the participant is told.
 
     Raises:
-        ConflictError: if the report is refused.
+        ReportRefusedError: if the report is refused.
     """
     receipt = _receipt(effects, participant)
     if receipt is None:
-        raise ConflictError("report.refused", "the round does not take this report", "wait for the next invitation")
+        raise ReportRefusedError("report.refused", "the round does not take this report", _WAIT)
+    if receipt.verdict is Verdict.CONFLICT:
+        raise ReportRefusedError(
+            "report.conflict",
+            "another report of this participant for the round was acknowledged before",
+            "the first report stands; report once per round",
+        )
     if receipt.verdict is Verdict.REJECTED:
-        raise ConflictError("report.refused", receipt.detail, "the first report stands; report once per round")
+        raise ReportRefusedError("report.refused", receipt.detail, _WAIT)
     return ReportReceipt(_DISPOSITIONS[receipt.verdict], digest)
 
 
@@ -142,7 +156,7 @@ def no_longer_wanted(state: RunState, key: RoundKey, participant: str) -> Server
             "round.stranger", f"participant {participant} is not a member of round {key}", "wait for an invitation"
         )
     if state.round is None or key > state.round.key:
-        return InvalidRequestError("round.unknown", f"round {key} has not begun", "wait for an invitation")
+        return InvalidRequestError("round.unknown", f"round {key} has not begun", _WAIT, recovery=Recovery.NEXT_TASK)
     standing = "it is over" if member is None else f"{member.status} {member.detail}".rstrip()
     return TooLateError("round.over", f"round {key}: {standing}", "wait for the next invitation")
 

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from atoll.server.errors import LimitExceededError
 from atoll.server.ingest.desk import UploadGrant
+from atoll.wire.status import Recovery
 
 MAX_SEGMENTS = 4096
 """Streams that may feed the uploads of one participant for one attempt, one after another and together."""
@@ -165,6 +166,7 @@ def _check_stream(streams: Counter[str], upload_id: str, grant: UploadGrant) -> 
             "upload.streams",
             f"{streams.total()} streams have fed this participant's uploads for the round",
             "send more chunks per stream",
+            recovery=Recovery.NEXT_TASK,
         )
     if upload_id not in streams and len(streams) >= grant.max_uploads:
         raise LimitExceededError(

@@ -69,6 +69,6 @@ def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
     except CoverageError as error:
         raise InvalidRequestError(
             "upload.incomplete",
-            str(error),
+            f"the chunks do not make up the update: {error}",
             "ask for the upload's status, send what is missing, report again; chunks that overlap need a new upload_id",
         ) from None

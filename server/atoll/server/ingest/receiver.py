@@ -15,10 +15,13 @@ from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.errors import DigestError
+from atoll.wire.status import Recovery
 
 
 class RejectedUpdateError(InvalidRequestError):
-    """The update itself cannot be used (not finite, or beyond the grid): sending it again will not help."""
+    """The update itself cannot be used (not finite, or beyond the grid); the round has recorded so of its member."""
+
+    recovery = Recovery.NEXT_TASK
 
 
 class Receiver:
@@ -173,7 +176,10 @@ class Receiver:
 def _check_wanted(grant: UploadGrant) -> None:
     if grant.receipt is not None:
         raise ConflictError(
-            "upload.reported", "this participant has reported for the round already", "wait for the next invitation"
+            "upload.reported",
+            "this participant has reported for the round already",
+            "wait for the next invitation",
+            recovery=Recovery.NEXT_TASK,
         )
     if not grant.max_bytes:
         raise InvalidRequestError(

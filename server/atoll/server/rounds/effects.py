@@ -131,6 +131,8 @@ class Verdict(StrEnum):
     CARRIED = "carried"
     LATE = "late"
     REJECTED = "rejected"
+    CONFLICT = "conflict"
+    """Another report was acknowledged before, and stands."""
 
 
 @dataclass(frozen=True, slots=True)

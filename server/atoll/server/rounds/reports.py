@@ -50,7 +50,7 @@ def judged_receipt(report: Reported, member: Member | None, otherwise: str = "")
         if member.update is not None:
             return receipt(Verdict.CARRIED, member.detail)
     elif member.status is MemberStatus.REPORTED or member.update is not None:
-        return receipt(Verdict.REJECTED, "another report for this round was acknowledged before")
+        return receipt(Verdict.CONFLICT, "another report for this round was acknowledged before")
     if member.status in (MemberStatus.LATE, MemberStatus.STOPPED):
         return receipt(Verdict.LATE, member.detail)
     return receipt(Verdict.REJECTED, f"the member has {member.status} already: {member.detail}")

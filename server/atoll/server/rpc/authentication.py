@@ -19,6 +19,7 @@ from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.open_calls import OpenCalls
 from atoll.server.telemetry.context import remember
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
+from atoll.wire.status import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class Authenticator:
                 "certificate.role",
                 f"this call needs {_ROLES[role]}'s certificate; {caller.name} is {_ROLES[caller.role]}",
                 f"connect with the credential of {_ROLES[role]}",
+                recovery=Recovery.ENROL,
             )
             self._refusals.tell(caller.name, error)
             raise error

@@ -40,7 +40,9 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
             message = f"the {peer} does not answer: {error.code().name} {error.details()}"
             raise errors.UnavailableError("server.process", message, "try again", retry_after_s=1.0) from error
         kind = _kind(error.code(), detail)
-        raise kind(detail.code, detail.message, detail.remedy, detail.retry_after_s) from error
+        raise kind(
+            detail.code, detail.message, detail.remedy, detail.retry_after_s, recovery=detail.recovery
+        ) from error
 
 
 def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:

@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 import grpc
 import grpc.aio
 
-from atoll.server.errors import ConflictError, InvalidRequestError, ServerError, TooLateError
+from atoll.server.daemon.reporting import ReportRefusedError
+from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.arrivals import Arrivals
 from atoll.server.ingest.commit import DurableUpload, commit_upload
 from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
@@ -310,7 +311,7 @@ def _chunks_named(request: transfer_pb2.DownloadRequest, total: int) -> Sequence
 
 def _check_same(receipt: ReportReceipt, request: transfer_pb2.ReportRequest) -> None:
     if receipt.digest != request.digest:
-        raise ConflictError(
+        raise ReportRefusedError(
             "report.conflict",
             f"this participant has reported update {receipt.digest[:16]!r} for the round; now it sends "
             f"{request.digest[:16]!r}",

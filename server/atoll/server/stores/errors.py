@@ -34,6 +34,7 @@ from atoll.server.errors import (
     StorageFullError,
     UnavailableError,
 )
+from atoll.wire.status import Recovery
 
 _RETRY_AFTER_S = 1.0
 
@@ -109,9 +110,11 @@ class RecordConflictError(ConflictError):
 class ReportConflictError(RecordConflictError):
     """Another update is recorded for this participant and round."""
 
+    recovery = Recovery.NEXT_TASK
+
 
 class RecordMissingError(NotFoundError):
-    """There is no such row."""
+    """There is no such run, participant, population or other record."""
 
     def __init__(self, what: str, name: str, remedy: str = "") -> None:
         super().__init__(f"{what}.missing", f"there is no {what} {name[:80]!r}", remedy)
@@ -119,6 +122,8 @@ class RecordMissingError(NotFoundError):
 
 class BlobMissingError(NotFoundError):
     """There is no such blob."""
+
+    recovery = Recovery.NEXT_TASK
 
     def __init__(self, name: str) -> None:
         super().__init__("blob.missing", f"there is no blob {name[:80]!r}")
