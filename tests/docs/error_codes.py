@@ -106,8 +106,8 @@ def _entry(code: str, kind: type[ServerError], call: ast.Call | None) -> Entry:
 
 def _code_of(node: ast.Call, kind: type[ServerError]) -> str:
     """The code among the call's arguments: the first of an error class, any of a function that makes an error."""
-    if kind is RecordMissingError and (what := _template(node.args[0])):
-        return f"{what}.missing"
+    if kind is RecordMissingError and isinstance(node.args[0], ast.Constant):
+        return f"{_template(node.args[0])}.missing"
     for argument in node.args[:2]:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str) and _CODE.fullmatch(argument.value):
             return argument.value
