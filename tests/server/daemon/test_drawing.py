@@ -3,12 +3,16 @@ from typing import Any
 
 import pytest
 
+from atoll.server.daemon import drawing
+from atoll.server.daemon.cohort import is_able
 from atoll.server.daemon.histories import reported
 from atoll.server.daemon.online import count_online
+from atoll.server.daemon.sessions import Session
 from atoll.server.jobs import JobSpec, parse_job
-from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKey, RoundKind
+from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, PrepareRound, RoundKey, RoundKind
 from atoll.server.stores import ParticipantHistory, history
 from atoll.wire.encoding import PLAIN, Encoding
+from atoll.wire.v1 import participation_pb2
 from tests.server.daemon.federation import WAIT_S, Federation, job
 from tests.server.privacy.jobs import job as private_job
 
@@ -27,9 +31,16 @@ async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, ru
     return await asyncio.wait_for(federation.coordinator._pool.draw(effect, run, job_spec), WAIT_S)
 
 
-async def waits(drawing: asyncio.Task[CohortDrawn]) -> bool:
-    done, _ = await asyncio.wait({drawing}, timeout=0.05)
+async def waits(waiting: asyncio.Task[CohortDrawn]) -> bool:
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
     return not done
+
+
+async def settles(waiting: asyncio.Task[CohortDrawn]) -> bool:
+    """Whether a draw still waits once it has looked at what changed."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return not waiting.done()
 
 
 async def test_a_draw_is_recorded_so_that_it_can_be_repeated(federation: Federation) -> None:
@@ -44,20 +55,20 @@ async def test_a_draw_is_recorded_so_that_it_can_be_repeated(federation: Federat
 
 async def test_it_waits_until_enough_are_there(federation: Federation) -> None:
     await federation.clients("alice")
-    drawing = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
-    assert await waits(drawing)
+    waiting = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
+    assert await waits(waiting)
     await federation.clients("bob")
-    assert len((await asyncio.wait_for(drawing, WAIT_S)).members) == 2
+    assert len((await asyncio.wait_for(waiting, WAIT_S)).members) == 2
 
 
 async def test_one_that_comes_and_goes_is_not_counted(federation: Federation) -> None:
     (alice,) = await federation.clients("alice")
-    drawing = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
-    assert await waits(drawing)
+    waiting = asyncio.create_task(draw(federation, wanted(), spec(size=2)))
+    assert await waits(waiting)
     alice.leave()
     await federation.clients("bob")
-    assert await waits(drawing)
-    drawing.cancel()
+    assert await waits(waiting)
+    waiting.cancel()
 
 
 async def test_only_those_who_can_do_it_are_drawn(federation: Federation) -> None:
@@ -87,21 +98,21 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
     told: asyncio.Queue[str] = asyncio.Queue()
     asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
     pool = federation.coordinator._pool
-    drawing = asyncio.create_task(pool.draw(wanted(), "r", asked, told.put_nowait))
+    waiting = asyncio.create_task(pool.draw(wanted(), "r", asked, told.put_nowait))
     why = await asyncio.wait_for(told.get(), WAIT_S)
     assert "2 of 2 participants connected cannot send int4_block" in why
     assert "aggregation.encoding" in why
     names = {client.name for client in await federation.clients("alice", "dora")}
-    assert {name for name, _ in (await asyncio.wait_for(drawing, WAIT_S)).members} == names
+    assert {name for name, _ in (await asyncio.wait_for(waiting, WAIT_S)).members} == names
 
 
 async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None:
     await federation.clients("alice")
     told: asyncio.Queue[str] = asyncio.Queue()
-    drawing = asyncio.create_task(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
+    waiting = asyncio.create_task(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
     assert await asyncio.wait_for(told.get(), WAIT_S) == ""
     await federation.clients("bob")
-    await asyncio.wait_for(drawing, WAIT_S)
+    await asyncio.wait_for(waiting, WAIT_S)
 
 
 async def test_those_whose_late_update_waits_are_left_out_but_there(federation: Federation) -> None:
@@ -119,6 +130,41 @@ async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -
     assert await waits(third)
     federation.coordinator._pool.settled("one")
     assert (await asyncio.wait_for(third, WAIT_S)).members == first.members
+
+
+async def test_a_run_that_waits_looks_only_at_what_has_changed(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reply to another run, and each participant that comes or goes, is one participant to look at."""
+    looked_at: list[str] = []
+
+    def counted(session: Session, kind: RoundKind, job_spec: JobSpec) -> bool:
+        looked_at.append(session.participant)
+        return is_able(session, kind, job_spec)
+
+    clients = await federation.clients(*(f"c{number}" for number in range(40)))
+    run = await federation.submit(job(size=30, quorum=1))
+    state = await federation.state(run, lambda state: state.round is not None and state.round.phase is Phase.OPEN)
+    assert state.round is not None
+    waiting = asyncio.create_task(draw(federation, wanted(35, needed=35), spec(size=35), "other"))
+    assert await waits(waiting)
+    monkeypatch.setattr(drawing, "is_able", counted)
+    key = participation_pb2.RoundKey(run=run)
+    members = [client for client in clients if state.round.roster.get(client.name) is not None]
+    free = [client for client in clients if client not in members]
+    for client in members[:24]:
+        await client.reply(key, "accepted")
+        await client.reply(key, "declined")
+        assert await settles(waiting)
+    assert sorted(looked_at) == sorted(client.name for client in members[:24])
+    free[0].leave()
+    assert await settles(waiting)
+    await free[0].check_in()
+    assert await settles(waiting)
+    assert len(looked_at) == 25
+    await members[24].reply(key, "declined")
+    drawn = await asyncio.wait_for(waiting, WAIT_S)
+    assert len(drawn.members) == 35
 
 
 CORRELATED = (

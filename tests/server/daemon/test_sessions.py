@@ -90,7 +90,13 @@ async def test_a_closed_stream_that_ends_is_not_cut(monkeypatch: pytest.MonkeyPa
 
 async def test_a_change_that_comes_while_one_looks_is_not_missed() -> None:
     sessions = Sessions()
-    changed = sessions.changed()
-    sessions.connect("alice", HELLO, lambda: None)
-    await asyncio.wait_for(changed.wait(), WAIT_S)
-    assert not sessions.changed().is_set()
+    with sessions.watch() as changes:
+        assert changes.take() is None, "at first all participants are to be looked at"
+        alice = sessions.connect("alice", HELLO, lambda: None)
+        await asyncio.wait_for(changes.wait(), WAIT_S)
+        sessions.disconnect(alice)
+        sessions.touch({"bob"})
+        assert changes.take() == {"alice", "bob"}
+        assert changes.take() == set()
+    sessions.touch({"carol"})
+    assert changes.take() == set()

@@ -65,3 +65,25 @@ def test_a_round_of_ten_thousand_members_takes_seconds_not_hours() -> None:
     assert time.perf_counter() - began < 10
     assert state.round is not None
     assert state.round.phase is Phase.CLOSING
+
+
+@given(st.lists(st.tuples(st.integers(0, 399), st.sampled_from(MemberStatus)), max_size=20))
+def test_what_changed_between_two_states_of_a_round_is_found(changes: list[tuple[int, MemberStatus]]) -> None:
+    before = now = Roster.of(Member(f"p{number:03}", 1) for number in range(400))
+    for number, status in changes:
+        now = now.put(Member(f"p{number:03}", 1, status))
+    assert now.changed_since(before) == {f"p{number:03}" for number, _ in changes}
+
+
+def test_of_two_rounds_everybody_has_changed() -> None:
+    one, other = Roster.of([Member("p1", 1), Member("p2", 1)]), Roster.of([Member("p2", 1)])
+    assert one.changed_since(other) == other.changed_since(one) == {"p1", "p2"}
+    assert one.changed_since(Roster()) == Roster().changed_since(one) == {"p1", "p2"}
+
+
+def test_who_is_outstanding_is_asked_of_some_or_of_all() -> None:
+    roster = Roster.of(
+        [Member("p1", 1), Member("p2", 1, MemberStatus.REPORTED), Member("p3", 1, MemberStatus.TRAINING)]
+    )
+    assert list(roster.outstanding_among()) == ["p1", "p3"]
+    assert list(roster.outstanding_among(["p2", "p3", "p4"])) == ["p3"]

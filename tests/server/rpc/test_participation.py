@@ -241,8 +241,10 @@ class TestEnd:
             async with asyncio.timeout(WAIT_S):
                 while session.send(come_back(1.0, "x" * 500_000)):
                     pass
-                while world.daemon._sessions.get(alice.name) is not None:
-                    await world.daemon._sessions.changed().wait()
+                with world.daemon._sessions.watch() as changes:
+                    while world.daemon._sessions.get(alice.name) is not None:
+                        changes.take()
+                        await changes.wait()
 
             async def read_all() -> None:
                 while await stream.read() is not None:

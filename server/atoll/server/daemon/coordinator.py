@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -48,11 +49,11 @@ from atoll.server.rounds import (
     Declined,
     Event,
     MemberFailed,
-    MemberStatus,
     PauseRequested,
     Phase,
     Rejected,
     ResumeRequested,
+    Roster,
     RoundKey,
     RoundKind,
     RunState,
@@ -108,6 +109,7 @@ class Coordinator:
         self._budgets = Budgets(services)
         self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
         self._active: dict[str, ActiveRun] = {}
+        self._rosters: dict[str, Roster] = {}
         self._resuming: set[str] = set()
         self.janitor = Janitor(services, storage, lambda: {*self._active, *self._resuming})
         self._open = False
@@ -327,20 +329,18 @@ class Coordinator:
             await active.driver.post(event, patient=isinstance(event, Accepted))
         except ConflictError as error:
             log.debug("reply of %s not taken: %s", participant, error)
-        self._services.sessions.touch()
 
     def certificate_remaining_s(self, participant: str) -> float:
         """See ``FrontDesk``."""
         return self._certificates.remaining_s(participant)
 
-    def busy(self, apart_from: str) -> set[str]:
+    def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
         """See ``drawing.OtherRuns``."""
-        return {
-            participant
-            for run_id, active in self._active.items()
-            if run_id != apart_from and not active.driver.stopped and active.driver.state.round is not None
-            for participant in active.driver.state.round.roster.with_status(MemberStatus.INVITED, MemberStatus.TRAINING)
-        }
+        found: set[str] = set()
+        for run_id, active in self._active.items():
+            if run_id != apart_from:
+                found.update(_roster_of(active.driver).outstanding_among(among))
+        return found
 
     def secret(self, apart_from: str) -> str:
         """See ``drawing.OtherRuns``."""
@@ -396,9 +396,12 @@ class Coordinator:
         return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
 
     def _moved(self, driver: RunDriver) -> None:
-        self._services.sessions.touch()
+        before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
+        self._rosters[driver.run] = now
         if driver.state.status.ended:
             self._active.pop(driver.run, None)
+            del self._rosters[driver.run]
+        self._services.sessions.touch(now.changed_since(before))
         self._budgets.follow(driver.state)
 
     async def _order(self, run_id: str, event: Event) -> None:
@@ -449,3 +452,9 @@ class Coordinator:
         count_online(self._services, [session])
         for active in () if self._leaving else tuple(self._active.values()):
             active.performer.members.lost(session.participant)
+
+
+def _roster_of(driver: RunDriver) -> Roster:
+    """The members of the run's round; none once the run takes no events any more."""
+    live = driver.state.round
+    return Roster() if driver.stopped or driver.state.status.ended or live is None else live.roster

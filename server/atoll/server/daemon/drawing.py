@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
 from atoll.server.daemon.cohort import cohort_from, is_able
 from atoll.server.daemon.online import count_overdue
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Session
+from atoll.server.daemon.sessions import Changes, Session
+from atoll.server.daemon.standings import Count, Standing, Standings
 from atoll.server.daemon.turns import Turns
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.privacy.refusals import has_secret_draw
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 class OtherRuns(Protocol):
     """What is known of the runs other than the given one."""
 
-    def busy(self, apart_from: str) -> set[str]:
-        """Participants that they expect a report from."""
+    def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
+        """Participants that they expect a report from; ``among`` limits who is looked at."""
         ...
 
     def secret(self, apart_from: str) -> str:
@@ -123,12 +124,13 @@ class CohortPool:
             self._turns.end(run)
             return False
         self._drawn[run] = members
+        self._services.sessions.touch(members)
         return True
 
     def settled(self, run: str) -> None:
         """The run's last draw is in its state, or given up."""
         self._barred.pop(run, None)
-        self._drawn.pop(run, None)
+        self._services.sessions.touch(self._drawn.pop(run, ()))
         self._turns.end(run)
 
     async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
@@ -139,9 +141,11 @@ class CohortPool:
             past = {name: Participation(*seen) for name, seen in known.items()}
             self._barred[run] = limit.barred(past, effect.key.round)
 
-    def _taken(self, apart_from: str) -> set[str]:
-        """Participants that other runs expect a report from, or have just drawn."""
-        return self._runs.busy(apart_from).union(*(names for run, names in self._drawn.items() if run != apart_from))
+    def _taken(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
+        """Participants that other runs expect a report from, or have just drawn; ``among`` limits who is looked at."""
+        drawn = (names for run, names in self._drawn.items() if run != apart_from)
+        chosen = drawn if among is None else (names.intersection(among) for names in drawn)
+        return self._runs.busy(apart_from, among).union(*chosen)
 
     async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> None:
         """Wait until as many could be drawn as the job wants to choose from.
@@ -150,27 +154,41 @@ class CohortPool:
         nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
         are there but cannot evaluate: the run must not hang on it.
         """
-        waits_for = partial(self._turns.waits_for, run)
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._until(
-                    lambda: self._may_draw(effect, run, spec),
-                    lambda: tell(waits_for() or self._unfit(effect.kind, spec) or self._resting(run, spec)),
-                )
-                return
-        await self._until(lambda: self._has_turn(run, spec), lambda: tell(waits_for()))
+        with self._services.sessions.watch() as changes:
+            standings = self._standings(effect, run, spec, changes)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while not (_is_enough(effect, spec, count := standings.count()) and self._has_turn(run, spec)):
+                        tell(self._turns.waits_for(run) or self._held_back(effect.kind, spec, count))
+                        await changes.wait()
+                    return
+            while not self._has_turn(run, spec):
+                tell(self._turns.waits_for(run))
+                changes.take()
+                await changes.wait()
 
-    async def _until(self, fulfilled: Callable[[], bool], wait: Callable[[], None]) -> None:
-        while True:
-            changed = self._services.sessions.changed()
-            if fulfilled():
-                return
-            wait()
-            await changed.wait()
+    def _standings(self, effect: DrawCohort, run: str, spec: JobSpec, changes: Changes) -> Standings:
+        barred = self._barred.get(run, frozenset())
+        excluded, encoding = barred.union(effect.excluded), spec.aggregation.wire_encoding
+
+        def judged(session: Session, taken: Collection[str]) -> Standing:
+            idle = session.participant not in taken
+            return Standing(
+                free=idle and session.participant not in excluded and is_able(session, effect.kind, spec),
+                idle=idle,
+                unfit=encoding not in session.introduction.encodings,
+                resting=session.participant in barred,
+            )
+
+        return Standings(self._services.sessions, changes, partial(self._taken, run), judged)
 
     def _may_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
-        return self._has_turn(run, spec) and self._is_enough(effect, run, spec)
+        wanted = _wanted(effect, spec)
+        if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
+            return False
+        evaluates = effect.kind is RoundKind.EVALUATE
+        return len(self._idle(run) if evaluates else self._there(effect, run, spec)) >= wanted
 
     def _may_still_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
         """After the wait for ``_enough``: an evaluation has waited for as many as it will."""
@@ -181,33 +199,20 @@ class CohortPool:
     def _has_turn(self, run: str, spec: JobSpec) -> bool:
         return self._turns.may_begin(run, secret=has_secret_draw(spec))
 
-    def _is_enough(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
-        wanted = max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
-        if len(self._services.sessions) < wanted:  # looking at each of thousands whenever one comes adds up
-            return False
-        return len(self._there(effect, run, spec)) >= wanted or self._none_to_come(effect, run, wanted)
-
-    def _unfit(self, kind: RoundKind, spec: JobSpec) -> str:
-        """Whether some who are there will never be drawn, and what to do; "" if all may be."""
-        encoding = spec.aggregation.wire_encoding
-        sessions = self._services.sessions
-        silent = sum(encoding not in session.introduction.encodings for session in sessions.all())
-        if kind is RoundKind.EVALUATE or not silent:
+    def _held_back(self, kind: RoundKind, spec: JobSpec, count: Count) -> str:
+        """What keeps some of the connected from being drawn, and what to do about it; "" if nothing does."""
+        encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
+        if count.unfit and kind is not RoundKind.EVALUATE:
+            return (
+                f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
+                "upgrade their clients, or submit the job with another aggregation.encoding"
+            )
+        limit = participation_limit_of(spec)
+        if limit is None or not count.resting:
             return ""
         return (
-            f"{silent} of {len(sessions)} participants connected cannot send {encoding.name.lower()}: "
-            "upgrade their clients, or submit the job with another aggregation.encoding"
-        )
-
-    def _resting(self, run: str, spec: JobSpec) -> str:
-        """How many are there that a bound on participation keeps away; "" if none."""
-        barred, limit = self._barred.get(run, frozenset()), participation_limit_of(spec)
-        kept = sum(session.participant in barred for session in self._services.sessions.all())
-        if limit is None or not kept:
-            return ""
-        return (
-            f"{kept} of {len(self._services.sessions)} participants connected may not be drawn now: at most "
-            f"{limit.most} rounds each, {limit.separation} apart (privacy.max_participations, privacy.min_separation)"
+            f"{count.resting} of {connected} participants connected may not be drawn now: at most {limit.most} rounds "
+            f"each, {limit.separation} apart (privacy.max_participations, privacy.min_separation)"
         )
 
     def fixed_window_s(self, spec: JobSpec) -> float | None:
@@ -228,23 +233,27 @@ class CohortPool:
         records = await self._services.reader.run(history.of, [session.participant for session in sessions])
         return {name: _history(record) for name, record in records.items()}
 
-    def _none_to_come(self, effect: DrawCohort, run: str, wanted: int) -> bool:
-        """Whether everyone wanted for an evaluation is there, though not all can evaluate."""
-        if effect.kind is not RoundKind.EVALUATE:
-            return False
-        busy = self._runs.busy(run)
-        return sum(session.participant not in busy for session in self._services.sessions.all()) >= wanted
+    def _idle(self, run: str) -> list[Session]:
+        taken = self._taken(run)
+        return [session for session in self._services.sessions.all() if session.participant not in taken]
 
     def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
-        busy = self._taken(run)
         excluded = self._barred.get(run, frozenset()).union(effect.excluded)
         return [
             session
-            for session in self._services.sessions.all()
-            if session.participant not in busy
-            and session.participant not in excluded
-            and is_able(session, effect.kind, spec)
+            for session in self._idle(run)
+            if session.participant not in excluded and is_able(session, effect.kind, spec)
         ]
+
+
+def _wanted(effect: DrawCohort, spec: JobSpec) -> int:
+    """As many as the job wants to choose from."""
+    return max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
+
+
+def _is_enough(effect: DrawCohort, spec: JobSpec, count: Count) -> bool:
+    """Whether as many are free; for an evaluation whether as many are idle, though not all of them can evaluate."""
+    return (count.idle if effect.kind is RoundKind.EVALUATE else count.free) >= _wanted(effect, spec)
 
 
 def _history(record: ParticipantHistory) -> History:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -84,6 +85,30 @@ class Session:
 Listener = Callable[[Session], None]
 
 
+class Changes:
+    """What has changed about participants since somebody last looked; begins with all of them."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._participants: set[str] | None = None
+
+    def note(self, participants: Collection[str]) -> None:
+        """These came, went, became free or busy."""
+        if self._participants is not None:
+            self._participants.update(participants)
+        self._event.set()
+
+    def take(self) -> set[str] | None:
+        """The participants to look at anew; None: all. Take it before you look, to miss nothing."""
+        found, self._participants = self._participants, set()
+        self._event.clear()
+        return found
+
+    async def wait(self) -> None:
+        """Until something changes, or has changed since the last ``take``."""
+        await self._event.wait()
+
+
 class Sessions:
     """All sessions of this process. Single-threaded: only the event loop touches it.
 
@@ -94,7 +119,7 @@ class Sessions:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self._changed = asyncio.Event()
+        self._watchers: set[Changes] = set()
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
@@ -113,7 +138,7 @@ class Sessions:
         self._sessions[participant] = session
         for listener in self._connected:
             listener(session)
-        self.touch()
+        self.touch((participant,))
         return session
 
     def disconnect(self, session: Session) -> None:
@@ -123,7 +148,7 @@ class Sessions:
             del self._sessions[session.participant]
             for listener in self._disconnected:
                 listener(session)
-            self.touch()
+            self.touch((session.participant,))
 
     def get(self, participant: str) -> Session | None:
         """The participant's session, None while it is not connected."""
@@ -136,14 +161,20 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def touch(self) -> None:
-        """Wake those who wait for a change."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+    def touch(self, participants: Collection[str] = ()) -> None:
+        """Wake the runs that wait for their draw; these participants became free or busy."""
+        for watcher in self._watchers:
+            watcher.note(participants)
 
-    def changed(self) -> asyncio.Event:
-        """Set when next a participant comes, goes, or becomes free: take it before you look, to miss nothing."""
-        return self._changed
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Changes]:
+        """What changes from now on."""
+        changes = Changes()
+        self._watchers.add(changes)
+        try:
+            yield changes
+        finally:
+            self._watchers.discard(changes)
 
 
 def return_spread_s(count: int) -> float:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 
 from atoll.server.rounds.updates import Metrics, UpdateRef
 
@@ -139,6 +140,28 @@ class Roster:
             reported=self.reported + (new is MemberStatus.REPORTED) - (old is MemberStatus.REPORTED),
             rejected=self.rejected + (new is MemberStatus.REJECTED) - (old is MemberStatus.REJECTED),
         )
+
+    def outstanding_among(self, participants: Iterable[str] | None = None) -> Iterator[str]:
+        """Participants INVITED or TRAINING; of the named ones alone if any are named."""
+        members = self if participants is None else map(self.get, participants)
+        return (m.participant for m in members if m is not None and m.status in OUTSTANDING)
+
+    def changed_since(self, before: "Roster") -> set[str]:
+        """Participants whose part is another than it was in ``before``, or that only one of both has.
+
+        For two states of one round that takes as long as it has blocks, and members in those that changed.
+        """
+        if len(self.blocks) != len(before.blocks):
+            return {m.participant for roster in (before, self) for m in roster}
+        changed = ((old, new) for old, new in zip(before.blocks, self.blocks, strict=True) if old is not new)
+        return {
+            m.participant
+            for old, new in changed
+            for one, other in zip_longest(old, new)
+            if one is not other
+            for m in (one, other)
+            if m is not None
+        }
 
     def with_status(self, *statuses: MemberStatus) -> tuple[str, ...]:
         """Participants in any of these statuses, in order."""
