@@ -180,7 +180,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("[privacy]\nmax_epsilon = -1", r"privacy\.max_epsilon = -1; allowed is a number, at least 0"),
         ("[privacy]\nmax_delta = nan", r"privacy\.max_delta = nan"),
         ("[privacy]\nrequire = 1", r"privacy\.require = 1; allowed is true or false"),
-        ("[privacy]\nmechanisms = ['laplace']", r"privacy\.mechanisms = \['laplace'\]; .* gaussian, tree, banded"),
+        ("[privacy]\nmechanisms = ['laplace']", r"privacy\.mechanisms = \['laplace'\]; .* gaussian, tree, banded, blt"),
         ("[privacy]\nadjacencies = ['add']", r"privacy\.adjacencies = \['add'\]; .* add_remove, replace_one"),
         ("[privacy]\nsamplings = ['uniform']", r"\['uniform'\]; .* none, poisson, fixed_size"),
         ("[privacy]\nmax_total_epsilon = nan", r"privacy\.max_total_epsilon = nan"),

@@ -18,7 +18,7 @@ from tests.system.test_kills import fatal_moments, has_ended
 pytestmark = pytest.mark.system
 
 ROUNDS = 3
-MECHANISMS = ("gaussian", "tree", "banded")
+MECHANISMS = ("gaussian", "tree", "banded", "blt")
 STEADY = "nothing:1"
 """A server whose noise begins with the secret below, and that does not die."""
 

@@ -22,7 +22,7 @@
     max_total_epsilon = 20.0            # of all runs ever taken part in
     max_total_delta = 1e-4
     min_noise_multiplier = 0.5          # over the sensitivity
-    mechanisms = ["gaussian", "banded"] # default: any
+    mechanisms = ["gaussian", "blt"]    # default: any
     adjacencies = ["add_remove"]        # default: any
     samplings = ["none", "poisson"]     # that may count; default: any
     require = true                      # false: only terms that there are must be as good

@@ -26,6 +26,7 @@ class PrivacyMechanism(StrEnum):
     GAUSSIAN = "gaussian"
     TREE = "tree"
     BANDED = "banded"
+    BLT = "blt"
 
 
 class PrivacyAdjacency(StrEnum):
@@ -95,6 +96,7 @@ _MECHANISMS: dict[_Proto.Mechanism.ValueType, PrivacyMechanism] = {
     _Proto.MECHANISM_GAUSSIAN: PrivacyMechanism.GAUSSIAN,
     _Proto.MECHANISM_TREE: PrivacyMechanism.TREE,
     _Proto.MECHANISM_BANDED: PrivacyMechanism.BANDED,
+    _Proto.MECHANISM_BLT: PrivacyMechanism.BLT,
 }
 _ADJACENCIES: dict[_Proto.Adjacency.ValueType, PrivacyAdjacency] = {
     _Proto.ADJACENCY_ADD_REMOVE: PrivacyAdjacency.ADD_REMOVE,

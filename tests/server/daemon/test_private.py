@@ -494,7 +494,7 @@ async def test_a_job_without_a_valid_account_is_refused_at_submit(federation: Fe
         await federation.submit(private_job().replace(b"max_attempts = 1", b'late = "carry"'))
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded", "blt"])
 async def test_a_server_that_is_started_again_in_every_round_releases_the_same_models(
     tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

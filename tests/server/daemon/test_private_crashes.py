@@ -34,7 +34,7 @@ CUTS = 10
 """Copies of each run."""
 ROUNDS = 3
 NAMES = ("alice", "bob", "carol")
-VARIANTS = ("adaptive", "banded", "gaussian", "tree")
+VARIANTS = ("adaptive", "banded", "blt", "gaussian", "tree")
 LATEST = 45
 """About as many moments as a run has."""
 TOML = """
@@ -52,6 +52,7 @@ ADAPTIVE = "adaptive = { initial = 0.5, count_noise = 2.0 }\n"
 PRIVACY = {
     "adaptive": ADAPTIVE + CAPPED,
     "banded": 'clip = 0.5\nmechanism = "banded"\n' + CAPPED,
+    "blt": 'clip = 0.5\nmechanism = "blt"\n' + CAPPED,
     "gaussian": "clip = 0.5\n" + CAPPED,
     "tree": 'clip = 0.5\nmechanism = "tree"\n' + CAPPED,
     "poisson": ADAPTIVE,

@@ -9,7 +9,8 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import epsilon
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of, noise_beside_count
-from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, tree_sensitivity
+from atoll.server.privacy.mechanisms.optimising import best_strategy
+from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, blt_squares, tree_sensitivity
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 from tests.server.privacy.jobs import NOISE, TARGET, job
 
@@ -65,7 +66,7 @@ def test_without_a_random_draw_each_participation_costs_in_full() -> None:
         ("gaussian", "availability"),
         *(
             (correlated, sampler)
-            for correlated in ("tree", "banded")
+            for correlated in ("tree", "banded", "blt")
             for sampler in ("least_recent", "poisson", "uniform")
         ),
     ],
@@ -76,6 +77,7 @@ def test_charges_of_correlated_noise_add_up_to_the_sensitivity_of_the_whole(mech
         "gaussian": math.sqrt(5),
         "tree": tree_sensitivity(1000, 20, 5),
         "banded": banded_sensitivity(16, 1000, 20, 5),
+        "blt": math.sqrt(blt_squares(best_strategy(1000, 20, 5), 1000, 20, 5)[-1]),
     }[mechanism]
     charged = [event for version in range(1000) if (event := found.cost(version)) is not None]
     assert sum(event.noise_multiplier**-2 for event in charged) == pytest.approx(whole**2)
@@ -116,6 +118,7 @@ def test_a_count_that_costs_more_than_all_is_refused() -> None:
         ("availability", "max_participations = 5"),
         ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "tree"'),
         ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "banded"'),
+        ("availability", 'max_participations = 5\nmin_separation = 20\nmechanism = "blt"'),
     ],
 )
 def test_a_target_gets_the_least_noise_that_meets_it(cohort: str, keys: str) -> None:

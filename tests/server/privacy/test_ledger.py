@@ -10,6 +10,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy import accounting, ledger
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
+from atoll.server.privacy.mechanisms import Strategy
 from atoll.server.privacy.reservations import Reservations
 from atoll.server.privacy.tally import parsed_cost
 from atoll.server.privacy.values import Adjacency, Event, Sampling
@@ -112,11 +113,17 @@ def test_the_clip_norm_of_the_round_is_on_record(clinic: Store) -> None:
     assert parsed_cost(kept).clip == 0.5
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded", "blt"])
 def test_correlated_noise_keeps_to_its_plan(clinic: Store, mechanism: str) -> None:
     """What the rounds cost one by one adds up to what the contract says of all, and each fits the target."""
     capped = contract(
-        mechanism=mechanism, sampling=Sampling.NONE, sample_rate=1.0, max_participations=3, min_separation=3, bands=2
+        mechanism=mechanism,
+        sampling=Sampling.NONE,
+        sample_rate=1.0,
+        max_participations=3,
+        min_separation=3,
+        bands=2,
+        strategy=Strategy((0.5, 0.9375), (0.25, 0.125), 6),
     )
     capped = dataclasses.replace(capped, epsilon=capped.epsilon_after(capped.rounds))
     charge(clinic, FIRST, range(capped.rounds), capped)

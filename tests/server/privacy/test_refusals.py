@@ -14,6 +14,7 @@ from tests.server.privacy.jobs import COHORTS, NOISE, job, job_text
 CLIP = f"{NOISE}\nclip = 1.0"
 CAPPED = f"{CLIP}\nmax_participations = 5"
 TREE = f'{CAPPED}\nmechanism = "tree"\nmin_separation = 20'
+BLT = f'{CAPPED}\nmechanism = "blt"\nmin_separation = 20'
 BANDED = f'{CAPPED}\nmechanism = "banded"\nmin_separation = 20'
 UNIFORM = '[aggregation]\nweighting = "uniform"\n'
 
@@ -29,6 +30,8 @@ VALID = [
     *((sampler, CAPPED) for sampler in ("uniform", "weighted", "least_recent", "availability")),
     *((sampler, TREE) for sampler in COHORTS),
     *((sampler, BANDED) for sampler in COHORTS),
+    *((sampler, BLT) for sampler in COHORTS),
+    ("availability", f"{BLT}\nbuffers = 5"),
 ]
 
 
@@ -62,6 +65,7 @@ def test_what_has_an_account_is_accepted(cohort: str, privacy: str, rest: str) -
             "is needed by",
         ),
         ("availability", f"{BANDED}\nbands = 21", UNIFORM, "privacy.bands", "allowed are 1 to 20"),
+        ("availability", f"{BANDED}\nbuffers = 2", UNIFORM, "privacy.buffers", "has no effect"),
         ("availability", f"{TREE}\nbands = 2", UNIFORM, "privacy.bands", "has no effect"),
         ("availability", TREE, f"{UNIFORM}fragments = 2", "aggregation.fragments", "cannot cancel in another"),
         (

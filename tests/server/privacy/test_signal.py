@@ -23,8 +23,11 @@ def contract(mechanism: str, rounds: int = ROUNDS) -> Contract:
 
 def prefix_noise(mechanism: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     """Row t: which independent unit noises are in the sum of the first t + 1 rounds."""
-    if mechanism == "banded":
-        c = sum(np.diag(np.full(ROUNDS - k, value), -k) for k, value in enumerate(banded_coefficients(4)))
+    if mechanism in {"banded", "blt"}:
+        strategy = contract("blt").strategy
+        assert strategy is not None
+        first = banded_coefficients(4) if mechanism == "banded" else strategy.coefficients(ROUNDS).tolist()
+        c = sum(np.diag(np.full(ROUNDS - k, value), -k) for k, value in enumerate(first))
         return np.asarray(np.tril(np.ones((ROUNDS, ROUNDS))) @ np.linalg.inv(c))
     if mechanism == "gaussian":
         return np.tril(np.ones((ROUNDS, ROUNDS)))
@@ -37,7 +40,7 @@ def prefix_noise(mechanism: str) -> np.ndarray[tuple[int, int], np.dtype[np.floa
     return rows
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded"])
+@pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded", "blt"])
 def test_noise_is_that_of_the_mechanisms_matrix(mechanism: str) -> None:
     prefixes = prefix_noise(mechanism)
     steps = np.diff(prefixes, axis=0, prepend=0)
@@ -48,9 +51,10 @@ def test_noise_is_that_of_the_mechanisms_matrix(mechanism: str) -> None:
 
 def test_correlated_noise_leaves_less_in_the_last_model() -> None:
     """Why it is there: the same noise multiplier, and rounds' noises that cancel."""
-    noise = {name: noise_of_run(contract(name, 1000)) for name in ("gaussian", "tree", "banded")}
+    noise = {name: noise_of_run(contract(name, 1000)) for name in ("gaussian", "tree", "banded", "blt")}
     assert noise["tree"] < noise["gaussian"] / 3
     assert noise["banded"] < noise["gaussian"] / 1.5
+    assert noise["blt"] < noise["gaussian"] / 3
 
 
 def test_the_ratio_does_not_depend_on_clip_or_weights() -> None:

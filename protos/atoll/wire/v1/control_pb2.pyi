@@ -1220,7 +1220,7 @@ class ChargeSummary(google.protobuf.message.Message):
     version: builtins.int
     """Train rounds that its run had released before."""
     mechanism: builtins.str
-    """gaussian, tree or banded."""
+    """gaussian, tree, banded or blt."""
     clip: builtins.float
     """L2 norm to which updates were clipped."""
     noise_multiplier: builtins.float

@@ -253,6 +253,10 @@ class PrivacyTerms(google.protobuf.message.Message):
         """DP-FTRL: noise on the nodes of a binary tree over the rounds."""
         MECHANISM_BANDED: PrivacyTerms._Mechanism.ValueType  # 3
         """DP-FTRL: noise correlated over the rounds by a banded matrix."""
+        MECHANISM_BLT: PrivacyTerms._Mechanism.ValueType  # 4
+        """DP-FTRL: noise correlated over the rounds by a buffered linear Toeplitz
+        matrix.
+        """
 
     class Mechanism(_Mechanism, metaclass=_MechanismEnumTypeWrapper): ...
     MECHANISM_UNSPECIFIED: PrivacyTerms.Mechanism.ValueType  # 0
@@ -262,6 +266,10 @@ class PrivacyTerms(google.protobuf.message.Message):
     """DP-FTRL: noise on the nodes of a binary tree over the rounds."""
     MECHANISM_BANDED: PrivacyTerms.Mechanism.ValueType  # 3
     """DP-FTRL: noise correlated over the rounds by a banded matrix."""
+    MECHANISM_BLT: PrivacyTerms.Mechanism.ValueType  # 4
+    """DP-FTRL: noise correlated over the rounds by a buffered linear Toeplitz
+    matrix.
+    """
 
     class _Adjacency:
         ValueType = typing.NewType("ValueType", builtins.int)

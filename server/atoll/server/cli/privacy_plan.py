@@ -131,10 +131,7 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
         ("epsilon, delta", f"{spent}, {figure(contract.delta)} after {counted(contract.rounds, 'round')}"),
         ("accountant", _accountant_words(contract)),
         ("draw", _draw_words(contract)),
-        (
-            "mechanism",
-            contract.mechanism + (f", {counted(contract.bands, 'band')}" if contract.mechanism == "banded" else ""),
-        ),
+        ("mechanism", _mechanism_words(contract)),
         ("noise multiplier", _noise_words(contract)),
         ("clip norm", f"{contract.clip:g}" + (", then adaptive" if contract.adaptive else "")),
         ("largest weight", str(contract.weight_bound)),
@@ -142,6 +139,12 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
         ("population", f"{contract.population}, of {found.population_least} or more"),
         *([] if found.least_s is None else [("takes at least", _least_words(found.least_s, contract.rounds))]),
     ]
+
+
+def _mechanism_words(contract: Contract) -> str:
+    if contract.strategy is not None:
+        return f"{contract.mechanism}, {counted(contract.strategy.buffers, 'buffer')}"
+    return contract.mechanism + (f", {counted(contract.bands, 'band')}" if contract.mechanism == "banded" else "")
 
 
 def _accountant_words(contract: Contract) -> str:

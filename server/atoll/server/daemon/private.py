@@ -238,7 +238,7 @@ class PrivateRounds:
         weight = self.contract.divisor_weight
         if not noise.keeps:
             return NoisedSum(total, noise, weight)
-        sink = open_sink(noise.keeps, NOISE_BYTES * summed.elements)
+        sink = open_sink(noise.keeps, NOISE_BYTES * noise.kept_values * summed.elements)
 
         def keep(piece: Integers, start: int) -> None:
             sink.write(noise.seal(piece, start).astype("<i8", copy=False).data)

@@ -17,7 +17,10 @@ MAX_ROUNDS = 1_000_000
 """As of a job (``jobs.models``)."""
 DEFAULT_BANDS = 16
 
-Mechanism = Literal["gaussian", "tree", "banded"]
+MAX_BUFFERS = 5
+"""As ``privacy.mechanisms.strategy``, which jobs are read without."""
+
+Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 
 
 class AdaptiveClipSection(Section):
@@ -89,9 +92,10 @@ class PrivacySection(Section):
     mechanism: Annotated[
         Mechanism,
         Field(
-            description="`gaussian`: fresh noise every round. `tree` (DP-FTRL) and `banded` (matrix factorisation): "
-            "noise that cancels in part from round to round, for cohorts that nobody can draw at random; they need "
-            "`min_separation` and `max_participations`."
+            description="`gaussian`: fresh noise every round. `blt` (buffered linear Toeplitz), `banded` (matrix "
+            "factorisation) and `tree` (DP-FTRL): noise that cancels in part from round to round, for cohorts that "
+            "cannot be drawn at random; they need `min_separation` and `max_participations`. Of these `blt` has the "
+            "least noise in long runs, and keeps the fewest vectors."
         ),
     ] = "gaussian"
     clip: Annotated[
@@ -130,7 +134,7 @@ class PrivacySection(Section):
             description="Fewest rounds from one participation to the next of the same participant, e.g. 3: in round 1, "
             "then 4 at the earliest; enforced by the draw.",
         ),
-        Hint(default="1; needed by `tree` and `banded`"),
+        Hint(default="1; needed by `blt`, `banded` and `tree`"),
     ] = None
     bands: Annotated[
         int | None,
@@ -141,6 +145,16 @@ class PrivacySection(Section):
             "one vector of noise less than that.",
         ),
         Hint(default=f"`min_separation`, at most {DEFAULT_BANDS}"),
+    ] = None
+
+    buffers: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAX_BUFFERS,
+            description="With `blt`: vectors that the server keeps, 8 bytes for each parameter.",
+        ),
+        Hint(default="the fewest with which noise is within half a percent of the least"),
     ] = None
 
     @property
@@ -163,6 +177,8 @@ class PrivacySection(Section):
             yield "clip", "needed is either clip or adaptive: give one of them, and only one"
         if self.mechanism != "banded":
             yield from self.unused(("bands",), f'privacy.mechanism is "{self.mechanism}"')
+        if self.mechanism != "blt":
+            yield from self.unused(("buffers",), f'privacy.mechanism is "{self.mechanism}"')
         if self.mechanism != "gaussian":
             yield from self._of_correlated_noise()
 

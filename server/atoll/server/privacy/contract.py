@@ -11,10 +11,17 @@ from pydantic import TypeAdapter
 
 from atoll.accounting import Accountant
 from atoll.server.privacy.accounting import epsilon
-from atoll.server.privacy.mechanisms.sensitivity import Squares, banded_squares, gaussian_squares, tree_squares
+from atoll.server.privacy.mechanisms.sensitivity import (
+    Squares,
+    banded_squares,
+    blt_squares,
+    gaussian_squares,
+    tree_squares,
+)
+from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 
-Mechanism = Literal["gaussian", "tree", "banded"]
+Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Contract:
         max_participations: rounds that one participant is in at most; None where random draws are counted on.
         min_separation: rounds from one participation to the next, at least; 1 is no constraint.
         bands: of the banded mechanism; 1 for the others.
+        strategy: of the BLT mechanism; None for the others.
     """
 
     population: str
@@ -78,6 +86,7 @@ class Contract:
     max_participations: int | None = None
     min_separation: int = 1
     bands: int = 1
+    strategy: Strategy | None = None
 
     @property
     def count_noise(self) -> float | None:
@@ -136,7 +145,7 @@ class Contract:
     def _squares(self) -> Squares:
         """Squared sensitivity of the first 1, 2, ... rounds, in units of one round's."""
         most = self.max_participations or self.rounds
-        return squared_sensitivity(self.mechanism, self.bands, self.rounds, self.min_separation, most)
+        return squared_sensitivity(self.mechanism, self.bands, self.rounds, self.min_separation, most, self.strategy)
 
     def as_json(self) -> dict[str, Any]:
         """The contract as a JSON object; ``from_json`` takes it back."""
@@ -154,9 +163,18 @@ class Contract:
 
 @lru_cache(maxsize=16)
 def squared_sensitivity(
-    mechanism: Mechanism, bands: int, rounds: int, min_separation: int, max_participations: int
+    mechanism: Mechanism,
+    bands: int,
+    rounds: int,
+    min_separation: int,
+    max_participations: int,
+    strategy: Strategy | None = None,
 ) -> Squares:
-    """Of the first 1 to ``rounds`` rounds, how far one participant moves all that is noised, squared: in clip norms."""
+    """Of the first 1 to ``rounds`` rounds, how far one participant moves all that is noised, squared: in clip norms.
+
+    Raises:
+        ValueError: for "blt" without a strategy.
+    """
     match mechanism:
         case "gaussian":
             return gaussian_squares(rounds, min_separation, max_participations)
@@ -164,6 +182,10 @@ def squared_sensitivity(
             return tree_squares(rounds, min_separation, max_participations)
         case "banded":
             return banded_squares(bands, rounds, min_separation, max_participations)
+        case "blt":
+            if strategy is None:
+                raise ValueError('mechanism "blt" has no strategy')
+            return blt_squares(strategy, rounds, min_separation, max_participations)
 
 
 _ADAPTER = TypeAdapter(Contract)

@@ -9,6 +9,8 @@ from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import calibrate
 from atoll.server.privacy.contract import AdaptiveClipping, Contract, squared_sensitivity
+from atoll.server.privacy.mechanisms.optimising import best_strategy
+from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.refusals import count_noise, sampling_counted
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 
@@ -32,7 +34,8 @@ def contract_of(spec: JobSpec) -> Contract | None:
     sampling = sampling_counted(spec)
     accountant: Accountant = section.accountant or "prv"
     rate = _rate(spec, sampling)
-    total = section.noise_multiplier or _least_noise(spec, section, sampling, rate, accountant)
+    strategy = _strategy(spec, section)
+    total = section.noise_multiplier or _least_noise(spec, section, sampling, rate, accountant, strategy)
     weight = 1 if spec.aggregation.weighting == "uniform" else spec.aggregation.max_weight
     adaptive = _adaptive(spec, section)
     return Contract(
@@ -52,7 +55,8 @@ def contract_of(spec: JobSpec) -> Contract | None:
         rounds=spec.job.rounds,
         max_participations=section.max_participations,
         min_separation=section.min_separation or 1,
-        bands=section.bands_used if section.mechanism == "banded" else 1,
+        bands=_bands(section),
+        strategy=strategy,
     )
 
 
@@ -79,16 +83,32 @@ def _rate(spec: JobSpec, sampling: Sampling) -> float:
 
 
 def _least_noise(
-    spec: JobSpec, section: PrivacySection, sampling: Sampling, rate: float, accountant: Accountant
+    spec: JobSpec,
+    section: PrivacySection,
+    sampling: Sampling,
+    rate: float,
+    accountant: Accountant,
+    strategy: Strategy | None,
 ) -> float:
     """The noise that meets the target over all rounds."""
     target, rounds = section.epsilon or math.inf, spec.job.rounds
     if sampling is not Sampling.NONE:
         return calibrate(Event(1.0, rate, rounds, sampling), target, section.delta, accountant)
-    bands = section.bands_used if section.mechanism == "banded" else 1
     most = section.max_participations or rounds
-    squares = squared_sensitivity(section.mechanism, bands, rounds, section.min_separation or 1, most)
+    separation = section.min_separation or 1
+    squares = squared_sensitivity(section.mechanism, _bands(section), rounds, separation, most, strategy)
     return calibrate(Event(1.0), target, section.delta, accountant) * math.sqrt(float(squares[-1]))
+
+
+def _bands(section: PrivacySection) -> int:
+    return section.bands_used if section.mechanism == "banded" else 1
+
+
+def _strategy(spec: JobSpec, section: PrivacySection) -> Strategy | None:
+    if section.mechanism != "blt":
+        return None
+    rounds = spec.job.rounds
+    return best_strategy(rounds, section.min_separation or 1, section.max_participations or rounds, section.buffers)
 
 
 def _adaptive(spec: JobSpec, section: PrivacySection) -> AdaptiveClipping | None:

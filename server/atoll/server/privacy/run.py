@@ -66,12 +66,12 @@ class PrivateRun:
         self.contract = contract
         self.epsilon = epsilon
         self.state = state
-        self._mechanism: Mechanism = mechanism_named(contract.mechanism, contract.bands)
+        self._mechanism = _mechanism_of(contract)
 
     @classmethod
     def begin(cls, contract: Contract, epsilon: float) -> PrivateRun:
         """A run before its first release, with a fresh secret."""
-        noise = mechanism_named(contract.mechanism, contract.bands).begin(new_secret())
+        noise = _mechanism_of(contract).begin(new_secret())
         return cls(contract, epsilon, PrivateState(contract.clip, noise))
 
     @classmethod
@@ -173,3 +173,7 @@ class PrivateRun:
         contract = self.contract
         moved = contract.weight_bound * sensitivity(summed.grid, summed.elements)
         return contract.noise_multiplier * (moved + self._mechanism.allowance(summed.elements))
+
+
+def _mechanism_of(contract: Contract) -> Mechanism:
+    return mechanism_named(contract.mechanism, contract.bands, contract.strategy, contract.rounds)

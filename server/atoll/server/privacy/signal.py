@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from atoll.server.privacy.contract import Contract
-from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
+from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients, inverse_column
 
 
 def noise_of_round(contract: Contract) -> float:
@@ -27,8 +27,8 @@ def noise_of_round(contract: Contract) -> float:
             factor = 1.0
         case "tree":
             factor = math.sqrt((2 * contract.rounds - contract.rounds.bit_count()) / contract.rounds)
-        case "banded":
-            factor = float(np.sqrt(np.mean(np.cumsum(np.square(_inverse(contract.bands, contract.rounds))))))
+        case "banded" | "blt":
+            factor = float(np.sqrt(np.mean(np.cumsum(np.square(_inverse(contract))))))
     return contract.noise_multiplier * factor
 
 
@@ -40,8 +40,8 @@ def noise_of_run(contract: Contract) -> float:
             factor = math.sqrt(rounds)
         case "tree":
             factor = math.sqrt(rounds.bit_count())
-        case "banded":
-            factor = float(np.sqrt(np.sum(np.square(np.cumsum(_inverse(contract.bands, rounds))))))
+        case "banded" | "blt":
+            factor = float(np.sqrt(np.sum(np.square(np.cumsum(_inverse(contract))))))
     return contract.noise_multiplier * factor
 
 
@@ -55,12 +55,8 @@ def signal_to_noise_of_run(contract: Contract, cohort: int, elements: int) -> fl
     return contract.rounds * cohort / (noise_of_run(contract) * math.sqrt(elements))
 
 
-def _inverse(bands: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The first column of C**-1, ``count`` long: of 1 / (1 + c_1 x + c_2 x**2 + ...)."""
-    coefficients = np.array(banded_coefficients(bands)[1:])[::-1]
-    found = np.zeros(count)
-    found[0] = 1.0
-    for index in range(1, count):
-        width = min(index, bands - 1)
-        found[index] = -np.dot(coefficients[len(coefficients) - width :], found[index - width : index])
-    return found
+def _inverse(contract: Contract) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The first column of ``C**-1``, one element for each round; with banded noise or BLT."""
+    if contract.strategy is not None:
+        return contract.strategy.inverse(contract.rounds)
+    return inverse_column(np.array(banded_coefficients(contract.bands)), contract.rounds)

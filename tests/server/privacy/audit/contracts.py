@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.mechanisms import Strategy
 from atoll.server.privacy.values import Adjacency, Sampling
 
 
@@ -33,4 +34,12 @@ def contract(**changed: Any) -> Contract:
 POISSON = contract(sampling=Sampling.POISSON, sample_rate=0.2, noise_multiplier=1.3, rounds=20, max_participations=None)
 GAUSSIAN = contract(noise_multiplier=2.0, rounds=6, max_participations=3, weight_bound=7)
 TREE = contract(mechanism="tree", noise_multiplier=5.0, rounds=12, max_participations=3, min_separation=4)
+BLT = contract(
+    mechanism="blt",
+    noise_multiplier=2.5,
+    rounds=12,
+    max_participations=3,
+    min_separation=4,
+    strategy=Strategy((0.5, 0.9375), (0.25, 0.125), 6),
+)
 BANDED = contract(mechanism="banded", noise_multiplier=2.5, rounds=12, max_participations=3, min_separation=4, bands=4)

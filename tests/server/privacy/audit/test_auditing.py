@@ -11,9 +11,9 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.audit.auditing import audit, design
 from atoll.server.privacy.audit.rehearsal import Safeguards
 from atoll.server.privacy.contract import Contract
-from tests.server.privacy.audit.contracts import BANDED, GAUSSIAN, POISSON, TREE, contract
+from tests.server.privacy.audit.contracts import BANDED, BLT, GAUSSIAN, POISSON, TREE, contract
 
-ALL = {"gaussian": GAUSSIAN, "poisson": POISSON, "tree": TREE, "banded": BANDED}
+ALL = {"gaussian": GAUSSIAN, "poisson": POISSON, "tree": TREE, "banded": BANDED, "blt": BLT}
 
 
 @pytest.mark.parametrize("terms", ALL.values(), ids=ALL)

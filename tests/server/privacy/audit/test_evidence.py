@@ -9,7 +9,7 @@ from scipy.stats import norm
 from atoll.server.privacy.audit.evidence import Attack, Doubles, tree_covariance
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
-from tests.server.privacy.audit.contracts import BANDED, GAUSSIAN, POISSON, TREE
+from tests.server.privacy.audit.contracts import BANDED, BLT, GAUSSIAN, POISSON, TREE
 
 
 def test_under_poisson_sampling_a_round_adds_the_logarithm_of_the_likelihood_ratio() -> None:
@@ -25,14 +25,16 @@ def covariance_of(contract: Contract) -> Doubles:
         return np.eye(rounds)
     if contract.mechanism == "tree":
         return np.asarray(tree_covariance(rounds))
-    coefficients = np.array(banded_coefficients(contract.bands))
-    matrix = np.array(
-        [[coefficients[i - j] if 0 <= i - j < contract.bands else 0 for j in range(rounds)] for i in range(rounds)]
-    )
+    coefficients = np.zeros(rounds)
+    if contract.strategy is not None:
+        coefficients[:] = contract.strategy.coefficients(rounds)
+    else:
+        coefficients[: contract.bands] = banded_coefficients(contract.bands)
+    matrix = np.array([[coefficients[i - j] if i >= j else 0.0 for j in range(rounds)] for i in range(rounds)])
     return np.asarray(np.linalg.inv(matrix.T @ matrix))
 
 
-@pytest.mark.parametrize("contract", [GAUSSIAN, TREE, BANDED], ids=lambda contract: contract.mechanism)
+@pytest.mark.parametrize("contract", [GAUSSIAN, TREE, BANDED, BLT], ids=lambda contract: contract.mechanism)
 def test_without_a_draw_the_scores_add_up_to_the_logarithm_of_the_likelihood_ratio(contract: Contract) -> None:
     attack, rng = Attack(contract), np.random.default_rng(2)
     found = rng.standard_normal((contract.rounds, 5))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from atoll.server.aggregation.optimisers import FedAvgM
 from atoll.server.privacy.audit.rehearsal import Rehearsal, Safeguards
 from atoll.server.privacy.contract import Contract
 from atoll.wire.layout import Dtype, Layout, TensorSpec
-from tests.server.privacy.audit.contracts import BANDED, GAUSSIAN, TREE, contract
+from tests.server.privacy.audit.contracts import BANDED, BLT, GAUSSIAN, TREE, contract
 
 SIZE = 20_000
 LAYOUT = Layout((TensorSpec("w", (SIZE,), Dtype.FLOAT32),))
@@ -39,24 +41,28 @@ def test_a_round_of_nobody_is_noise() -> None:
     assert np.std(run.model) == pytest.approx(0.5 / 100, rel=0.05)
 
 
-@pytest.mark.parametrize("terms", [GAUSSIAN, TREE, BANDED], ids=lambda terms: terms.mechanism)
+@pytest.mark.parametrize("terms", [GAUSSIAN, TREE, BANDED, BLT], ids=lambda terms: terms.mechanism)
 def test_the_model_after_n_rounds_has_the_noise_of_the_mechanism(terms: Contract) -> None:
     run = Rehearsal(terms, LAYOUT, ZERO, most=10)
     for _ in range(6):
         run.release([])
     one_draw = terms.noise_multiplier * terms.clip * terms.weight_bound / terms.divisor_weight
-    draws = {"gaussian": 6.0, "tree": 2.0, "banded": (np.linalg.inv(banded()) ** 2).sum()}
-    if terms.mechanism == "banded":
-        draws["banded"] = float(np.square(np.linalg.inv(banded()).sum(axis=0)).sum())
+    assert BLT.strategy is not None
+    draws = {
+        "gaussian": 6.0,
+        "tree": 2.0,
+        "banded": last_prefix((1, 1 / 2, 3 / 8, 5 / 16)),  # Fichtenberger et al. 2023, section 3
+        "blt": last_prefix(BLT.strategy.coefficients(6).tolist()),
+    }
     assert np.var(run.model) == pytest.approx(draws[terms.mechanism] * one_draw**2, rel=0.05)
 
 
-def banded() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """C of ``BANDED``, over 6 rounds; coefficients of Fichtenberger et al. 2023, section 3."""
+def last_prefix(first: Sequence[float]) -> float:
+    """Variance of the sum of six rounds' noise, C^-1 z, by the first column of C as far as it is not 0."""
     matrix = np.zeros((6, 6))
-    for offset, coefficient in enumerate((1, 1 / 2, 3 / 8, 5 / 16)):
+    for offset, coefficient in enumerate(first):
         matrix += coefficient * np.eye(6, k=-offset)
-    return matrix
+    return float(np.square(np.linalg.inv(matrix).sum(axis=0)).sum())
 
 
 def test_an_optimisers_state_goes_from_round_to_round() -> None:

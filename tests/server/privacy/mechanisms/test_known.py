@@ -9,7 +9,7 @@ import hashlib
 
 import pytest
 
-from atoll.server.privacy.mechanisms import derived, mechanism_named
+from atoll.server.privacy.mechanisms import Strategy, derived, mechanism_named
 from tests.server.privacy.mechanisms.kept import SECRET, Releases
 
 
@@ -35,10 +35,12 @@ def test_no_two_purposes_versions_or_bindings_share_a_key() -> None:
     assert len(keys) == 2 * 3 * 3 * 4
 
 
+STRATEGY = Strategy((0.5, 0.9375, 0.99609375), (0.25, 0.125, 0.0625), 6)
 KNOWN = {
     ("gaussian", 1): "04585364093bd377e72c41136e1f0f7ffc4fdd9c3b974014ca8ddb381d5e8598",
     ("tree", 1): "eb2ed21f87bd46aee3decd1c400c7a8bc506507dd1a663a816870b6bb9771a4e",
     ("banded", 3): "967487acb44277327a674a0c34fd648d7ac6c201caeb7cdc6d18682204cce7b7",
+    ("blt", 1): "ae157b3b9b4753ab94bb603ad9d46feda14a6759dcf3f8060dab13ee3901152a",
 }
 """SHA-256 of the noise of five releases of 1,000 elements, of what is kept, and of the state's secret at the end."""
 
@@ -49,7 +51,7 @@ def test_noise_is_that_of_every_other_version(name: str, bands: int) -> None:
 
 
 def digest(name: str, bands: int) -> str:
-    run, found = Releases(mechanism_named(name, bands), 1000, 12345.6), hashlib.sha256()
+    run, found = Releases(mechanism_named(name, bands, STRATEGY, 10), 1000, 12345.6), hashlib.sha256()
     for number in range(5):
         found.update(run.next(bytes([number])).astype("<i8").tobytes())
     for kept in sorted(run.history):

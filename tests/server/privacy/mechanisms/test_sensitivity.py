@@ -17,9 +17,11 @@ from atoll.server.privacy.mechanisms.sensitivity import (
     banded_squares,
     gaussian_sensitivity,
     gaussian_squares,
+    toeplitz_squares,
     tree_sensitivity,
     tree_squares,
 )
+from atoll.server.privacy.mechanisms.strategy import Strategy
 
 Matrix = npt.NDArray[np.float64]
 
@@ -86,6 +88,29 @@ def test_being_in_every_round_adds_up_within_nodes() -> None:
     assert tree_sensitivity(4, 1, 4) ** 2 == pytest.approx(1 + 4 + 1 + 16)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        Strategy((0.9375,), (0.75,), 6).coefficients(11),
+        Strategy((0.5, 0.9375), (0.25, 0.125), 6).coefficients(11),
+        Strategy((0.125, 0.96875), (0.875, 0.125), 6).coefficients(10),
+        np.ones(9),
+        np.array([1.0, 0.9, 0.2, 0.2, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_the_sensitivity_of_falling_toeplitz_matrices_is_that_of_the_matrix(first: Matrix) -> None:
+    """Kalinin and Lampert 2024, Theorem 2: every pattern of participation, columns that overlap too."""
+    rounds = first.size
+    matrix = np.array(
+        [[first[row - column] if row >= column else 0.0 for column in range(rounds)] for row in range(rounds)]
+    )
+    for separation in range(1, rounds + 1):
+        for most in (1, 2, 3, rounds):
+            found = toeplitz_squares(first, separation, most)
+            assert found[-1] == pytest.approx(largest(matrix, separation, most))
+            assert found[4] == pytest.approx(largest(matrix[:5, :5], separation, most))
+
+
 @pytest.mark.parametrize(("bands", "rounds"), [(1, 6), (2, 9), (3, 10), (4, 11)])
 def test_the_banded_sensitivity_is_that_of_the_matrix(bands: int, rounds: int) -> None:
     """Choquette-Choo et al. 2023, "(Amplified) Banded ...", Section 3: not a bound but the maximum."""
@@ -122,7 +147,8 @@ def test_prefixes_are_shorter_runs() -> None:
 
 
 def test_no_release_gives_budget_back() -> None:
-    for squares in (tree_squares(200, 7, 11), banded_squares(5, 200, 7, 11), gaussian_squares(200, 7, 11)):
+    blt = toeplitz_squares(Strategy((0.9375,), (0.75,), 6).coefficients(200), 7, 11)
+    for squares in (tree_squares(200, 7, 11), banded_squares(5, 200, 7, 11), gaussian_squares(200, 7, 11), blt):
         assert np.diff(squares, prepend=0.0).min() >= 0
         assert squares[0] == 1.0
 

@@ -74,7 +74,12 @@ class Attack:
             case "gaussian":
                 return present
             case "banded":
-                return _banded_filter(present, self.contract.bands)
+                return _toeplitz_filter(present, np.array(banded_coefficients(self.contract.bands)))
+            case "blt":
+                strategy = self.contract.strategy
+                if strategy is None:
+                    raise ValueError('mechanism "blt" has no strategy')
+                return _toeplitz_filter(present, strategy.coefficients(present.size))
             case "tree":
                 return np.asarray(np.linalg.solve(tree_covariance(self.contract.rounds), present), np.float64)
 
@@ -94,11 +99,11 @@ def tree_covariance(rounds: int) -> Doubles:
     return covariance
 
 
-def _banded_filter(present: Doubles, bands: int) -> Doubles:
-    """``C^T C present``: the noise is ``C^-1 z``."""
+def _toeplitz_filter(present: Doubles, first: Doubles) -> Doubles:
+    """``C^T C present`` with the first column of C, as far as it is not 0: the noise is ``C^-1 z``."""
     rounds = present.size
     matrix = np.zeros((rounds, rounds))
-    for offset, coefficient in enumerate(banded_coefficients(bands)[:rounds]):
+    for offset, coefficient in enumerate(first[:rounds]):
         matrix += coefficient * np.eye(rounds, k=-offset)
     weights: Doubles = matrix.T @ (matrix @ present)
     return weights

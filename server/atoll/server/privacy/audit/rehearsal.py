@@ -164,6 +164,7 @@ class _Silence:
     """No noise at all."""
 
     keeps: str | None = None
+    kept_values = 0
 
     def block(self, start: int, stop: int) -> Integers:
         return np.zeros(stop - start, np.int64)

@@ -10,6 +10,7 @@
 
 from atoll.server.privacy.mechanisms.keys import derived, new_secret
 from atoll.server.privacy.mechanisms.registry import MECHANISMS, mechanism_named
+from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.mechanisms.values import KeptKey, Mechanism, NoiseState, NoiseStateError, RoundNoise
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "NoiseState",
     "NoiseStateError",
     "RoundNoise",
+    "Strategy",
     "derived",
     "mechanism_named",
     "new_secret",

@@ -139,6 +139,11 @@ class Correlated:
     earlier: tuple[_Earlier, ...]
     keeps: str | None
 
+    @property
+    def kept_values(self) -> int:
+        """See ``RoundNoise``."""
+        return 0 if self.keeps is None else 1
+
     def block(self, start: int, stop: int) -> Integers:
         """See ``RoundNoise``; held meanwhile are 40 bytes per element, whatever the number of bands."""
         out = np.empty(stop - start, np.int64)

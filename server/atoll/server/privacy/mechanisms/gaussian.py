@@ -63,6 +63,7 @@ class Independent:
     noise: DiscreteGaussian
     key: bytes = field(repr=False)
     keeps: None = field(default=None, init=False)
+    kept_values: int = field(default=0, init=False)
 
     def block(self, start: int, stop: int) -> Integers:
         """See ``RoundNoise``."""

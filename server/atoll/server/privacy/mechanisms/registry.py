@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from atoll.server.privacy.mechanisms.banded import Banded
+from atoll.server.privacy.mechanisms.blt import Blt
 from atoll.server.privacy.mechanisms.gaussian import Gaussian
+from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.mechanisms.tree import Tree
 from atoll.server.privacy.mechanisms.values import Mechanism
 
-MECHANISMS: dict[str, Callable[[int], Mechanism]] = {
-    "gaussian": lambda _: Gaussian(),
-    "tree": lambda _: Tree(),
-    "banded": Banded,
-}
+MECHANISMS = ("gaussian", "blt", "banded", "tree")
 
 
-def mechanism_named(name: str, bands: int = 1) -> Mechanism:
-    """The mechanism of that name, as in a job file; ``bands`` mean something to "banded" only.
+def mechanism_named(name: str, bands: int = 1, strategy: Strategy | None = None, rounds: int = 1) -> Mechanism:
+    """The mechanism of that name, as in a job file.
+
+    Args:
+        name: one of ``MECHANISMS``.
+        bands: of "banded"; others ignore it.
+        strategy: of "blt"; others ignore it.
+        rounds: of the run; only "blt" looks at it.
 
     Raises:
-        ValueError: there is none; the error lists those that there are.
+        ValueError: there is none of that name; or "blt" without a strategy.
     """
-    try:
-        return MECHANISMS[name](bands)
-    except KeyError:
-        raise ValueError(f"mechanism = {name!r}: must be one of {', '.join(MECHANISMS)}") from None
+    match name:
+        case "gaussian":
+            return Gaussian()
+        case "tree":
+            return Tree()
+        case "banded":
+            return Banded(bands)
+        case "blt":
+            if strategy is None:
+                raise ValueError('mechanism = "blt": it has no strategy')
+            return Blt(strategy, rounds)
+        case _:
+            raise ValueError(f"mechanism = {name!r}: must be one of {', '.join(MECHANISMS)}")

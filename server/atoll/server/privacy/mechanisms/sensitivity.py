@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.mechanisms import _loops
+from atoll.server.privacy.mechanisms.strategy import Strategy
 
 COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
 """Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
@@ -106,6 +107,40 @@ def banded_squares(bands: int, rounds: int, min_separation: int, max_participati
     return squares
 
 
+def toeplitz_squares(first: Squares, min_separation: int, max_participations: int) -> Squares:
+    """Squared sensitivity of the first 1 to ``first.size`` rounds of a lower-triangular Toeplitz matrix.
+
+    With a first column that is not negative and does not rise, the worst rounds are the first one and those
+    ``min_separation`` apart from there on (Kalinin and Lampert 2024, "Banded Square Root Matrix Factorization ...",
+    Theorem 2). Columns may overlap.
+    """
+    _check(first.size, min_separation, max_participations)
+    moved = np.zeros(-(-first.size // min_separation) * min_separation)
+    moved[: first.size] = first
+    columns = np.cumsum(moved.reshape(-1, min_separation), axis=0)  # of participations 0 to s // min_separation
+    if max_participations < len(columns):
+        columns[max_participations:] -= columns[:-max_participations].copy()
+    squares: Squares = np.cumsum(np.square(columns.reshape(-1)[: first.size]))
+    return squares
+
+
+@lru_cache(maxsize=16)
+def blt_squares(strategy: Strategy, rounds: int, min_separation: int, max_participations: int) -> Squares:
+    """Squared sensitivity of the first 1 to ``rounds`` rounds of a BLT; exact."""
+    return toeplitz_squares(strategy.coefficients(rounds), min_separation, max_participations)
+
+
+@lru_cache(maxsize=16)
+def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
+    """What rounding adds to the norm of a participant's contribution, in grid units; compare ``banded_allowance``.
+
+    Of equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, give or take 1 for rounding to
+    integers and ``strategy.rounding`` for buffers, per element in each later round.
+    """
+    norms = np.cumsum(np.square(strategy.coefficients(rounds)))
+    return (1 + strategy.rounding) * math.sqrt(dimension * float(np.max(np.arange(rounds) / norms)))
+
+
 @lru_cache(maxsize=64)
 def banded_coefficients(bands: int) -> tuple[float, ...]:
     """The first column of C: 1, 1/2, 3/8, ..., of the square root of the matrix of prefix sums, cut to ``bands``.
@@ -124,6 +159,22 @@ def banded_coefficients(bands: int) -> tuple[float, ...]:
         exact *= (2 * k - 1) / (2 * k)
         coefficients.append(round(exact * scale) / scale)
     return tuple(coefficients)
+
+
+def inverse_column(first: Squares, count: int) -> Squares:
+    """The first column of the inverse of a lower-triangular Toeplitz matrix, ``count`` long.
+
+    Args:
+        first: its first column as far as it is not 0, from 1 on.
+        count: of the result.
+    """
+    later = first[:0:-1]
+    found = np.zeros(count)
+    found[0] = 1.0
+    for index in range(1, count):
+        width = min(index, later.size)
+        found[index] = -np.dot(later[later.size - width :], found[index - width : index])
+    return found
 
 
 def banded_allowance(dimension: int, bands: int) -> float:

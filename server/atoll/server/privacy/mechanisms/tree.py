@@ -69,6 +69,7 @@ class Nodes:
     new: bytes = field(repr=False)
     gone: tuple[bytes, ...] = field(repr=False)
     keeps: None = field(default=None, init=False)
+    kept_values: int = field(default=0, init=False)
 
     def block(self, start: int, stop: int) -> Integers:
         """See ``RoundNoise``."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Integers = npt.NDArray[np.int64]
 NOISE_BYTES = 8
-"""Of one element of a kept noise vector."""
+"""Of one kept value."""
 
 
 class NoiseStateError(CorruptDataError):
@@ -106,12 +106,19 @@ class RoundNoise(Protocol):
         """Under which name this noise, sealed, must be kept for later releases: None if it need not."""
         ...
 
+    @property
+    def kept_values(self) -> int:
+        """int64 values that must be kept for each element; 0 if ``keeps`` is None."""
+        ...
+
     def block(self, start: int, stop: int) -> Integers:
         """What is added to the sum's elements [start, stop): int64 of shape (stop - start,), the caller's own."""
         ...
 
     def seal(self, block: Integers, start: int) -> Integers:
-        """A block of this noise from element ``start`` on as it is to be kept: what it is shows with the state only.
+        """What must be kept of a block of this noise from element ``start`` on, sealed with a key of the state.
+
+        int64 of shape (block.size * kept_values,): those of one element side by side.
 
         Raises:
             NoiseStateError: if this noise is not kept.
@@ -151,7 +158,7 @@ class Mechanism(Protocol):
             binding: see above.
             sigma: standard deviation of what is drawn, in grid units: noise multiplier times what one participant can
                 move the sum by, with ``allowance``.
-            history: what earlier releases said to keep, by name: sealed noise, 8 bytes for each element.
+            history: what earlier releases said to keep, by name: what ``RoundNoise.seal`` gave for all elements.
 
         Raises:
             NoiseStateError: if the state is of another release or mechanism, or noise that it needs is not there.
