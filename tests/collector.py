@@ -31,10 +31,14 @@ class Span:
 
 
 class Collector:
-    """Listens on loopback; ``environment`` is what a process needs to send its spans here soon."""
+    """Listens on loopback; ``environment`` is what a process needs to send its spans here soon.
+
+    ``received`` is all that was sent, as it came.
+    """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.received = b""
         self._came = threading.Condition()
         keep = self._keep
 
@@ -82,6 +86,7 @@ class Collector:
             found += [_span(service, one) for scope in group.scope_spans for one in scope.spans]
         with self._came:
             self.spans += found
+            self.received += body
             self._came.notify_all()
 
 

@@ -18,11 +18,13 @@ from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from atoll.client import BudgetSpentError, TaskKind, UsageError
+from atoll.client import BudgetSpentError, TaskKind, TrainerError, UsageError
 from atoll.client.opacus import DpSgd, Limit, OpacusParticipant, PoissonSampler, PrivateSteps
 from atoll.client.privacy.keystream import Keystream
 from atoll.client.privacy.ledger import Release, read_account
+from atoll.client.privacy.protection import Protection
 from atoll.client.privacy.samples import cost
+from atoll.client.session.work import timed
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, to_array
 
@@ -219,6 +221,22 @@ def test_it_learns_and_says_nothing_but_weights(tmp_path: Path) -> None:
     assert account.releases == (Release("dp-sgd", noise_multiplier=0.5, sample_rate=0.05, count=120),)
     assert account.epsilon == cost(account.releases, 1e-5)
     assert (tmp_path / "0" / "privacy" / "samples-data.json").exists()
+
+
+class Careless(TensorDataset):
+    """Its errors quote a sample."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise ValueError("could not convert string to float: 'Jane Doe, HIV+'")
+
+
+def test_an_error_that_quotes_a_sample_stays_here(tmp_path: Path) -> None:
+    module = network()
+    member = participant(privacy(), module=module, loader=DataLoader(Careless(*data().tensors), batch_size=16))
+    member.prepare(tmp_path)
+    with pytest.raises(TrainerError, match="Jane Doe") as failed:
+        timed(lambda: member.fit(model_of(start(module)), make_task(max_weight=SAMPLES)), "fit")
+    assert Protection().told(failed.value) == "fit raised ValueError (its text stays in the participant's log)"
 
 
 def test_a_round_that_would_overspend_is_declined_before_training(tmp_path: Path) -> None:

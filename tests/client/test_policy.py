@@ -36,8 +36,8 @@ def test_the_default_accepts() -> None:
         (Policy(min_cohort=6), "policy: cohort of 5, at least 6 wanted"),
         (Policy(runs=("digits-*",)), ""),
         (Policy(runs=("faces", "digits-?")), ""),
-        (Policy(runs=("faces", "Digits-*")), "policy: run 'digits-7' is not among faces, Digits-*"),
-        (Policy(runs=()), "policy: run 'digits-7' is not among none"),
+        (Policy(runs=("faces", "Digits-*")), "policy: run 'digits-7' is not among those allowed"),
+        (Policy(runs=()), "policy: run 'digits-7' is not among those allowed"),
         (Policy(max_model_bytes=999), "policy: a model of 1000 bytes, at most 999 allowed"),
         (Policy(settings={"lr": ANY, "optimiser": ANY, "nesterov": ANY}), ""),
         (Policy(settings={"lr": ANY, "optimiser": ANY}), "policy: setting nesterov is not allowed"),
@@ -120,6 +120,8 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             max_rounds_per_day = 100
             max_bytes_per_day = 2_000_000_000
             max_model_bytes = 500
+            errors = "text"
+            metrics = ["loss"]
             hook = "my_hours:decide"
             [settings.lr]
             min = 0.0
@@ -131,6 +133,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert policy.settings == {"lr": SettingRule(0.0, 1.0), "optimiser": SettingRule(choices=("sgd", "adam"))}
     assert (policy.min_cohort, policy.runs, policy.max_model_bytes) == (3, ("digits-*",), 500)
+    assert (policy.errors, policy.metrics) == ("text", ("loss",))
     assert policy.hook is not None
     assert policy.hook(TASK) == Decision.decline("night")
 
@@ -165,6 +168,8 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
         ("max_bytes_per_day = '2 GB'", "max_bytes_per_day = '2 GB'"),
         ("cohort = 3", "unknown key cohort; allowed are min_cohort"),
         ("runs = 'digits'", "runs = 'digits'; allowed is a list of texts"),
+        ("errors = 'all'", 'errors = \'all\'; allowed is "type" or "text"'),
+        ("metrics = 'loss'", "metrics = 'loss'; allowed is a list of texts"),
         ("settings = 3", r"allowed is tables \[settings.NAME\]"),
         ("[settings]\nlr = 3", "settings.lr = 3; allowed is a table"),
         ("[settings.lr]\nminimum = 3", "unknown key settings.lr.minimum; allowed are min, max, choices"),

@@ -14,7 +14,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atoll.client import Evaluation, Model, NotPermittedError, Policy, Task, TaskKind, UnreachableError, Update
+from atoll.client import (
+    Evaluation,
+    Model,
+    NotPermittedError,
+    Policy,
+    PublicError,
+    Task,
+    TaskKind,
+    UnreachableError,
+    Update,
+)
 from atoll.client.channel import Endpoint
 from atoll.client.events import Connected, Disconnected, Failed, Finished, Invited, Reported, Stopped, Trained
 from atoll.client.session import Session
@@ -249,6 +259,7 @@ def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     ("update", "message"),
     [
         (ValueError("no data"), "fit raised ValueError: no data"),
+        (PublicError("the sensor is unplugged"), "PublicError: the sensor is unplugged"),
         (SystemExit(3), "fit raised SystemExit: 3"),
         (KeyboardInterrupt(), "fit raised KeyboardInterrupt"),
         (Update(weights=MODEL), "nothing was trained on"),
@@ -263,7 +274,7 @@ def weights(**changes: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
 async def test_a_trainer_that_fails_says_why(
     server: Federation, start: Start, update: Update | BaseException, message: str
 ) -> None:
-    run = start(Broken(update), max_rounds=1)
+    run = start(Broken(update), policy=Policy(errors="text"), max_rounds=1)
     server.invite()
     await accepted(server)
     reply = await server.reply()
@@ -299,7 +310,7 @@ async def test_an_evaluation_that_exits_fails_its_round_alone(server: Federation
         server.invite(number, kind=part.Participate.KIND_EVALUATE)
         await accepted(server)
         reply = await server.reply()
-        assert (reply.verdict, "evaluate raised SystemExit: no data" in reply.reason) == (FAILED, True)
+        assert (reply.verdict, "evaluate raised SystemExit (" in reply.reason) == (FAILED, True)
 
 
 async def test_an_invitation_that_cannot_be_read_is_declined(server: Federation, start: Start) -> None:

@@ -169,7 +169,14 @@ async def test_what_is_spent_ends_taking_part(server: Federation, start: Start) 
     assert len(trainer.tasks) == 1
 
 
-@pytest.mark.parametrize(("options", "told"), [({}, "Smith"), ({"policy": noised()}, "its log says why")])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "fit raised KeyError"),
+        ({"policy": Policy(errors="text")}, "Smith"),
+        ({"policy": noised()}, "the participant's own code failed"),
+    ],
+)
 async def test_a_participants_own_words(
     server: Federation, start: Start, tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:

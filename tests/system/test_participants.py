@@ -194,9 +194,9 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
     for seen in attempts:
         assert seen.reason == "1 of 2 needed can still report"
         crashed, poisoned, declined = fates(seen, crashing, not_finite, declining)
-        assert crashed == ("failed", "TrainerError: fit raised RuntimeError: the sensor is unplugged")
+        assert crashed == ("failed", "fit raised RuntimeError (its text stays in the participant's log)")
         assert poisoned[0] == "failed"
-        assert "tensor 'w' is nan at [0, 3]" in poisoned[1]
+        assert poisoned[1] == "UpdateError"
         assert declined == ("declined", "policy: cohort of 4, at least 99 wanted")
         assert fates(seen, willing)[0][0] == "stopped"
     assert operator.model(run) == operator.model(run, 0)  # nothing was released

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client.errors import TrainerError
+from atoll.client.errors import PublicError, TrainerError
+from atoll.client.failures import raised
 from atoll.client.model import as_float32
 from atoll.client.participant import Participant
 from atoll.client.settings import Settings
@@ -66,7 +67,7 @@ class Continuous(Participant):
         """Hand over what was trained since the last report; see the class.
 
         Raises:
-            TrainerError: if ``step`` failed.
+            TrainerError: if ``step`` failed; a ``PublicError`` as it was raised.
         """
 
         def enough() -> bool:
@@ -77,7 +78,10 @@ class Continuous(Participant):
             self._start()
             self._changed.wait_for(enough, timeout=max(0.0, task.remaining_s))
             if self._error is not None:
-                raise TrainerError(f"step raised {type(self._error).__name__}: {self._error}") from self._error
+                if isinstance(self._error, PublicError):
+                    raise self._error
+                text, public = raised("step", self._error)
+                raise TrainerError(text, public=public) from self._error
             return self._take(model, task)
 
     def close(self) -> None:

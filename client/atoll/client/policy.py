@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.wire.figures import counted
 
 if TYPE_CHECKING:
+    from atoll.client.failures import ErrorDetails
     from atoll.client.privacy.demand import PrivacyDemand
     from atoll.client.randomise import LocalPrivacy
     from atoll.client.task import Task
@@ -80,6 +81,8 @@ class Policy:
         max_rounds_per_day: tasks accepted in 24 hours.
         max_bytes_per_day: bytes downloaded and uploaded in 24 hours.
         max_model_bytes: the largest model that is downloaded.
+        errors: what the server is told of an error: its ``type``, or its ``text`` too, which may quote data.
+        metrics: names of metrics that may be sent, with ``*`` and ``?``; others stay here.
         privacy: what the operator must promise; None asks for nothing.
         local_privacy: a randomiser for every update, whatever the server promises; None sends updates as they are.
         hook: asked last, for what only this machine knows: hours, battery, metered links. Runs in a thread.
@@ -92,10 +95,20 @@ class Policy:
     max_rounds_per_day: int = 100_000
     max_bytes_per_day: int = 100 << 40
     max_model_bytes: int = 1 << 40
+    errors: ErrorDetails = "type"
+    metrics: tuple[str, ...] = ("*",)
     privacy: PrivacyDemand | None = None
     local_privacy: LocalPrivacy | None = None
     hook: Callable[[Task], Decision] | None = None
     demands: tuple[Rule, ...] = field(default=(), repr=False)
+
+    def sendable(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Those metrics whose names may be sent."""
+        return {
+            name: value
+            for name, value in metrics.items()
+            if any(fnmatchcase(name, pattern) for pattern in self.metrics)
+        }
 
     def decide(self, task: Task, spent: Spent) -> Decision:
         """Whether to take the task: the first rule that objects declines it."""
@@ -115,7 +128,7 @@ def _cohort(policy: Policy, task: Task, _: Spent) -> str | None:
 def _run(policy: Policy, task: Task, _: Spent) -> str | None:
     if any(fnmatchcase(task.run_name, pattern) for pattern in policy.runs):
         return None
-    return f"policy: run {task.run_name!r} is not among {', '.join(policy.runs) or 'none'}"
+    return f"policy: run {task.run_name!r} is not among those allowed"
 
 
 def _settings(policy: Policy, task: Task, _: Spent) -> str | None:

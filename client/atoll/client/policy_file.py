@@ -7,6 +7,8 @@
     max_rounds_per_day = 100
     max_bytes_per_day = 2_000_000_000
     max_model_bytes = 500_000_000
+    errors = "type"                     # what the server is told of an error; or "text", which may quote data
+    metrics = ["loss", "accuracy*"]     # names of metrics that may be sent; default: all
     hook = "my_hours:decide"            # a function Task -> Decision on this machine's import path
 
     [settings.learning_rate]            # with any [settings.*], settings that are not listed are refused
@@ -45,6 +47,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.client.errors import PolicyError, UsageError
+from atoll.client.failures import ERROR_DETAILS, ErrorDetails
 from atoll.client.locate import locate
 from atoll.client.policy import Policy, SettingRule
 from atoll.client.privacy.demand import PrivacyDemand
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from atoll.client.randomise import LocalPrivacy
 
 _COUNTS = ("min_cohort", "max_rounds_per_day", "max_bytes_per_day", "max_model_bytes")
-_KEYS = (*_COUNTS, "runs", "hook", "settings", "privacy", "local_privacy")
+_KEYS = (*_COUNTS, "runs", "errors", "metrics", "hook", "settings", "privacy", "local_privacy")
 _RULE_KEYS = ("min", "max", "choices")
 _DEMAND_NUMBERS = ("max_epsilon", "max_delta", "max_total_epsilon", "max_total_delta", "min_noise_multiplier")
 _DEMAND_NAMES: dict[str, type[StrEnum]] = {
@@ -89,8 +92,11 @@ class _Reader:
     def policy(self, document: Mapping[str, Any]) -> Policy:
         self._known(document, _KEYS, "")
         values: dict[str, Any] = {key: self._count(key, document[key]) for key in _COUNTS if key in document}
-        if "runs" in document:
-            values["runs"] = self._texts("runs", document["runs"])
+        for key in ("runs", "metrics"):
+            if key in document:
+                values[key] = self._texts(key, document[key])
+        if "errors" in document:
+            values["errors"] = self._errors(document["errors"])
         if "hook" in document:
             values["hook"] = self._hook(document["hook"])
         if "settings" in document:
@@ -143,6 +149,12 @@ class _Reader:
             return randomise.LocalPrivacy(mechanism, randomise.Limit(values["max_epsilon"], values["max_delta"]))
         except UsageError as error:
             raise PolicyError(f"{self._path}: local_privacy: {error}") from None
+
+    def _errors(self, value: object) -> ErrorDetails:
+        for known in ERROR_DETAILS:
+            if value == known:
+                return known
+        raise self._wrong("errors", value, " or ".join(f'"{known}"' for known in ERROR_DETAILS))
 
     def _positive(self, key: str, value: object) -> float:
         number = self._bound(key, value)

@@ -164,7 +164,9 @@ def test_the_server_hears_nothing_of_what_the_participants_code_says(tmp_path: P
     protection, error = LocalProtection(local(), tmp_path), TrainerError("fit raised KeyError: 'Smith, John'")
     assert "Smith" not in protection.told(error)
     assert "busy" in protection.told(RefusedError("busy"))
-    assert "Smith" in Protection().told(error)
+    assert Protection().told(error) == "TrainerError"
+    assert "Smith" in Protection(policy=Policy(errors="text")).told(error)
+    assert "Smith" not in LocalProtection(local(), tmp_path, policy=Policy(errors="text")).told(error)
 
 
 KILLED = """

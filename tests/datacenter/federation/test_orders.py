@@ -83,7 +83,7 @@ def caught(work: Callable[[int, Orders], Any], rank: int, orders: Orders) -> Any
     try:
         return work(rank, orders)
     except RoundError as error:
-        return str(error)
+        return str(error), error.public
 
 
 Together = Callable[[Callable[[int, Orders], Any]], list[Any]]
@@ -113,7 +113,7 @@ def test_what_failed_on_one_rank_failed_on_all(together: Together, failing: int)
     def phase(rank: int, orders: Orders) -> Any:
         return orders.agree(order(1), "fetched", OSError("disk full") if rank == failing else b"")
 
-    assert together(phase) == [f"rank {failing}: disk full"] * RANKS
+    assert together(phase) == [(f"rank {failing}: disk full", f"rank {failing}: OSError")] * RANKS
     assert together(lambda _, orders: orders.agree(order(1), "sent", b"")) == [[b""] * RANKS, [], []]
 
 

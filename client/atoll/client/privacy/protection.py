@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from atoll.client import failures
 from atoll.client.errors import TrainerError, UpdateError, UsageError
+from atoll.client.policy import Policy
 from atoll.client.privacy.clipping import ANY_FINITE, Scaled, clip_factor, norm_of
 from atoll.client.privacy.demand import Total
 from atoll.client.privacy.keystream import Keystream
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.client.model import Model
-    from atoll.client.policy import Policy
     from atoll.client.randomise import LocalPrivacy
     from atoll.client.task import Task
     from atoll.client.update import Update
@@ -54,6 +55,7 @@ class Protection:
 
     Args:
         promises: where the terms are noted; None notes nothing.
+        policy: whose ``errors`` and ``metrics`` say what may leave besides updates; None: the default.
 
     Attributes:
         silent: nothing but noised updates may leave.
@@ -61,8 +63,9 @@ class Protection:
 
     silent = False
 
-    def __init__(self, promises: Promises | None = None) -> None:
+    def __init__(self, promises: Promises | None = None, policy: Policy | None = None) -> None:
         self._promises = promises
+        self._policy = policy or Policy()
 
     def objection(self, task: Task) -> str | None:
         """Why a task cannot be done; None if it can.
@@ -99,7 +102,7 @@ class Protection:
             UpdateError: for an update that is not finite.
         """
         ranges = ranges_of(model, task)
-        weight, metrics = int(update.weight), finite_metrics(update.metrics)
+        weight, metrics = int(update.weight), self.sendable(update.metrics)
         if task.privacy is None:
             return Outgoing(Shard(ranges, _delta(model, update, task.max_abs)), weight, update.partial, metrics)
         source: ElementSource = _delta(model, update, ANY_FINITE)
@@ -107,9 +110,17 @@ class Protection:
         source = Scaled(source, factor, task.max_abs) if factor < 1 else _delta(model, update, task.max_abs)
         return Outgoing(Shard(ranges, source), weight, update.partial, {})
 
+    def sendable(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics that may be sent: finite, under names that the policy allows."""
+        finite = finite_metrics(metrics)
+        sent = self._policy.sendable(finite)
+        if len(sent) < len(finite):
+            log.info("metrics that the policy keeps here: %s", ", ".join(sorted(finite.keys() - sent.keys())))
+        return sent
+
     def told(self, error: Exception) -> str:
         """What the server is told of a failure."""
-        return f"{type(error).__name__}: {error}"
+        return failures.told(error, self._policy.errors)
 
 
 class LocalProtection(Protection):
@@ -119,12 +130,15 @@ class LocalProtection(Protection):
         local: the randomiser.
         state: the participant's directory.
         promises: see ``Protection``.
+        policy: see ``Protection``.
     """
 
     silent = True
 
-    def __init__(self, local: LocalPrivacy, state: Path, promises: Promises | None = None) -> None:
-        super().__init__(promises)
+    def __init__(
+        self, local: LocalPrivacy, state: Path, promises: Promises | None = None, policy: Policy | None = None
+    ) -> None:
+        super().__init__(promises, policy)
         self._mechanism = local.mechanism
         self._ledger = Ledger(local.ledger or state / FOLDER / LEDGER_FILE, PARTICIPANT, local.limit, cost)
 
@@ -162,7 +176,7 @@ class LocalProtection(Protection):
         return Outgoing(Shard(ranges, noised), min(declared, task.max_weight), partial=False, metrics={})
 
     def told(self, error: Exception) -> str:
-        """See ``Protection``; what the participant's own code says may be about its data."""
+        """See ``Protection``; even which error the participant's own code raised may depend on its data."""
         if isinstance(error, TrainerError):
             return "the participant's own code failed; its log says why"
         return super().told(error)
@@ -173,7 +187,7 @@ def protection_of(policy: Policy, state: Path, server: str) -> Protection:
     limit = Total() if policy.privacy is None else policy.privacy.total
     promises = Promises(path_of(state), server, limit)
     local = policy.local_privacy
-    return Protection(promises) if local is None else LocalProtection(local, state, promises)
+    return Protection(promises, policy) if local is None else LocalProtection(local, state, promises, policy)
 
 
 def ranges_of(model: Model, task: Task) -> tuple[ElementRange, ...]:

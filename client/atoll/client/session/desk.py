@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from atoll.client.clock import bounded_s
 from atoll.client.errors import ClientError, NotPermittedError, RoundGoneError
 from atoll.client.events import Declined, Failed, Invited, Observer, Stopped
+from atoll.client.failures import type_of
 from atoll.client.logs import about
 from atoll.client.policy import Decision
 from atoll.client.session.invitation import Invitation, invitation_of, key_of, remaining_s_of, reply_to
@@ -279,15 +280,24 @@ class Desk:
             log.error("%s failed: %s", key, error)
         else:
             log.error("%s failed unexpectedly", key, exc_info=error)
-        self._finish(key, FAILED, self._protection.told(error))
+        self._finish(key, FAILED, f"{type_of(error)}: {error}", self._protection.told(error))
 
-    def _finish(self, key: RoundKey, verdict: participation_pb2.TaskReply.Verdict.ValueType, reason: str) -> None:
-        """Answer a round with something else than a report, and remember the answer."""
+    def _finish(
+        self,
+        key: RoundKey,
+        verdict: participation_pb2.TaskReply.Verdict.ValueType,
+        reason: str,
+        told: str | None = None,
+    ) -> None:
+        """Answer a round with something else than a report, and remember the answer.
+
+        ``reason`` is for the participant's own observer; ``told`` for the server, by default the same.
+        """
         declined = verdict == DECLINED
         self._observer((Declined if declined else Failed)(key, reason))
         self.tally.declined += declined
         self.tally.failed += not declined
-        answer = reply_to(key, verdict, reason)
+        answer = reply_to(key, verdict, reason if told is None else told)
         self._remember(key, answer)
         self.outbox.put_nowait(answer)
         self.on_finished()

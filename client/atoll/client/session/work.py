@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.client.clock import now_s
-from atoll.client.errors import RefusedError, TrainerError
+from atoll.client.errors import BudgetSpentError, RefusedError, TrainerError
 from atoll.client.events import Observer, Reported, Trained, Transferred
+from atoll.client.failures import raised
 from atoll.client.logs import about
 from atoll.client.model import Model
 from atoll.client.participant import declared_examples
@@ -81,7 +82,7 @@ class Work:
         task.control.arm(upload_reserve_s(task, request.download_seconds))
         evaluation = self._evaluate(model, task, request)
         if evaluation is not None:
-            request.evaluation.update(finite_metrics(evaluation.metrics))
+            request.evaluation.update(self.protection.sendable(evaluation.metrics))
             request.evaluation_weight = int(evaluation.weight)
         uploading = None
         if task.kind is TaskKind.TRAIN:
@@ -209,10 +210,15 @@ def timed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
     Raises:
         TrainerError: for whatever it raises, ``sys.exit`` and interrupts of its own included: they end the task, not
             the client.
+        BudgetSpentError: as it was raised.
     """
     started = now_s()
     try:
         return work(), now_s() - started
+    except (TrainerError, BudgetSpentError):
+        log.exception("%s failed", what)
+        raise
     except BaseException as error:
         log.exception("%s failed", what)
-        raise TrainerError(f"{what} raised {type(error).__name__}: {error}") from error
+        text, public = raised(what, error)
+        raise TrainerError(text, public=public) from error

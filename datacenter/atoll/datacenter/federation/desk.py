@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 from atoll.client import Participant
 from atoll.client.errors import ClientError, RefusedError
 from atoll.client.events import Reported, Trained
+from atoll.client.failures import told
 from atoll.client.session.invitation import key_to
 from atoll.client.session.work import INCOMPLETE, Work, disposition_of
 from atoll.client.transfer import Abandoned
@@ -156,7 +157,7 @@ class SiloWork(Work):
             upload_id=handed.upload_id,
             digest=update_digest(list(delivery.headers)),
             weight=delivery.weight,
-            metrics=delivery.metrics if self.invitation.task.privacy is None else {},
+            metrics={} if self.invitation.task.privacy is not None else self.protection.sendable(delivery.metrics),
             partial=delivery.partial,
             download_seconds=download,
             train_seconds=train,
@@ -194,7 +195,7 @@ class SiloDesk:
         if error is None:
             self.stop("the silo has stopped")
         elif status_of(error) is Exit.FINAL:
-            self.stop(f"the silo has failed: {error}")
+            self.stop(f"the silo has failed: {told(error, self._session.policy.errors)}")
 
     def stop(self, reason: str) -> None:
         """End the session: a round under way is given up, and the server is told."""

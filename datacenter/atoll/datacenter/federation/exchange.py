@@ -176,7 +176,8 @@ class Exchange:
             step_s = now_s() - begun if state.step > warm else 0.0
             losses, tokens = losses + outcome.loss * outcome.tokens, tokens + outcome.tokens
             if trainer.pulse.stops_after(state.step):
-                raise RoundError("the silo was asked to stop")
+                reason = "the silo was asked to stop"
+                raise RoundError(reason, reason)
             if self._orders.halted(order, state.step):
                 break
         if control is not None:

@@ -30,6 +30,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from atoll.client import RoundKey
+from atoll.client.failures import told
+from atoll.datacenter.errors import LayoutError
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import encoding_of
 from atoll.wire.messages import layout_from_proto, layout_to_proto
@@ -43,7 +45,14 @@ if TYPE_CHECKING:
 
 
 class RoundError(Exception):
-    """The round is given up by all ranks; the silo goes on with the next one."""
+    """The round is given up by all ranks; the silo goes on with the next one.
+
+    ``public`` is what the server may be told.
+    """
+
+    def __init__(self, message: str, public: str = "") -> None:
+        super().__init__(message)
+        self.public = public
 
 
 LOOK_S = 1.0
@@ -159,7 +168,7 @@ class Orders:
             RoundError: on every rank, if it failed on one.
         """
         prefix = f"{order.number}/{phase}"
-        said = b"-" + str(outcome).encode() if isinstance(outcome, Exception) else b"+" + outcome
+        said = b"-" + _failure(outcome) if isinstance(outcome, Exception) else b"+" + outcome
         self._set(order.number, f"{prefix}/{self._world.rank}", said)
         if not self._world.is_first:
             self._wait(prefix)
@@ -168,7 +177,7 @@ class Orders:
         for rank in range(self._world.size):
             self._wait(f"{prefix}/{rank}")
             found.append(self._store.get(f"{prefix}/{rank}"))
-        problems = [b"rank %d: " % rank + answer[1:] for rank, answer in enumerate(found) if answer[:1] == b"-"]
+        problems = [_of_rank(rank, answer[1:]) for rank, answer in enumerate(found) if answer[:1] == b"-"]
         verdict = b"-" + problems[0] if problems else b"+"
         self._set(order.number, prefix, verdict)
         return _passed(verdict, [answer[1:] for answer in found])
@@ -246,8 +255,18 @@ def open_store(name: str) -> Any:
 
 def _passed(verdict: bytes, answers: list[bytes]) -> list[bytes]:
     if verdict[:1] != b"+":
-        raise RoundError(verdict[1:].decode())
+        raise RoundError(*json.loads(verdict[1:]))
     return answers
+
+
+def _failure(error: Exception) -> bytes:
+    """The text of an error, and what of it the server may hear; a ``LayoutError`` speaks of jobs and layouts alone."""
+    public = str(error) if isinstance(error, LayoutError) else told(error, "type")
+    return json.dumps([str(error), public]).encode()
+
+
+def _of_rank(rank: int, failure: bytes) -> bytes:
+    return json.dumps([f"rank {rank}: {text}" for text in json.loads(failure)]).encode()
 
 
 def _arrives(store: Any, key: str, within_s: float) -> bool:

@@ -224,7 +224,8 @@ class Silo:
             if now.handed is None:
                 log.warning("%s is given up: %s", now.order.key, error)
             elif not self._trainer.pulse.stopping():  # who is stopped tells the server so, for all that is under way
-                now.handed.delivered.put(TrainerError(str(error)))
+                public = error.public if isinstance(error, RoundError) else str(error)
+                now.handed.delivered.put(TrainerError(str(error), public=public))
             self._end(now)
             return False
         return True

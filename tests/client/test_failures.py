@@ -1,0 +1,122 @@
+"""What the server hears when a participant's code fails: never a text that may quote its data."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from atoll.client import (
+    Decision,
+    Model,
+    Policy,
+    PublicError,
+    RefusedError,
+    Task,
+    TrainerError,
+    UnreachableError,
+    Update,
+    UpdateError,
+)
+from atoll.client.events import Failed
+from atoll.client.failures import told
+from atoll.wire.privacy import terms_to_proto
+from atoll.wire.v1 import participation_pb2 as part
+from tests.client.conftest import Start
+from tests.client.harness import MODEL, AddOne, Federation
+from tests.client.test_session import accepted
+from tests.wire.test_privacy import TERMS
+
+PATIENT = "Jane Doe, HIV+"
+FAILED = part.TaskReply.VERDICT_FAILED
+
+
+class Careless(AddOne):
+    """Its errors quote its data."""
+
+    def __init__(self, result: BaseException | Update) -> None:
+        super().__init__()
+        self._result = result
+
+    def fit(self, model: Model, task: Task) -> Update:
+        super().fit(model, task)
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+
+STAYS = "(its text stays in the participant's log)"
+
+
+@pytest.mark.parametrize(
+    ("result", "heard"),
+    [
+        (ValueError(f"could not convert string to float: {PATIENT!r}"), f"fit raised ValueError {STAYS}"),
+        (type(PATIENT, (Exception,), {})(PATIENT), f"fit raised an error {STAYS}"),
+        (TrainerError(PATIENT), "TrainerError"),
+        (Update(weights=MODEL, weight=cast("int", PATIENT)), "UpdateError"),
+        (Update(weights=MODEL, weight=1, metrics={"age": cast("float", PATIENT)}), "UpdateError"),
+    ],
+)
+@pytest.mark.parametrize("private", [False, True])
+async def test_of_an_error_only_the_type_leaves(
+    server: Federation,
+    start: Start,
+    caplog: pytest.LogCaptureFixture,
+    result: BaseException | Update,
+    heard: str,
+    *,
+    private: bool,
+) -> None:
+    run = start(Careless(result), max_rounds=1)
+    server.invite(privacy=terms_to_proto(TERMS) if private else None)
+    await accepted(server)
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (FAILED, heard)
+    await run.finished()
+    assert PATIENT in run.of(Failed)[0].reason, "the participant's own user sees it all"
+    assert PATIENT in caplog.text, "and so does its log"
+
+
+async def test_a_text_that_is_meant_for_the_operator_is_sent(server: Federation, start: Start) -> None:
+    start(Careless(PublicError("no visits in the month that the job asks for")))
+    server.invite()
+    await accepted(server)
+    assert (await server.reply()).reason == "no visits in the month that the job asks for"
+
+
+async def test_a_setting_that_is_missing_is_named(server: Federation, start: Start) -> None:
+    class Asking(AddOne):
+        def fit(self, model: Model, task: Task) -> Update:
+            task.settings.number("lr")
+            return super().fit(model, task)
+
+    start(Asking())
+    server.invite()
+    await accepted(server)
+    assert (await server.reply()).reason.startswith("fit raised SettingError: the task has no setting 'lr'")
+
+
+async def test_the_text_of_an_error_in_a_policys_hook_stays(server: Federation, start: Start) -> None:
+    def hook(task: Task) -> Decision:
+        raise LookupError(f"{PATIENT} has {task.run_name}")
+
+    start(AddOne(), policy=Policy(hook=hook))
+    server.invite()
+    reply = await server.reply()
+    assert (reply.verdict, reply.reason) == (FAILED, "LookupError")
+
+
+async def test_metrics_whose_names_the_policy_does_not_allow_stay(server: Federation, start: Start) -> None:
+    update = Update(weights=MODEL, weight=1, metrics={"loss": 0.5, "recall/HIV positive": 0.1})
+    start(Careless(update), policy=Policy(metrics=("loss", "accuracy*")))
+    server.invite()
+    await accepted(server)
+    assert dict((await server.report()).metrics) == {"loss": 0.5}
+
+
+def test_the_servers_own_words_go_back_to_it() -> None:
+    assert told(RefusedError("the round is full"), "type") == "RefusedError: the round is full"
+    assert told(UnreachableError("no answer"), "type") == "UnreachableError: no answer"
+    assert told(UpdateError(PATIENT), "type") == "UpdateError"
+    assert told(KeyError(PATIENT), "text") == f"KeyError: {PATIENT!r}"
