@@ -18,7 +18,7 @@ from atoll.client import Limits, Model, Participant, Task, Update
 from atoll.client.channel import Endpoint
 from atoll.client.events import Event
 from atoll.client.session import Session, Summary
-from atoll.wire.chunks import ChunkHeader, check_coverage, header_from_proto, header_to_proto, update_digest
+from atoll.wire.chunks import ChunkHeader, check_coverage, header_from_proto, merged, range_to_proto, update_digest
 from atoll.wire.digest import BlobManifest, chunk_digest
 from atoll.wire.encoding import Encoding, decode
 from atoll.wire.errors import CoverageError
@@ -393,7 +393,8 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
     ) -> transfer_pb2.GetUploadStatusResponse:
         del context
         upload = self.uploads.get(request.key.upload_id, Upload())
-        return transfer_pb2.GetUploadStatusResponse(chunks=map(header_to_proto, upload.headers.values()))
+        held = merged(header.range for header in upload.headers.values())
+        return transfer_pb2.GetUploadStatusResponse(held=map(range_to_proto, held))
 
     async def Report(  # noqa: N802
         self, request: transfer_pb2.ReportRequest, context: Context

@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client.identity import Identity, enrol
-from atoll.wire.chunks import ChunkHeader, ElementRange, UploadKey, frame_upload, header_of, update_digest
+from atoll.wire.chunks import (
+    ChunkHeader,
+    ElementRange,
+    UploadKey,
+    frame_upload,
+    header_of,
+    key_to_proto,
+    range_from_proto,
+    update_digest,
+)
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.status import ErrorDetail, detail_from_trailers
@@ -67,6 +76,12 @@ class RawParticipant:
         frame = frame_upload(header, payload, UploadKey(key.run, key.round, key.attempt, upload_id))
         self._upload(iter([frame]), timeout=WAIT_S)
         return upload_id, header
+
+    def held(self, key: participation_pb2.RoundKey, upload_id: str) -> list[ElementRange]:
+        """What the server holds of an upload."""
+        named = key_to_proto(UploadKey(key.run, key.round, key.attempt, upload_id))
+        answer = self._transfer.GetUploadStatus(transfer_pb2.GetUploadStatusRequest(key=named), timeout=WAIT_S)
+        return [range_from_proto(span) for span in answer.held]
 
     def begin_upload(self, frames: Iterator[bytes]) -> grpc.Future[transfer_pb2.UploadResponse]:
         """Send frames as they come; the answer is the call's result."""

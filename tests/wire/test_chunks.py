@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from atoll.wire.chunks import (
     ChunkHeader,
     ElementRange,
+    Held,
     UploadKey,
     check_coverage,
     check_disjoint,
@@ -23,10 +25,13 @@ from atoll.wire.chunks import (
     header_to_proto,
     key_from_proto,
     key_to_proto,
+    merged,
+    pack_header,
     parse_download,
     parse_upload,
     range_from_proto,
     range_to_proto,
+    unpack_headers,
     update_digest,
 )
 from atoll.wire.digest import MAX_CHUNK_BYTES
@@ -230,6 +235,27 @@ def test_coverage_agrees_with_counting(ranges: list[ElementRange], size: int) ->
     else:
         with pytest.raises(CoverageError):
             check_coverage(ranges, size)
+
+
+@given(st.lists(tiny_ranges, max_size=8), tiny_ranges)
+def test_merged_ranges_stand_for_the_same_elements(ranges: list[ElementRange], asked: ElementRange) -> None:
+    found = merged(ranges)
+    named = {element for span in ranges for element in elements(span)}
+    assert {element for span in found for element in elements(span)} == named
+    assert all(span in Held(found) for span in ranges)
+    if asked in Held(found):
+        assert set(elements(asked)) <= named
+    runs = [span for span in found if span.contiguous]
+    assert all(one.stop < other.offset for one, other in pairwise(runs))
+
+
+def test_forty_thousand_neighbours_are_one_range() -> None:
+    assert merged(ElementRange.run(at, 1) for at in reversed(range(40_000))) == [ElementRange.run(0, 40_000)]
+
+
+@given(st.lists(headers, max_size=5))
+def test_packed_headers_are_read_back(several: list[ChunkHeader]) -> None:
+    assert unpack_headers(b"".join(map(pack_header, several))) == several
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.randoms())

@@ -7,6 +7,7 @@ is copied once into the outgoing message (straight from a memory map) and never 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_BLOCKS = 1 << 22
 """Separate blocks of one update: a 1 GB model in pieces of 64 float32 elements."""
+_HEADER = struct.Struct("<QQQQI32s")
+HEADER_BYTES = _HEADER.size
 _UPDATE_DOMAIN = b"atoll update 1\n"
 _PAYLOAD_TAG = b"\x1a"  # field 3, length-delimited (UploadRequest)
 _INDEX_TAG = b"\x08"  # field 1, varint (DownloadResponse)
@@ -231,13 +234,69 @@ def check_disjoint(ranges: Iterable[ElementRange], size: int) -> None:
         raise CoverageError(f"element {int(stops[-1]) - 1} is named; the layout ends at {size - 1}")
 
 
+def merged(ranges: Iterable[ElementRange]) -> list[ElementRange]:
+    """The elements of some ranges in as few ranges as can be told quickly, ordered.
+
+    Runs of consecutive elements that touch or overlap become one; strided ranges stay as they are, each once.
+    """
+    spans = sorted(set(ranges))
+    found = [span for span in spans if not span.contiguous]
+    start = stop = -1
+    for span in spans:
+        if not span.contiguous:
+            continue
+        if span.offset > stop:
+            if stop > start:
+                found.append(ElementRange.run(start, stop - start))
+            start = span.offset
+        stop = max(stop, span.stop)
+    if stop > start:
+        found.append(ElementRange.run(start, stop - start))
+    return sorted(found)
+
+
+class Held:
+    """Which chunks an answer of ``merged`` ranges stands for."""
+
+    def __init__(self, ranges: Iterable[ElementRange]) -> None:
+        spans = sorted(ranges)
+        self._strided = {span for span in spans if not span.contiguous}
+        runs = [span for span in spans if span.contiguous]
+        self._starts = [span.offset for span in runs]
+        self._stops = [span.stop for span in runs]
+
+    def __contains__(self, chunk: ElementRange) -> bool:
+        """Whether all elements of a chunk are held: of a strided one, whether that very chunk is."""
+        if not chunk.contiguous:
+            return chunk in self._strided
+        place = bisect_right(self._starts, chunk.offset) - 1
+        return place >= 0 and chunk.stop <= self._stops[place]
+
+
+def pack_header(header: ChunkHeader) -> bytes:
+    """A header as it enters the update's digest: range (u64 each), encoding (u32), digest; ``HEADER_BYTES``."""
+    span = header.range
+    return _HEADER.pack(span.offset, span.block, span.stride, span.count, int(header.encoding), header.digest)
+
+
+def unpack_headers(packed: bytes) -> list[ChunkHeader]:
+    """Headers that ``pack_header`` wrote, one after another.
+
+    Raises:
+        ChunkError: for an unknown encoding or an impossible range.
+    """
+    rows = _HEADER.iter_unpack(packed)
+    return [
+        ChunkHeader(ElementRange(offset, block, stride, count), encoding_of(encoding), digest)
+        for offset, block, stride, count, encoding, digest in rows
+    ]
+
+
 def update_digest(headers: Sequence[ChunkHeader]) -> str:
     """Hex digest of an update: BLAKE3 over its chunk headers in order of their ranges (docs/protocol.md, "Digests")."""
     hasher = blake3(_UPDATE_DOMAIN)
     for header in sorted(headers, key=lambda item: item.range):
-        span = header.range
-        hasher.update(struct.pack("<QQQQI", span.offset, span.block, span.stride, span.count, int(header.encoding)))
-        hasher.update(header.digest)
+        hasher.update(pack_header(header))
     return hasher.hexdigest()
 
 
@@ -293,16 +352,18 @@ def key_from_proto(message: transfer_pb2.UploadKey) -> UploadKey:
 
 def _blocks(ranges: Sequence[ElementRange]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """First element, and last + 1, of every contiguous block of the ranges, in order of the first."""
-    counts = [1 if span.contiguous else span.count for span in ranges]
-    total = sum(counts)
+    runs, strided = [span for span in ranges if span.contiguous], [span for span in ranges if not span.contiguous]
+    total = len(runs) + sum(span.count for span in strided)
     if total > MAX_BLOCKS:
         raise CoverageError(f"the update comes in {total} separate blocks, at most {MAX_BLOCKS}; send larger blocks")
     starts, lengths = np.empty(total, np.int64), np.empty(total, np.int64)
-    first = 0
-    for span, count in zip(ranges, counts, strict=True):
-        starts[first : first + count] = span.offset + span.stride * np.arange(count)
-        lengths[first : first + count] = span.size if span.contiguous else span.block
-        first += count
+    starts[: len(runs)] = [span.offset for span in runs]
+    lengths[: len(runs)] = [span.size for span in runs]
+    first = len(runs)
+    for span in strided:
+        starts[first : first + span.count] = span.offset + span.stride * np.arange(span.count)
+        lengths[first : first + span.count] = span.block
+        first += span.count
     order = np.argsort(starts, kind="stable")
     return starts[order], (starts + lengths)[order]
 

@@ -224,22 +224,18 @@ class TestLimits:
             Receiver(spool, ref(number=4), grant(max_uploads=2), executor)
         assert caught.value.detail.code == "upload.unfinished"
 
-    async def test_tiny_chunks_have_a_limit(
-        self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(account, "CHUNKS_FLOOR", 50)
+    async def test_tiny_chunks_have_a_limit(self, spool: Spool, executor: ThreadPoolExecutor) -> None:
         with pytest.raises(LimitExceededError) as caught:
-            await send(Receiver(spool, ref(), grant(max_bytes=1 << 16), executor), chunks_of(VALUES, 1))
+            await send(Receiver(spool, ref(), grant(max_chunks=51), executor), chunks_of(VALUES, 1))
         assert caught.value.detail.code == "upload.chunks"
         assert spool.usage(ref()).chunks == 51
 
-    def test_streams_without_end_have_a_limit(
+    async def test_streams_without_end_have_a_limit(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(account, "MAX_SEGMENTS", 2)
-        write(spool, ref(), CHUNKS[:1])
-        Receiver(spool, ref(), grant(), executor)
-        write(spool, ref(number=2), CHUNKS[:1])
+        await send(Receiver(spool, ref(), grant(), executor), CHUNKS[:1])
+        await send(Receiver(spool, ref(number=2), grant(), executor), CHUNKS[:1])
         with pytest.raises(LimitExceededError) as caught:
             Receiver(spool, ref(), grant(), executor)
         assert caught.value.detail.code == "upload.streams"

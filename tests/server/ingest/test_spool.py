@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, StorageError
+from atoll.server.ingest import account as account_module
 from atoll.server.ingest import committed as committed_uploads
+from atoll.server.ingest import spool as spool_module
 from atoll.server.ingest import verified
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.records import RECORD_BYTES
+from atoll.server.ingest.records import RECORD_BYTES, Extent, read_extent
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey
 from atoll.wire.digest import chunk_digest
@@ -203,6 +205,26 @@ class TestUsage:
         write(spool, ref(BOB), CHUNKS)
         usage = spool.usage(ref(number=3))
         assert (usage.payload_bytes, usage.chunks, usage.streams.total()) == (14 * 400, 14, 3)
+
+    def test_each_segment_is_read_once_however_many_streams_begin(
+        self, spool: Spool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A participant that opens thousands of streams must not have all of its segments read at each of them."""
+        read: list[Path] = []
+
+        def counted(path: Path) -> Extent:
+            read.append(path)
+            return read_extent(path)
+
+        monkeypatch.setattr(account_module, "read_extent", counted)
+        monkeypatch.setattr(spool_module, "read_extent", counted)
+        elsewhere = Spool(spool.root)
+        for number in range(40):
+            spool.account(ref(number=1))
+            write(elsewhere if number % 2 else spool, ref(number=1), CHUNKS[:1])
+        spool.account(ref(number=1))
+        assert len(read) == 20
+        assert all(path.name.startswith(elsewhere._prefix) for path in read)
 
     def test_nothing_is_used_at_first(self, spool: Spool) -> None:
         assert spool.usage(ref()).payload_bytes == 0

@@ -64,7 +64,7 @@ def committed(spool: Spool, upload: UploadRef, chunks: Sequence[Chunk], elements
 
 def grant(**changes: object) -> UploadGrant:
     facts: dict[str, object] = {"elements": SIZE, "max_abs": MAX_ABS, "max_bytes": 1 << 20, "max_weight": 100}
-    facts["max_uploads"] = 8
+    facts |= {"max_uploads": 8, "max_chunks": 1000}
     return UploadGrant(**(facts | changes))  # type: ignore[arg-type]  # the tests' own keyword arguments
 
 

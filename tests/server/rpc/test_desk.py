@@ -15,7 +15,9 @@ from atoll.wire.v1 import participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 
 RECEIPT = ReportReceipt(Disposition.CARRIED, "d" * 64)
-GRANT = UploadGrant(elements=2**40, max_abs=32.0, max_bytes=2**50, max_weight=7, max_uploads=3, first=2**41)
+GRANT = UploadGrant(
+    elements=2**40, max_abs=32.0, max_bytes=2**50, max_weight=7, max_uploads=3, first=2**41, max_chunks=2**40
+)
 REPORT = transfer_pb2.ReportRequest(round=participation_pb2.RoundKey(run="r", round=3), weight=5, metrics={"loss": 0.5})
 
 

@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import math
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.server.ingest.account import SPARE_CHUNKS, TENSOR_PARTS
 from atoll.server.ingest.spool import UploadRef
+from atoll.server.rpc import transfer
 from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
-from atoll.wire.chunks import frame_upload, header_from_proto, parse_download, update_digest
+from atoll.wire.chunks import ElementRange, Held, frame_upload, parse_download, range_from_proto, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.status import Recovery
@@ -252,15 +255,53 @@ class TestReport:
         await alice.upload(frames_of(key, chunks[:2]))
         digest = update_digest([chunk.header for chunk in chunks])
         assert await refused_code(alice.claim(at, digest)) == ("INVALID_ARGUMENT", "upload.incomplete")
-        held = [header_from_proto(header) for header in (await alice.status(at)).chunks]
-        assert held == [chunk.header for chunk in chunks[:2]]
+        held = Held(map(range_from_proto, (await alice.status(at)).held))
+        assert [chunk.header.range in held for chunk in chunks] == [True, True, False]
         answer = await alice.upload(frames_of(key, chunks[2:]))
         assert (answer.chunks, answer.payload_bytes) == (1, 200)
         assert (await alice.claim(at, digest)).disposition == COUNTED
 
+    async def test_statuses_are_made_off_the_event_loop_one_of_a_participant_at_a_time(
+        self, world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at = await invited(world, alice)
+        await alice.upload(frames_of(alice.upload_key(at), chunks_of(VALUES, 1)[::-1]))
+        busy, most, threads, lock = 0, 0, set(), threading.Lock()
+
+        def watched(*args: Any) -> bytes:
+            nonlocal busy, most
+            with lock:
+                busy += 1
+                most = max(most, busy)
+                threads.add(threading.get_ident())
+            try:
+                return status_of(*args)
+            finally:
+                with lock:
+                    busy -= 1
+
+        status_of = transfer._status
+        monkeypatch.setattr(transfer, "_status", watched)
+        for answer in await asyncio.gather(*(alice.status(at) for _ in range(16))):
+            assert [range_from_proto(span) for span in answer.held] == [ElementRange.run(0, LAYOUT.size)]
+        assert most == 1
+        assert threads
+        assert threading.get_ident() not in threads
+
+    async def test_the_chunks_of_all_uploads_for_a_round_have_a_limit(self, world: World, alice: Participant) -> None:
+        at = await invited(world, alice)
+        most, tiny = SPARE_CHUNKS + len(LAYOUT.tensors) * TENSOR_PARTS + 256, chunks_of(VALUES, 1)
+        whole, rest = divmod(most, len(tiny))
+        for number in range(1, whole + 1):
+            await alice.upload(frames_of(alice.upload_key(at, number), tiny))
+        frames = frames_of(alice.upload_key(at, whole + 1), tiny)
+        assert await refused_code(alice.upload(frames)) == ("RESOURCE_EXHAUSTED", "upload.chunks")
+        held = (await alice.status(at, whole + 1)).held
+        assert [range_from_proto(span) for span in held] == [ElementRange.run(0, rest)]
+
     async def test_an_upload_that_was_never_begun_is_incomplete(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)
-        assert (await alice.status(at)).chunks == []
+        assert (await alice.status(at)).held == []
         assert await refused_code(alice.claim(at, "0" * 64)) == ("INVALID_ARGUMENT", "upload.incomplete")
         assert await refused_code(alice.claim(at, "0" * 64, number=2**200)) == ("INVALID_ARGUMENT", "upload.id")
 
@@ -442,7 +483,7 @@ class TestUpload:
         chunks = chunks_of(VALUES)
         frames = frames_of(alice.upload_key(at), chunks[:1]) + frames_of(alice.upload_key(at, 2), chunks[1:])
         assert await refused_code(alice.upload(frames)) == ("INVALID_ARGUMENT", "upload.key")
-        assert len((await alice.status(at)).chunks) == 1
+        assert len((await alice.status(at)).held) == 1
 
     async def test_chunks_beyond_the_layout_are_refused(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)

@@ -19,7 +19,7 @@ from atoll.client.errors import RefusedError
 from atoll.client.transfer.guard import guarded
 from atoll.client.transfer.retry import Retrier, TransferBroken
 from atoll.client.transfer.uploading import Uploading
-from atoll.wire.chunks import header_from_proto, key_to_proto, parse_download
+from atoll.wire.chunks import Held, key_to_proto, parse_download, range_from_proto
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_from_proto
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.client.transfer.cache import BlobCache, PartialBlob
     from atoll.client.transfer.calls import TransferCalls
     from atoll.client.transfer.source import Shard
-    from atoll.wire.chunks import ChunkHeader, ElementRange, UploadKey
+    from atoll.wire.chunks import ChunkHeader, UploadKey
     from atoll.wire.digest import BlobManifest
     from atoll.wire.encoding import Encoding
     from atoll.wire.v1 import transfer_pb2
@@ -165,11 +165,10 @@ class TransferLink:
         timeout_s = self.limits.call_s + upload_bytes / _SLOWEST_COMMIT
         return retrier.call(lambda: self.calls.report(request, timeout_s, self.traceparent))
 
-    def held(self, key: UploadKey) -> dict[ElementRange, ChunkHeader]:
-        """What the server holds of an upload (one call, not retried)."""
+    def held(self, key: UploadKey) -> Held:
+        """Which elements the server holds of an upload (one call, not retried)."""
         answer = self.calls.upload_status(key_to_proto(key), self.limits.call_s, self.traceparent)
-        headers = [header_from_proto(chunk) for chunk in answer.chunks]
-        return {header.range: header for header in headers}
+        return Held(map(range_from_proto, answer.held))
 
     def _manifest(self, blob: str, size_bytes: int) -> BlobManifest:
         answer = self.calls.manifest(blob, self.limits.call_s, self.traceparent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ from atoll.wire.encoding import most_elements, payload_bytes, stored_items
 
 if TYPE_CHECKING:
     from atoll.client.transfer.source import Shard
-    from atoll.wire.chunks import UploadKey
+    from atoll.wire.chunks import Held, UploadKey
     from atoll.wire.encoding import Encoding
 
 
@@ -80,9 +80,9 @@ class Uploading:
         """The server answered a whole stream: it holds everything."""
         self.missing = []
 
-    def keep(self, held: Mapping[ElementRange, ChunkHeader]) -> None:
-        """Take what the server says that it holds; a chunk with another digest counts as missing."""
-        self.missing = [chunk for chunk in self.chunks if chunk not in held or held[chunk] != self._headers.get(chunk)]
+    def keep(self, held: Held) -> None:
+        """Take the server's word for what it holds; a chunk that was never sent counts as missing."""
+        self.missing = [chunk for chunk in self.chunks if chunk not in held or chunk not in self._headers]
         self.sent_bytes = self.total_bytes - self._bytes_of(self.missing)
 
     def _bytes_of(self, chunks: Iterable[ElementRange]) -> int:

@@ -26,11 +26,10 @@ from atoll.datacenter.federation.match import wanted_tensors
 from atoll.datacenter.federation.orders import RoundError
 from atoll.datacenter.federation.pieces import pieces_of
 from atoll.datacenter.federation.round import Trained
-from atoll.wire.chunks import UploadKey, header_from_proto, header_to_proto
+from atoll.wire.chunks import UploadKey, pack_header, unpack_headers
 from atoll.wire.digest import BlobManifest
 from atoll.wire.errors import WireError
 from atoll.wire.heap import give_back
-from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
     from atoll.client import Task
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from atoll.datacenter.federation.place import Place
     from atoll.datacenter.federation.round import Round
     from atoll.datacenter.train.trainer import Trainer
-    from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
 
 log = logging.getLogger(__name__)
@@ -244,7 +242,7 @@ class Exchange:
             tokens, metrics = sequences * self._trainer.mechanism.tokens, {}
         weight = tokens if job.federation.weight == "tokens" else sequences
         return Delivery(
-            headers=[header for data in sent for header in _headers(data)],
+            headers=[header for data in sent for header in unpack_headers(data)],
             weight=_bounded(weight, handed.invitation.task),
             metrics=metrics | {"steps": float(trained.steps)},
             fetched_bytes=now.fetched_bytes,
@@ -283,13 +281,8 @@ def _upload(link: TransferLink, uploading: Uploading, attempt: int) -> bytes:
     """Send; the headers of this rank's chunks."""
     if uploading.chunks:
         link.resume(uploading, ask=attempt > 0)
-    chunks = [header_to_proto(header) for header in uploading.headers]
-    return transfer_pb2.GetUploadStatusResponse(chunks=chunks).SerializeToString()
+    return b"".join(map(pack_header, uploading.headers))
 
 
 def _from_hex(digits: bytes) -> float:
     return float.fromhex(digits.decode())
-
-
-def _headers(data: bytes) -> list[ChunkHeader]:
-    return [header_from_proto(chunk) for chunk in transfer_pb2.GetUploadStatusResponse.FromString(data).chunks]

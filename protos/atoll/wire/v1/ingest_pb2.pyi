@@ -86,6 +86,7 @@ class GrantUploadResponse(google.protobuf.message.Message):
     RECEIPT_FIELD_NUMBER: builtins.int
     MAX_UPLOADS_FIELD_NUMBER: builtins.int
     FIRST_FIELD_NUMBER: builtins.int
+    MAX_CHUNKS_FIELD_NUMBER: builtins.int
     elements: builtins.int
     max_abs: builtins.float
     max_bytes: builtins.int
@@ -94,6 +95,8 @@ class GrantUploadResponse(google.protobuf.message.Message):
     """Uploads that the participant may have begun for this attempt."""
     first: builtins.int
     """The update has the elements [first, first + elements)."""
+    max_chunks: builtins.int
+    """Chunks that the participant's uploads for the attempt may have together."""
     @property
     def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
         """Set if the participant has reported already."""
@@ -108,9 +111,10 @@ class GrantUploadResponse(google.protobuf.message.Message):
         receipt: atoll.wire.v1.transfer_pb2.ReportResponse | None = ...,
         max_uploads: builtins.int = ...,
         first: builtins.int = ...,
+        max_chunks: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["receipt", b"receipt"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["elements", b"elements", "first", b"first", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_uploads", b"max_uploads", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["elements", b"elements", "first", b"first", "max_abs", b"max_abs", "max_bytes", b"max_bytes", "max_chunks", b"max_chunks", "max_uploads", b"max_uploads", "max_weight", b"max_weight", "receipt", b"receipt"]) -> None: ...
 
 Global___GrantUploadResponse: typing_extensions.TypeAlias = GrantUploadResponse
 

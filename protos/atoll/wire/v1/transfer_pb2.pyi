@@ -218,17 +218,19 @@ Global___GetUploadStatusRequest: typing_extensions.TypeAlias = GetUploadStatusRe
 class GetUploadStatusResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    CHUNKS_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
     @property
-    def chunks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChunkHeader]:
-        """Headers of the chunks held, by offset; contiguous ones are not merged."""
+    def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.tensors_pb2.ElementRange]:
+        """The elements held, by offset. Runs that touch are merged, whatever chunks
+        they came in; strided ranges are those of their chunks.
+        """
 
     def __init__(
         self,
         *,
-        chunks: collections.abc.Iterable[Global___ChunkHeader] | None = ...,
+        held: collections.abc.Iterable[atoll.wire.v1.tensors_pb2.ElementRange] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["chunks", b"chunks"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["held", b"held"]) -> None: ...
 
 Global___GetUploadStatusResponse: typing_extensions.TypeAlias = GetUploadStatusResponse
 

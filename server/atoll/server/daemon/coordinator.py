@@ -39,6 +39,7 @@ from atoll.server.errors import (
     UnavailableError,
 )
 from atoll.server.identity import ParticipantKind, RevokedError, Role
+from atoll.server.ingest.account import most_chunks
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.privacy.refusals import has_secret_draw
@@ -248,11 +249,13 @@ class Coordinator:
         train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
         # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
         wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
+        max_bytes = self._most_bytes(active, wanted.size) if train else 0
         return UploadGrant(
             elements=wanted.size,
             first=wanted.offset,
             max_abs=state.policy.max_abs,
-            max_bytes=self._most_bytes(active, wanted.size) if train else 0,
+            max_bytes=max_bytes,
+            max_chunks=most_chunks(len(active.layout.tensors), max_bytes),
             max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
             max_uploads=self._services.limits.uploads_per_round,
             receipt=standing,

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from atoll.server.errors import LimitExceededError
 from atoll.server.ingest.desk import UploadGrant
+from atoll.server.ingest.records import Extent, read_extent
 from atoll.wire.status import Recovery
 
 MAX_SEGMENTS = 4096
 """Streams that may feed the uploads of one participant for one attempt, one after another and together."""
-CHUNKS_FLOOR = 1 << 16
+SPARE_CHUNKS = 1 << 10
+TENSOR_PARTS = 1 << 8
+MAX_SMALL_CHUNKS = 1 << 16
 MEAN_CHUNK_BYTES = 1 << 16
-"""The uploads of one participant for one attempt may have ``CHUNKS_FLOOR`` chunks and one more per so many bytes."""
+MAX_ACCOUNTS = 1024
+"""Accounts that are remembered while no stream holds them."""
 RECOUNT_BYTES = 64 << 20
 """A process looks again at what other processes have stored after so many bytes of its own."""
+
+
+def most_chunks(tensors: int, max_bytes: int) -> int:
+    """Chunks that the uploads of one participant for one attempt may have together.
+
+    One per 64 KiB, where clients cut at 2 MiB; and small ones for the parts into which the ranks of a silo cut each
+    tensor: 256 a tensor and 1,024 besides, 65,536 at the most. Chunks without limit, of one element each, would cost
+    the server a thousand times what it costs to send them.
+
+    Args:
+        tensors: in the model.
+        max_bytes: what the uploads may hold together.
+    """
+    return min(MAX_SMALL_CHUNKS, SPARE_CHUNKS + TENSOR_PARTS * tensors) + max_bytes // MEAN_CHUNK_BYTES
 
 
 @dataclass(slots=True)
@@ -35,10 +54,10 @@ class Usage:
     chunks: int = 0
     streams: Counter[str] = field(default_factory=Counter)
 
-    def add(self, upload_id: str, payload_bytes: int, chunks: int) -> None:
+    def add(self, upload_id: str, stored: Extent) -> None:
         """Count what one stream has stored."""
-        self.payload_bytes += payload_bytes
-        self.chunks += chunks
+        self.payload_bytes += stored.payload_bytes
+        self.chunks += stored.chunks
         self.streams[upload_id] += 1
 
     def raise_to(self, other: Usage) -> None:
@@ -87,15 +106,43 @@ class Charge:
     begins: str | None = None
 
 
+class Extents:
+    """How much segments of other processes hold, each read again only when its index has grown."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, Extent]] = {}
+
+    def of(self, index: Path) -> Extent:
+        """How much the segment with this index holds; nothing if it is gone.
+
+        Raises:
+            OSError: if the index cannot be read.
+        """
+        try:
+            size = index.stat().st_size
+        except FileNotFoundError:
+            return Extent()
+        known = self._known.get(index)
+        if known is None or known[0] != size:
+            known = self._known[index] = size, read_extent(index)
+        return known[1]
+
+
 class Account:
     """Shared by the streams of this process that feed uploads of one participant for one attempt. Thread-safe.
 
     A chunk is charged before it is written, so that streams side by side cannot pass a limit together. What other
     processes store is known as of the last ``recount``: together they may pass a limit by what each of them takes
     between two, about ``RECOUNT_BYTES``.
+
+    Attributes:
+        counted: whether what this process had stored before is known.
+        extents: of the segments of other processes.
     """
 
     def __init__(self) -> None:
+        self.counted = False
+        self.extents = Extents()
         self._lock = Lock()
         self._stored = Shares(Usage(), Usage())
         self._uncounted_bytes = 0
@@ -137,6 +184,7 @@ class Account:
     def recount(self, found: Shares) -> None:
         """Take over what was found on disk; of this process's streams, what is charged and being written stays."""
         with self._lock:
+            self.counted = True
             self._stored.mine.raise_to(found.mine)
             self._stored = Shares(self._stored.mine, found.elsewhere)
 
@@ -147,16 +195,26 @@ class Account:
 
 
 class Accounts:
-    """The accounts that streams hold; one that no stream holds is forgotten, for the disk tells what it told."""
+    """The accounts that streams hold, and those used last; of one that is forgotten the disk tells all again."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._held: WeakValueDictionary[AccountKey, Account] = WeakValueDictionary()
+        self._recent: OrderedDict[AccountKey, Account] = OrderedDict()
 
     def of(self, key: AccountKey) -> Account:
         """The account of a participant for an attempt; the caller recounts it before relying on it."""
         with self._lock:
-            return self._held.setdefault(key, Account())
+            account = self._recent[key] = self._held.setdefault(key, Account())
+            self._recent.move_to_end(key)
+            if len(self._recent) > MAX_ACCOUNTS:
+                self._recent.popitem(last=False)
+            return account
+
+    def forget(self, key: AccountKey) -> None:
+        """Segments were removed: once no stream holds the account, the disk is to tell what is left."""
+        with self._lock:
+            self._recent.pop(key, None)
 
 
 def _check_stream(streams: Counter[str], upload_id: str, grant: UploadGrant) -> None:
@@ -183,10 +241,9 @@ def _check_size(stored: Shares, charge: Charge, grant: UploadGrant) -> None:
             f"this participant's uploads for the round would hold over {grant.max_bytes} bytes",
             "ask for the upload's status and send only what is missing",
         )
-    most = CHUNKS_FLOOR + grant.max_bytes // MEAN_CHUNK_BYTES
-    if stored.chunks >= most:
+    if stored.chunks >= grant.max_chunks:
         raise LimitExceededError(
             "upload.chunks",
-            f"this participant's uploads for the round would have over {most} chunks",
+            f"this participant's uploads for the round would have over {grant.max_chunks} chunks",
             "send larger chunks, as the welcome asks",
         )

@@ -46,6 +46,7 @@ class UploadGrant:
         max_weight: the largest weight that may be reported.
         receipt: set if the participant has reported already: nothing more needs to be sent.
         first: the update has the elements [first, first + elements); chunks with others are refused.
+        max_chunks: chunks that the participant's uploads for the attempt may have together.
     """
 
     elements: int
@@ -55,6 +56,7 @@ class UploadGrant:
     max_uploads: int
     receipt: ReportReceipt | None = None
     first: int = 0
+    max_chunks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from atoll.server.disk import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
-from atoll.server.ingest.account import Account, AccountKey, Accounts, Shares, Usage
+from atoll.server.ingest.account import Account, AccountKey, Accounts, Extents, Shares, Usage
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -146,21 +146,36 @@ class Spool:
         Raises:
             OSError: if the disk cannot be looked at.
         """
-        account = self._accounts.of(AccountKey(upload.run, upload.round, upload.attempt, upload.participant))
+        account = self._accounts.of(_account_key(upload))
         self.recount(account, upload)
         return account
 
     def recount(self, account: Account, upload: UploadRef) -> None:
-        """Tell an account what lies on disk. Raises as ``account``."""
-        account.recount(self.usage(upload))
+        """Tell an account what lies on disk. Raises as ``account``.
+
+        All of it the first time. Later only what other processes have stored, and of that only what has grown: a
+        participant that opens thousands of streams has each of its segments read once.
+        """
+        account.recount(self._tally(upload, account.extents, mine=not account.counted))
 
     def usage(self, upload: UploadRef) -> Shares:
         """What the participant's uploads for that attempt take, whatever their ids. Raises as ``account``."""
+        return self._tally(upload, Extents(), mine=True)
+
+    def _tally(self, upload: UploadRef, extents: Extents, *, mine: bool) -> Shares:
+        """As ``usage``, reading of segments of other processes what ``extents`` does not know yet.
+
+        Args:
+            upload: one of the uploads.
+            extents: what is known of segments of other processes; changed.
+            mine: whether to look at segments of this process too.
+        """
         found = Shares(Usage(), Usage())
-        for path in self.folder(upload).parent.glob(f"*/*{INDEX}"):
-            stored = read_extent(path)
-            share = found.mine if self._wrote(path) else found.elsewhere
-            share.add(path.parent.name, stored.payload_bytes, stored.chunks)
+        for path in _index_files(self.folder(upload).parent):
+            if not self._wrote(path):
+                found.elsewhere.add(path.parent.name, extents.of(path))
+            elif mine:
+                found.mine.add(path.parent.name, read_extent(path))
         return found
 
     def received(self, upload: UploadRef) -> list[Record]:
@@ -192,6 +207,7 @@ class Spool:
                 fsync_path(folder / f"{name}{DATA}")
             except OSError:
                 _remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
+                self._accounts.forget(_account_key(upload))
                 raise
         _write_durably(
             folder.parent / f"{digest}{COMMITTED}",
@@ -322,6 +338,19 @@ class Spool:
 
     def _participant_folder(self, run: str, round_number: int, attempt: int, participant: str) -> Path:
         return self._run_folder(run) / f"{round_number}.{attempt}" / _check_name(participant)
+
+
+def _account_key(upload: UploadRef) -> AccountKey:
+    return AccountKey(upload.run, upload.round, upload.attempt, upload.participant)
+
+
+def _index_files(folder: Path) -> Iterator[Path]:
+    """The index files of all uploads in a participant's folder; a folder that is gone has none."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as uploads:
+        for upload in uploads:
+            if upload.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError), os.scandir(upload.path) as files:
+                    yield from (Path(file.path) for file in files if file.name.endswith(INDEX))
 
 
 def _check_name(name: str) -> str:

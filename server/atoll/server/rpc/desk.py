@@ -77,6 +77,7 @@ class DeskService(DeskServiceServicer):
             max_weight=grant.max_weight,
             max_uploads=grant.max_uploads,
             first=grant.first,
+            max_chunks=grant.max_chunks,
             receipt=receipt_to_proto(grant.receipt) if grant.receipt is not None else None,
         )
 
@@ -149,6 +150,7 @@ class RemoteDesk:
             max_uploads=answer.max_uploads,
             receipt=receipt_from_proto(answer.receipt) if answer.HasField("receipt") else None,
             first=answer.first,
+            max_chunks=answer.max_chunks,
         )
 
     async def grant_download(self, caller: Caller, blob: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from atoll.server.daemon.reporting import ReportRefusedError
 from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
@@ -27,9 +28,10 @@ from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
+from atoll.server.rpc.turns import Turns
 from atoll.server.stores import BlobStore
 from atoll.server.telemetry.context import remember
-from atoll.wire.chunks import Chunk, UploadKey, header_to_proto, key_from_proto, parse_upload
+from atoll.wire.chunks import Chunk, UploadKey, key_from_proto, merged, parse_upload, range_to_proto
 from atoll.wire.errors import WireError
 from atoll.wire.messages import manifest_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "atoll.wire.v1.TransferService"
 MAX_NAMED_CHUNKS = 1 << 16
-"""That one download may name one by one."""
+"""Maximum number of chunks that one download names one by one."""
 AHEAD = 4
 """With no more streams than this, each reads or makes its next chunk while one is written or sent. More of them keep
 disk and processors busy by themselves, and a second chunk of each would only take memory."""
@@ -79,6 +81,7 @@ class TransferService:
         self._executor = executor
         self._arrivals = Arrivals(time.time)
         self._meter = meter or Meter()
+        self._turns = Turns()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
@@ -104,13 +107,10 @@ class TransferService:
         handlers["Upload"] = grpc.stream_unary_rpc_method_handler(self.upload, response_serializer=_serialise)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def get_manifest(
-        self, request: transfer_pb2.GetManifestRequest, context: Context
-    ) -> transfer_pb2.GetManifestResponse:
-        """The manifest of a blob."""
+    async def get_manifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> bytes:
+        """The manifest of a blob, serialised: it has 16 bytes for each MiB of the model."""
         await self._desk.grant_download(await self._authenticator.caller(context), request.blob)
-        manifest = await self._call(self._blobs.manifest, request.blob)
-        return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(manifest))
+        return await self._call(_manifest, self._blobs, request.blob)
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
         """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
@@ -120,7 +120,7 @@ class TransferService:
         admission = self._authenticator.admission
         with admission.transfer(caller.name), admission.download(caller.name) as allowance, self._meter.download():
             async with self._open_blobs.open(request.blob) as blob:
-                chunks = _chunks_asked(request, blob.manifest.chunk_count)
+                chunks = await self._call(_chunks_asked, request, blob.manifest.chunk_count)
                 coming = None
                 for index, following in zip_longest(chunks, chunks[1:]):
                     message = await (coming or self._call(blob.frame, index))
@@ -196,21 +196,23 @@ class TransferService:
         except ServerError as error:
             log.warning("the rejection of %s's update is not recorded: %s", participant, error, extra={"run": key.run})
 
-    async def get_upload_status(
-        self, request: transfer_pb2.GetUploadStatusRequest, context: Context
-    ) -> transfer_pb2.GetUploadStatusResponse:
-        """What the spool holds of an upload."""
+    async def get_upload_status(self, request: transfer_pb2.GetUploadStatusRequest, context: Context) -> bytes:
+        """What the spool holds of an upload, serialised."""
         participant = await self._authenticator.participant(context)
         key = key_from_proto(request.key)
         await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
-        records = await self._call(self._spool.received, UploadRef.of(key, participant))
-        return transfer_pb2.GetUploadStatusResponse(chunks=[header_to_proto(record.header) for record in records])
+        async with self._turns.status(participant):
+            return await self._call(_status, self._spool, UploadRef.of(key, participant))
 
     async def report(self, request: transfer_pb2.ReportRequest, context: Context) -> transfer_pb2.ReportResponse:
         """Commit an upload: durable and counted once when this answers; the same report gets the same answer."""
         participant = await self._authenticator.participant(context)
+        remember(run=request.round.run, round=f"{request.round.round}.{request.round.attempt}")
+        async with self._turns.commit(participant):  # the same report, sent again meanwhile, then finds its receipt
+            return await self._report(participant, request)
+
+    async def _report(self, participant: str, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         at = request.round
-        remember(run=at.run, round=f"{at.round}.{at.attempt}")
         try:
             grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
         except TooLateError:
@@ -265,6 +267,15 @@ class TransferService:
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(self._executor, lambda: function(*args, **kwargs))
+
+
+def _manifest(blobs: BlobStore, blob: str) -> bytes:
+    return transfer_pb2.GetManifestResponse(manifest=manifest_to_proto(blobs.manifest(blob))).SerializeToString()
+
+
+def _status(spool: Spool, upload: UploadRef) -> bytes:
+    held = merged(record.header.range for record in spool.received(upload))
+    return transfer_pb2.GetUploadStatusResponse(held=map(range_to_proto, held)).SerializeToString()
 
 
 def _reported_key(request: transfer_pb2.ReportRequest) -> UploadKey:
@@ -339,6 +350,5 @@ def _rejection(participant: str, key: UploadKey, node: str, reason: str) -> Comm
     return Commit(participant, report, node, rejection=reason)
 
 
-def _serialise(message: Any) -> bytes:
-    serialised: bytes = message.SerializeToString()
-    return serialised
+def _serialise(message: Message | bytes) -> bytes:
+    return message if isinstance(message, bytes) else message.SerializeToString()
