@@ -507,6 +507,17 @@ async def test_come_back_is_honoured(server: Federation, start: Start) -> None:
     assert event.retry_in_s == pytest.approx(0.2)
 
 
+async def test_another_process_with_the_same_identity_is_told_to_the_log(
+    server: Federation, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(AddOne())
+    await server.hello()
+    order = part.ComeBack(cause=part.ComeBack.CAUSE_TAKEN_OVER, after_s=0.01, reason="another took over")
+    server.push(part.CheckInResponse(come_back=order))
+    await server.hello()
+    assert "another process uses this identity" in caplog.text
+
+
 async def test_a_stream_that_the_server_closes_is_opened_again(server: Federation, start: Start) -> None:
     run = start(AddOne())
     await server.hello()

@@ -2,6 +2,14 @@
 
 import pytest
 
+from atoll.client import Limits as ClientLimits
+from atoll.client.session.renewal import DUE_SHARE
+from atoll.server.daemon import listeners
+from atoll.server.daemon.limits import DEFAULT_LIMITS
+from atoll.server.daemon.sessions import TAKEN_OVER_S
+from atoll.server.rpc.participation import HELLO_S, MAX_RESUMING
+from atoll.wire import digest, join_token
+from atoll.wire.v1 import errors_pb2, participation_pb2
 from tests.docs import error_codes
 
 
@@ -24,3 +32,40 @@ def test_codes_of_every_kind_of_place_are_found(code: str) -> None:
 
 def test_every_code_has_a_meaning() -> None:
     assert [entry.code for entry in error_codes.entries() if not entry.meaning] == []
+
+
+OPTIONS = listeners._options_of(listeners.Port.TRANSFER, DEFAULT_LIMITS)
+CLIENT = ClientLimits()
+STATED = [
+    f"at least {OPTIONS['grpc.http2.min_ping_interval_without_data_ms'] // 1000} s apart",
+    f"pings every {OPTIONS['grpc.keepalive_time_ms'] // 1000} s itself",
+    f"whose answer takes over {OPTIONS['grpc.http2.ping_timeout_ms'] // 1000} s",
+    f"at most {OPTIONS['grpc.max_send_message_length'] >> 20} MiB, but for an invitation",
+    f"(up to {listeners.MAX_OPERATOR_BYTES >> 20} MiB)",
+    f"{CLIENT.connect_s:g} s for the connection and the welcome, {CLIENT.call_s:g} s for a small call",
+    f"{CLIENT.stall_s:g} s without progress",
+    f"{join_token.PREFIX}.<fields>.<certificate>.<checksum>",
+    f"most {join_token.MAX_TOKEN_CHARS:,} characters",
+    f"`Hello` (within {HELLO_S:g} s)",
+    f"names the rounds (at most {MAX_RESUMING})",
+    f"`after_s` is {TAKEN_OVER_S:g}, so",
+    f"Where it is 0, {digest.DEFAULT_CHUNK_BYTES >> 20} MiB",
+]
+
+
+@pytest.mark.parametrize("words", STATED)
+def test_figures_of_the_page_are_those_of_the_code(words: str) -> None:
+    assert words in " ".join(error_codes.PAGE.read_text().split())
+
+
+def test_a_third_of_the_lifetime_is_left_at_renewal() -> None:
+    assert pytest.approx(1 / 3) == DUE_SHARE
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"), [(participation_pb2.ComeBack.Cause.keys(), ""), (errors_pb2.Recovery.keys(), "RECOVERY_")]
+)
+def test_every_value_has_a_row(names: list[str], prefix: str) -> None:
+    page = error_codes.PAGE.read_text()
+    shown = [name.removeprefix(prefix) for name in names if "UNSPECIFIED" not in name]
+    assert [name for name in shown if f"| `{name}` |" not in page] == []

@@ -4,10 +4,20 @@ from typing import Any
 import pytest
 
 from atoll.server.daemon import sessions as module
-from atoll.server.daemon.sessions import OUTBOX_MESSAGES, TAKEN_OVER_S, Introduction, Session, Sessions, come_back
+from atoll.server.daemon.sessions import (
+    OUTBOX_MESSAGES,
+    TAKEN_OVER_S,
+    ComeBack,
+    Introduction,
+    Session,
+    Sessions,
+    come_back,
+)
 
 WAIT_S = 5.0
 HELLO = Introduction(examples=1, encodings=frozenset(), can_evaluate=False)
+
+STOPPING = ComeBack.CAUSE_STOPPING
 
 
 class Seen:
@@ -46,7 +56,7 @@ async def test_a_newer_connection_takes_over() -> None:
     old = sessions.connect("alice", HELLO, lambda: None)
     new = sessions.connect("alice", HELLO, lambda: None)
     leave, end = drained(old)
-    assert leave.come_back.after_s == TAKEN_OVER_S
+    assert (leave.come_back.cause, leave.come_back.after_s) == (ComeBack.CAUSE_TAKEN_OVER, TAKEN_OVER_S)
     assert end is None
     sessions.disconnect(old)  # its stream ends only now
     assert sessions.get("alice") is new
@@ -55,7 +65,7 @@ async def test_a_newer_connection_takes_over() -> None:
 
 async def test_a_participant_that_does_not_keep_up_is_sent_away() -> None:
     session = Sessions().connect("alice", HELLO, lambda: None)
-    sent = [session.send(come_back(float(number), "x")) for number in range(OUTBOX_MESSAGES + 1)]
+    sent = [session.send(come_back(STOPPING, float(number), "x")) for number in range(OUTBOX_MESSAGES + 1)]
     assert sent == [True] * OUTBOX_MESSAGES + [False]
     assert session.outbox.qsize() == OUTBOX_MESSAGES
     assert drained(session)[-1] is None
@@ -64,8 +74,8 @@ async def test_a_participant_that_does_not_keep_up_is_sent_away() -> None:
 async def test_a_last_word_fits_in_a_full_outbox() -> None:
     session = Sessions().connect("alice", HELLO, lambda: None)
     for number in range(OUTBOX_MESSAGES):
-        session.send(come_back(float(number), "x"))
-    session.close(come_back(99.0, "bye"))
+        session.send(come_back(STOPPING, float(number), "x"))
+    session.close(come_back(STOPPING, 99.0, "bye"))
     *_, word, end = drained(session)
     assert (word.come_back.after_s, end) == (99.0, None)
 

@@ -9,7 +9,7 @@ import pytest
 import atoll.server
 from atoll.server.daemon import sessions
 from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.daemon.sessions import come_back
+from atoll.server.daemon.sessions import ComeBack, come_back
 from atoll.server.rpc import participation
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
@@ -199,6 +199,7 @@ class TestEnd:
     async def test_a_second_stream_takes_over(self, world: World, alice: Participant) -> None:
         async with alice.check_in() as first, alice.check_in() as second:
             leave = await first.next("come_back")
+            assert leave.cause == ComeBack.CAUSE_TAKEN_OVER
             assert leave.after_s == sessions.TAKEN_OVER_S  # two processes must not fight for one identity
             assert await first.read() is None
             await world.submit()
@@ -219,6 +220,7 @@ class TestEnd:
         monkeypatch.setattr(CertificateBook, "remaining_s", lambda *_: 0.05)
         async with alice.check_in() as stream:
             leave = await stream.next("come_back")
+            assert (leave.cause, leave.after_s) == (ComeBack.CAUSE_CERTIFICATE, 0.0)
             assert "expired" in leave.reason
             assert await stream.read() is None
 
@@ -227,7 +229,8 @@ class TestEnd:
             alice = await world.participant()
             async with alice.check_in() as stream:
                 stopping = asyncio.create_task(world.daemon.stop())
-                assert (await stream.next("come_back")).reason == "the server is stopping"
+                leave = await stream.next("come_back")
+                assert (leave.cause, leave.reason) == (ComeBack.CAUSE_STOPPING, "the server is stopping")
                 await asyncio.wait_for(stopping, WAIT_S)
 
     async def test_who_does_not_read_is_cut_off(
@@ -239,7 +242,7 @@ class TestEnd:
             session = world.daemon._sessions.get(alice.name)
             assert session is not None
             async with asyncio.timeout(WAIT_S):
-                while session.send(come_back(1.0, "x" * 500_000)):
+                while session.send(come_back(ComeBack.CAUSE_STOPPING, 1.0, "x" * 500_000)):
                     pass
                 with world.daemon._sessions.watch() as changes:
                     while world.daemon._sessions.get(alice.name) is not None:

@@ -159,6 +159,8 @@ class Connection:
                 log.debug("a message of a newer kind is ignored: %s", other)
 
     def _later(self, order: participation_pb2.ComeBack) -> ComeBackLater:
+        if order.cause == participation_pb2.ComeBack.CAUSE_TAKEN_OVER:
+            log.warning("another process uses this identity at the same time; give each participant a state of its own")
         return ComeBackLater(bounded_s(order.after_s, self._limits.give_up_after_s), order.reason)
 
     async def _next(self, call: Call) -> participation_pb2.CheckInResponse:

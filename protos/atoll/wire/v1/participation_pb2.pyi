@@ -112,7 +112,9 @@ class Hello(google.protobuf.message.Message):
     def encodings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[atoll.wire.v1.tensors_pb2.Encoding.ValueType]: ...
     @property
     def resuming(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RoundKey]:
-        """Rounds that are in work since before a reconnect."""
+        """Rounds that the participant has accepted and still works on, from before this
+        stream: it is not invited to them again, and is told of those that are over.
+        """
 
     def __init__(
         self,
@@ -212,6 +214,9 @@ class Welcome(google.protobuf.message.Message):
     certificate_remaining_s: builtins.float
     """Seconds until the certificate in use ends; negative if unknown."""
     chunk_bytes: builtins.int
+    """How large the payloads of uploads should be: at most this, and as near to it
+    as the encoding's elements allow, but for the last.
+    """
     return_spread_s: builtins.float
     """Should the connection be lost: seconds over which idle participants spread
     their first try to come back, so that a large fleet does not come at once.
@@ -518,21 +523,49 @@ Global___Stop: typing_extensions.TypeAlias = Stop
 
 @typing.final
 class ComeBack(google.protobuf.message.Message):
-    """Close this stream and come back later (pace steering, shutdown, revocation)."""
+    """Close this stream and come back later."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    class _Cause:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _CauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[ComeBack._Cause.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        CAUSE_UNSPECIFIED: ComeBack._Cause.ValueType  # 0
+        CAUSE_STOPPING: ComeBack._Cause.ValueType  # 1
+        """The server stops; the one that takes its place goes on with every round."""
+        CAUSE_TAKEN_OVER: ComeBack._Cause.ValueType  # 2
+        """A newer stream of the same participant has taken the place of this one."""
+        CAUSE_CERTIFICATE: ComeBack._Cause.ValueType  # 3
+        """The certificate of this connection is over: come back with a renewed one."""
+
+    class Cause(_Cause, metaclass=_CauseEnumTypeWrapper): ...
+    CAUSE_UNSPECIFIED: ComeBack.Cause.ValueType  # 0
+    CAUSE_STOPPING: ComeBack.Cause.ValueType  # 1
+    """The server stops; the one that takes its place goes on with every round."""
+    CAUSE_TAKEN_OVER: ComeBack.Cause.ValueType  # 2
+    """A newer stream of the same participant has taken the place of this one."""
+    CAUSE_CERTIFICATE: ComeBack.Cause.ValueType  # 3
+    """The certificate of this connection is over: come back with a renewed one."""
+
     AFTER_S_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    CAUSE_FIELD_NUMBER: builtins.int
     after_s: builtins.float
+    """Seconds to wait at least; 0: come back as after a lost connection."""
     reason: builtins.str
+    """For people."""
+    cause: Global___ComeBack.Cause.ValueType
     def __init__(
         self,
         *,
         after_s: builtins.float = ...,
         reason: builtins.str = ...,
+        cause: Global___ComeBack.Cause.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after_s", b"after_s", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_s", b"after_s", "cause", b"cause", "reason", b"reason"]) -> None: ...
 
 Global___ComeBack: typing_extensions.TypeAlias = ComeBack
 

@@ -25,7 +25,7 @@ from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.operator_file import OperatorFile
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Sessions, come_back, return_spread_s
+from atoll.server.daemon.sessions import ComeBack, Sessions, come_back, return_spread_s
 from atoll.server.daemon.workers import WorkerPool
 from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
@@ -119,7 +119,9 @@ class Daemon:
         if self._coordinator is not None:
             self._coordinator.leave()
         for place, session in enumerate(self._sessions.all()):
-            session.close(come_back(COME_BACK_S + return_spread_s(place), "the server is stopping"))
+            session.close(
+                come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(place), "the server is stopping")
+            )
         await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
         await self._closing.aclose()
         self._executor.shutdown(wait=True)

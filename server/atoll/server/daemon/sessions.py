@@ -15,6 +15,7 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
+ComeBack = participation_pb2.ComeBack
 
 OUTBOX_MESSAGES = 64
 """Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
@@ -134,7 +135,9 @@ class Sessions:
         session = Session(participant, introduction, queue, self._clock(), cut)
         older = self._sessions.get(participant)
         if older is not None:
-            older.close(come_back(TAKEN_OVER_S, "another connection of this participant took over"))
+            older.close(
+                come_back(ComeBack.CAUSE_TAKEN_OVER, TAKEN_OVER_S, "another connection of this participant took over")
+            )
         self._sessions[participant] = session
         for listener in self._connected:
             listener(session)
@@ -182,6 +185,7 @@ def return_spread_s(count: int) -> float:
     return count / RETURNS_PER_S
 
 
-def come_back(after_s: float, reason: str) -> participation_pb2.CheckInResponse:
+def come_back(cause: ComeBack.Cause.ValueType, after_s: float, reason: str) -> participation_pb2.CheckInResponse:
     """The instruction to leave and come back later."""
-    return participation_pb2.CheckInResponse(come_back=participation_pb2.ComeBack(after_s=after_s, reason=reason))
+    order = ComeBack(cause=cause, after_s=after_s, reason=reason)
+    return participation_pb2.CheckInResponse(come_back=order)

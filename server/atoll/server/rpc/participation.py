@@ -14,7 +14,7 @@ import grpc.aio
 import atoll.server
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.instructions import Instruction, serialised
-from atoll.server.daemon.sessions import Introduction, Session, Sessions, come_back, return_spread_s
+from atoll.server.daemon.sessions import ComeBack, Introduction, Session, Sessions, come_back, return_spread_s
 from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -116,7 +116,7 @@ class ParticipationService:
         remaining_s = self._desk.certificate_remaining_s(session.participant)
 
         def expire() -> None:
-            session.close(come_back(0.0, "the certificate of this connection has expired"))
+            session.close(come_back(ComeBack.CAUSE_CERTIFICATE, 0.0, "the certificate of this connection has expired"))
 
         timer = asyncio.get_running_loop().call_later(max(0.0, remaining_s), expire)
         if remaining_s < 0:  # unknown: without TLS
