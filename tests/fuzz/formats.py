@@ -207,7 +207,7 @@ def _stored(folder: Path) -> dict[str, Format]:
         writer.write(PAYLOAD * 30)
         name = writer.commit().name
     blob = DirectoryBlobStore(folder / "blobs").path_of(name)
-    record = Record(HEADER, "s", 0, 1.0, 2.0).pack()
+    record = Record(HEADER, "s", 0, 1.0, 2.0, bytes(8)).pack()
 
     def whole(path: Path) -> None:
         with DirectoryBlobStore(path.parents[1]).open(name) as opened:

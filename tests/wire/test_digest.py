@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
 import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.wire.digest import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, BlobManifest, ManifestBuilder, chunk_digest
+from atoll.wire.digest import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, BlobManifest, chunk_digest
 from atoll.wire.errors import DigestError
 
 CUT = MIN_CHUNK_BYTES
@@ -25,24 +24,6 @@ def test_manifest_matches_its_definition(blob: bytes) -> None:
     for index, chunk in enumerate(chunks):
         assert blob[slice(*manifest.chunk_range(index))] == chunk
         manifest.verify_chunk(index, chunk)
-
-
-@given(blobs, st.lists(st.integers(0, 3 * CUT), max_size=8))
-def test_builder_gives_the_same_for_pieces_of_any_sizes(blob: bytes, sizes: list[int]) -> None:
-    builder = ManifestBuilder(CUT)
-    rest = memoryview(blob)
-    for size in sizes:
-        builder.update(rest[:size])
-        rest = rest[size:]
-    builder.update(rest)
-    assert builder.finish() == BlobManifest.of_buffer(blob, CUT)
-
-
-def test_builder_takes_arrays() -> None:
-    array = np.arange(1000, dtype=np.float32)
-    builder = ManifestBuilder(CUT)
-    builder.update(array.data)
-    assert builder.finish() == BlobManifest.of_buffer(array.tobytes(), CUT)
 
 
 @given(st.binary(min_size=CUT + 1, max_size=3 * CUT), st.data())

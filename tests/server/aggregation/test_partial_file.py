@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blake3 import blake3
 
 from atoll.server.aggregation import Accumulator, MergedSum, PartialFile, PartialSumError, grid_for
 from atoll.server.aggregation.partial import BLOCK
 from atoll.server.aggregation.partial_file import MAX_METADATA_BYTES, write_partial
+from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.encoding import Encoding
 from tests.server.aggregation.updates import run_cuts, update_of
 
@@ -53,17 +53,17 @@ def test_files_merge_like_accumulators(tmp_path: Path) -> None:
 
 def test_the_header_is_little_endian_and_documented(path: Path) -> None:
     data = path.read_bytes()
-    magic, version, metadata_bytes, size, digest = struct.unpack_from("<8sIIQ32s", data)
-    assert (magic, version, size) == (b"ATOLLSUM", 1, SIZE)
-    assert digest == blake3(data[SUMS_AT:]).digest()
-    metadata = json.loads(data[88 : 88 + metadata_bytes])
+    magic, version, metadata_bytes, size, checksum = struct.unpack_from("<8sIIQ8s", data)
+    assert (magic, version, size) == (b"ATOLLSUM", 2, SIZE)
+    assert checksum == stored_checksum(data[SUMS_AT:])
+    metadata = json.loads(data[40 : 40 + metadata_bytes])
     assert metadata["updates"] == ["a", "b"]
     assert np.frombuffer(data, "<i8", offset=SUMS_AT).tolist() == PartialFile(path).sum_block(0, SIZE).tolist()
 
 
 def test_every_truncation_is_noticed(path: Path) -> None:
     data = path.read_bytes()
-    for length in (0, 1, 8, 87, 88, 100, 200, SUMS_AT - 1, SUMS_AT, SUMS_AT + 8, len(data) - 1):
+    for length in (0, 1, 8, 39, 40, 100, 200, SUMS_AT - 1, SUMS_AT, SUMS_AT + 8, len(data) - 1):
         path.write_bytes(data[:length])
         with pytest.raises(PartialSumError) as caught:
             PartialFile(path)
@@ -76,7 +76,7 @@ def test_every_truncation_is_noticed(path: Path) -> None:
 
 def test_every_flipped_bit_of_header_and_sums_is_noticed(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    header_end = 88 + struct.unpack_from("<I", data, 12)[0]
+    header_end = 40 + struct.unpack_from("<I", data, 12)[0]
     places = [*range(header_end), *range(SUMS_AT, len(data), 97), len(data) - 1]
     for place in places:
         for bit in (0, 7):
@@ -100,8 +100,8 @@ def test_every_flipped_bit_of_header_and_sums_is_noticed(path: Path) -> None:
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused(tmp_path: Path, metadata: bytes) -> None:
-    fixed = struct.pack("<8sIIQ32s", b"ATOLLSUM", 1, len(metadata), 1, blake3(bytes(8)).digest())
-    head = fixed + blake3(fixed + metadata).digest() + metadata
+    fixed = struct.pack("<8sIIQ8s", b"ATOLLSUM", 2, len(metadata), 1, stored_checksum(bytes(8)))
+    head = fixed + stored_checksum(fixed + metadata) + metadata
     path = tmp_path / "odd"
     path.write_bytes(head.ljust(SUMS_AT, b"\0") + bytes(8))
     with pytest.raises(PartialSumError, match="metadata cannot be read"):
@@ -110,9 +110,9 @@ def test_metadata_that_makes_no_sense_is_refused(tmp_path: Path, metadata: bytes
 
 def test_another_version_is_named(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[8] = 2
+    data[8] = 1
     path.write_bytes(data)
-    with pytest.raises(PartialSumError, match="version 2 of the format, this server reads 1"):
+    with pytest.raises(PartialSumError, match="version 1 of the format, this server reads 2"):
         PartialFile(path)
 
 

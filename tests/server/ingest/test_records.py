@@ -11,7 +11,7 @@ from atoll.wire.encoding import Encoding
 from tests.server.ingest.uploads import flip
 
 HEADER = ChunkHeader(ElementRange(5, 4, 16, 3), Encoding.BFLOAT16, bytes(range(32)))
-RECORD = Record(HEADER, "0123456789abcdef", 77, 1.5, 12.25)
+RECORD = Record(HEADER, "0123456789abcdef", 77, 1.5, 12.25, b"checksum")
 
 
 def test_record_survives_packing() -> None:

@@ -19,8 +19,8 @@ from atoll.server.ingest import verified
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.records import RECORD_BYTES, Extent, read_extent
 from atoll.server.ingest.spool import Spool, UploadRef
+from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey
-from atoll.wire.digest import chunk_digest
 from atoll.wire.encoding import Encoding, decode
 from tests.server.ingest.uploads import (
     ALICE,
@@ -148,7 +148,7 @@ class TestReceived:
 
 
 class TestVerified:
-    """Segments of another process are compared with their digests once: asking again costs a stat."""
+    """Segments of another process are compared with their checksums once: asking again costs a stat."""
 
     @pytest.fixture
     def compared(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -157,9 +157,9 @@ class TestVerified:
 
         def told(view: memoryview) -> bytes:
             found.append(view.nbytes)
-            return chunk_digest(view)
+            return stored_checksum(view)
 
-        monkeypatch.setattr(committed_uploads, "chunk_digest", told)
+        monkeypatch.setattr(committed_uploads, "stored_checksum", told)
         return found
 
     def test_asking_again_reads_nothing(self, spool: Spool, compared: list[int]) -> None:

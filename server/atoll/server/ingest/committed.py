@@ -14,8 +14,8 @@ from atoll.server.errors import CorruptDataError, NotFoundError
 from atoll.server.file_locks import share
 from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
 from atoll.server.ingest.segment import DATA
+from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import update_digest
-from atoll.wire.digest import chunk_digest
 
 COMMITTED = ".committed"
 UPLOAD_ID_CHARS = 32
@@ -33,16 +33,16 @@ class Committed:
     maps: dict[str, memoryview]
 
     def payload(self, record: Record) -> memoryview:
-        """The payload of a record: a view into the page cache, compared with its digest.
+        """The payload of a record: a view into the page cache, compared with its checksum.
 
         Raises:
-            CorruptDataError: if the file is too short or the payload does not match its digest.
+            CorruptDataError: if the file is too short or the payload does not match its checksum.
         """
         view = payload_in(self.maps[record.segment], record)
         if view is None:
             raise CorruptDataError(
                 "spool.corrupt",
-                f"the chunk at byte {record.position} of the stored update does not match its digest",
+                f"the chunk at byte {record.position} of the stored update does not match its checksum",
                 _LOST,
                 where=f"{self.folder / record.segment}{DATA}",
             )
@@ -93,9 +93,9 @@ def map_segment(folder: Path, name: str) -> memoryview:
 
 
 def payload_in(data: memoryview, record: Record) -> memoryview | None:
-    """A record's payload among its segment's; None if it is cut short or does not match its digest."""
+    """A record's payload among its segment's; None if it is cut short or does not match its checksum."""
     view = data[record.position : record.position + record.header.payload_bytes]
-    whole = view.nbytes == record.header.payload_bytes and chunk_digest(view) == record.header.digest
+    whole = view.nbytes == record.header.payload_bytes and stored_checksum(view) == record.checksum
     return view if whole else None
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -23,13 +21,8 @@ from atoll.wire.heap import give_back
 
 log = logging.getLogger(__name__)
 
-WORTH_A_THREAD = 16
-"""Chunks from which on an update's digests are checked beside its fold."""
-CHECKERS = 2
 ROOMY = 2
 """Memory is used again for a sum of down to 1/ROOMY of its elements: fragments of a model differ a little in size."""
-CHECKED_AHEAD = 4
-"""Chunks that wait for their fold, checked or about to be."""
 Chunk = tuple[ChunkHeader, memoryview]
 
 
@@ -198,23 +191,5 @@ class IngestNode:
 
 
 def _chunks(upload: Committed) -> Iterator[Chunk]:
-    """Every chunk, checked against its digest: what lay on disk may have changed since it came."""
-    if len(upload.records) >= WORTH_A_THREAD:
-        return _ahead(upload)
+    """Every chunk, compared with its checksum: it may have changed on disk since it came."""
     return ((record.header, upload.payload(record)) for record in upload.records)
-
-
-def _ahead(upload: Committed) -> Iterator[Chunk]:
-    """The chunks; the next ones are checked on threads of their own while one is folded: checking takes longer."""
-    with ThreadPoolExecutor(CHECKERS, "check") as pool:
-        coming: deque[tuple[ChunkHeader, Future[memoryview]]] = deque()
-        try:
-            for record in upload.records:
-                coming.append((record.header, pool.submit(upload.payload, record)))
-                if len(coming) > CHECKED_AHEAD:
-                    header, payload = coming.popleft()
-                    yield header, payload.result()
-            for header, payload in coming:
-                yield header, payload.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)

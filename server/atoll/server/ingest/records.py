@@ -9,19 +9,18 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from blake3 import blake3
-
 from atoll.server.errors import CorruptDataError
+from atoll.server.stored_checksum import CHECKSUM_BYTES, stored_checksum
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import ChunkError
 
 log = logging.getLogger(__name__)
 
-# offset, block, stride, count | encoding, - | position in the data file | max |x|, sum of squares | digest | checksum
-_RECORD = struct.Struct("<QQQQ II Q dd 32s 8s")
+# offset, block, stride, count | encoding, - | position in the data file | max |x|, sum of squares | digest |
+# checksum of the payload | checksum of the record
+_RECORD = struct.Struct("<QQQQ II Q dd 32s 8s 8s")
 RECORD_BYTES = _RECORD.size
-_CHECKSUM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,7 @@ class Record:
         position: byte offset of the payload in the segment's data file.
         max_abs: largest magnitude in the payload.
         sum_squares: sum of the squares of its elements, in float64.
+        checksum: of the payload, by which damage on disk is found.
     """
 
     header: ChunkHeader
@@ -41,6 +41,7 @@ class Record:
     position: int
     max_abs: float
     sum_squares: float
+    checksum: bytes
 
     def pack(self) -> bytes:
         """The record as it lies on disk, ``RECORD_BYTES`` long."""
@@ -56,9 +57,10 @@ class Record:
             self.max_abs,
             self.sum_squares,
             self.header.digest,
-            bytes(_CHECKSUM_BYTES),
-        )[:-_CHECKSUM_BYTES]
-        return body + blake3(body).digest(_CHECKSUM_BYTES)
+            self.checksum,
+            bytes(CHECKSUM_BYTES),
+        )[:-CHECKSUM_BYTES]
+        return body + stored_checksum(body)
 
 
 def read_index(path: Path) -> list[Record]:
@@ -115,8 +117,9 @@ def unpack_record(raw: bytes, path: Path, segment: str) -> Record:
     Raises:
         CorruptDataError: if it does not match its checksum or cannot be a chunk.
     """
-    offset, block, stride, count, encoding, _, position, max_abs, sum_squares, digest, checksum = _RECORD.unpack(raw)
-    if blake3(raw[:-_CHECKSUM_BYTES]).digest(_CHECKSUM_BYTES) != checksum:
+    *fields, digest, checksum, own_checksum = _RECORD.unpack(raw)
+    offset, block, stride, count, encoding, _, position, max_abs, sum_squares = fields
+    if stored_checksum(raw[:-CHECKSUM_BYTES]) != own_checksum:
         raise CorruptDataError(
             "spool.corrupt",
             "a record of the upload does not match its checksum",
@@ -127,7 +130,7 @@ def unpack_record(raw: bytes, path: Path, segment: str) -> Record:
         header = ChunkHeader(ElementRange(offset, block, stride, count), encoding_of(encoding), digest)
     except ChunkError as error:
         raise CorruptDataError("spool.corrupt", str(error), "the upload must be re-sent", where=path) from None
-    return Record(header, segment, position, max_abs, sum_squares)
+    return Record(header, segment, position, max_abs, sum_squares, checksum)
 
 
 def norm_of(records: list[Record]) -> float:

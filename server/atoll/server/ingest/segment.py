@@ -11,6 +11,7 @@ from atoll.server.disk import begin_writing_out, write_at
 from atoll.server.file_locks import share
 from atoll.server.ingest.records import RECORD_BYTES, Record
 from atoll.server.recycling import FreeFiles
+from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import ChunkHeader
 
 DATA = ".data"
@@ -55,7 +56,7 @@ class Segment:
             OSError: if the disk refuses; the segment then ends at the last whole record, and the next append overwrites
                 what was left half-way.
         """
-        record = Record(header, self.name, self._data_bytes, max_abs, sum_squares)
+        record = Record(header, self.name, self._data_bytes, max_abs, sum_squares, stored_checksum(payload))
         write_at(self._data, payload, self._data_bytes)
         write_at(self._index, memoryview(record.pack()), self._index_bytes)
         self._data_bytes += payload.nbytes

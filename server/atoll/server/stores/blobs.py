@@ -2,7 +2,7 @@
 
 ``BlobStore`` is what the server needs of a place that keeps blobs; ``DirectoryBlobStore`` (``directory_blobs``) keeps
 them as files, an object store can keep them as objects. A blob becomes visible whole or not at all, and every byte that
-comes out has been compared with the digests in its manifest.
+comes out has been compared with a checksum that was made when it was written.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ class Blob(Protocol):
         ...
 
     def chunk(self, index: int) -> memoryview:
-        """The bytes of one chunk, verified.
+        """The bytes of one chunk, checked.
 
         Raises:
-            BlobDamagedError: if they do not match their digest.
+            BlobDamagedError: if they do not match their checksum.
             IndexError: if there is no such chunk.
         """
         ...
 
     def read(self, start: int, stop: int) -> memoryview:
-        """The bytes [start, stop), their chunks verified.
+        """The bytes [start, stop), their chunks checked.
 
         Raises:
-            BlobDamagedError: if they do not match their digests.
+            BlobDamagedError: if they do not match their checksums.
             IndexError: if the range is not within the blob.
         """
         ...
@@ -154,7 +154,7 @@ class BlobStore(Protocol):
         ...
 
     def verify(self, name: str) -> None:
-        """Read a whole blob and compare every chunk.
+        """Read a whole blob and compare every chunk with its digest.
 
         Raises:
             BlobMissingError: if there is none of that name.

@@ -2,7 +2,7 @@
 
 ::
 
-    bytes of the blob | manifest | length of the manifest (8 bytes) | magic (8 bytes)
+    bytes of the blob | footer (``blob_footer``): manifest, checksums of the chunks
 
 A blob is written to ``<root>/incoming``, fsynced and renamed into place: a blob that can be seen is whole and durable,
 and nothing of it lies anywhere else. A writer holds a lock on its file, so that ``sweep`` can tell what a killed
@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Self
 from atoll.server.disk import begin_writing_out, fsync_directory, is_full, write_at
 from atoll.server.file_locks import hold, is_at, share
 from atoll.server.recycling import FreeFiles
-from atoll.server.stores.blob_footer import pack_footer, read_footer
+from atoll.server.stored_checksum import stored_checksum
+from atoll.server.stores.blob_builder import BlobBuilder
+from atoll.server.stores.blob_footer import StoredManifest, pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
 from atoll.server.stores.errors import BlobDamagedError, BlobMissingError, StoreFullError, StoreUnavailableError
-from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest, ManifestBuilder
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import DigestError
 
 if TYPE_CHECKING:
@@ -66,15 +68,15 @@ class DirectoryBlobStore:
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[MappedBlob]:
         """Open a blob for reading: see ``BlobStore``. The file is memory-mapped, nothing is copied."""
-        with self._descriptor(name) as (descriptor, path, manifest):
+        with self._descriptor(name) as (descriptor, path, stored):
             mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
         # The map is not closed by hand: views of it may live longer than this block; the last one frees it.
-        yield MappedBlob(path, manifest, memoryview(mapped)[: manifest.size_bytes])
+        yield MappedBlob(path, stored, memoryview(mapped)[: stored.manifest.size_bytes])
 
     def manifest(self, name: str) -> BlobManifest:
         """The manifest of a blob: see ``BlobStore``."""
-        with self._descriptor(name) as (_, _, manifest):
-            return manifest
+        with self._descriptor(name) as (_, _, stored):
+            return stored.manifest
 
     def exists(self, name: str) -> bool:
         """Whether a blob of that name is there: see ``BlobStore``."""
@@ -124,10 +126,10 @@ class DirectoryBlobStore:
                 yield path.name
 
     def verify(self, name: str) -> None:
-        """Read a whole blob and compare every chunk: see ``BlobStore``."""
+        """Read a whole blob and compare every chunk with its digest: see ``BlobStore``."""
         with self.open(name) as blob:
             for index in range(blob.manifest.chunk_count):
-                blob.chunk(index)
+                blob.verify_chunk(index)
 
     def sweep(self) -> int:
         """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
@@ -148,7 +150,7 @@ class DirectoryBlobStore:
         self._free.close()
 
     @contextlib.contextmanager
-    def _descriptor(self, name: str) -> Iterator[tuple[int, Path, BlobManifest]]:
+    def _descriptor(self, name: str) -> Iterator[tuple[int, Path, StoredManifest]]:
         path = self.path_of(name)
         with _disk(path):
             try:
@@ -159,10 +161,10 @@ class DirectoryBlobStore:
                 # The lock is the open file's: a map keeps it until it goes, and nobody writes over the file meanwhile.
                 if not (hold(descriptor, shared=True) and is_at(descriptor, path)):
                     raise BlobMissingError(name)
-                manifest = read_footer(descriptor, path)
-                if manifest.name != name:
+                stored = read_footer(descriptor, path)
+                if stored.manifest.name != name:
                     raise BlobDamagedError("the manifest of a blob does not match its name", where=path)
-                yield descriptor, path, manifest
+                yield descriptor, path, stored
             finally:
                 os.close(descriptor)
 
@@ -182,7 +184,7 @@ class DirectoryBlobWriter:
 
     def __init__(self, root: Path, chunk_bytes: int, free: FreeFiles, expected_bytes: int) -> None:
         self._root = root
-        self._builder = ManifestBuilder(chunk_bytes)
+        self._builder = BlobBuilder(chunk_bytes)
         with _disk(root):
             self._path, self._descriptor = _create_locked(root / INCOMING, free, expected_bytes)
         self._open = True
@@ -197,10 +199,11 @@ class DirectoryBlobWriter:
 
     def commit(self) -> BlobManifest:
         """Make the blob durable and visible: see ``BlobWriter``."""
-        manifest = self._builder.finish()
+        stored = self._builder.finish()
+        manifest = stored.manifest
         folder = self._root / manifest.name[:2]
         with _disk(self._path):
-            self._append(memoryview(pack_footer(manifest)))
+            self._append(memoryview(pack_footer(stored)))
             os.ftruncate(self._descriptor, self._written)
             os.fsync(self._descriptor)
             if not folder.exists():
@@ -241,31 +244,47 @@ class DirectoryBlobWriter:
 
 
 class MappedBlob:
-    """A ``Blob`` over a memory map; each chunk is verified when it is first asked for."""
+    """A ``Blob`` over a memory map; each chunk is compared with its checksum when it is first asked for."""
 
-    def __init__(self, path: Path, manifest: BlobManifest, view: memoryview) -> None:
+    def __init__(self, path: Path, stored: StoredManifest, view: memoryview) -> None:
         self._path = path
         self._view = view
-        self._verified = bytearray(manifest.chunk_count)  # one flag a chunk; a race only verifies one twice
-        self.manifest = manifest
-        self.size_bytes = manifest.size_bytes
+        self._checksums = stored.checksums
+        self._checked = bytearray(len(stored.checksums))  # one flag a chunk; a race only checks one twice
+        self.manifest = stored.manifest
+        self.size_bytes = stored.manifest.size_bytes
 
     def chunk(self, index: int) -> memoryview:
-        """The bytes of one chunk, verified: see ``Blob``."""
-        if not 0 <= index < self.manifest.chunk_count:
-            raise IndexError(f"chunk {index} of a blob with {self.manifest.chunk_count}")
-        start, stop = self.manifest.chunk_range(index)
-        view = self._view[start:stop]
-        if not self._verified[index]:
-            try:
-                self.manifest.verify_chunk(index, view)
-            except DigestError as error:
-                raise BlobDamagedError(f"bytes {start} to {stop - 1} of a blob: {error}", where=self._path) from None
-            self._verified[index] = True
+        """The bytes of one chunk, checked: see ``Blob``."""
+        view = self._chunk_view(index)
+        if not self._checked[index]:
+            if stored_checksum(view) != self._checksums[index]:
+                raise self._damaged(index, f"chunk {index} does not match its checksum")
+            self._checked[index] = True
         return view
 
+    def verify_chunk(self, index: int) -> None:
+        """Compare one chunk with its digest.
+
+        Raises:
+            BlobDamagedError: if it does not match.
+        """
+        try:
+            self.manifest.verify_chunk(index, self._chunk_view(index))
+        except DigestError as error:
+            raise self._damaged(index, str(error)) from None
+
+    def _chunk_view(self, index: int) -> memoryview:
+        if not 0 <= index < self.manifest.chunk_count:
+            raise IndexError(f"chunk {index} of a blob with {self.manifest.chunk_count}")
+        return self._view[slice(*self.manifest.chunk_range(index))]
+
+    def _damaged(self, index: int, what: str) -> BlobDamagedError:
+        start, stop = self.manifest.chunk_range(index)
+        return BlobDamagedError(f"bytes {start} to {stop - 1} of a blob: {what}", where=self._path)
+
     def read(self, start: int, stop: int) -> memoryview:
-        """The bytes [start, stop), verified: see ``Blob``."""
+        """The bytes [start, stop), checked: see ``Blob``."""
         if not 0 <= start <= stop <= self.manifest.size_bytes:
             raise IndexError(f"bytes [{start}, {stop}) of a blob with {self.manifest.size_bytes}")
         if start < stop:
