@@ -161,18 +161,21 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         return control_pb2.CreateTokenResponse(tokens=tokens, expires_at=NOW)
 
     def ListTokens(self, request: control_pb2.ListTokensRequest, context: Context) -> Any:
-        del request, context
-        token = control_pb2.TokenSummary(token_id="t1", organisation="lab", kind=enrolment_pb2.PARTICIPANT_KIND_EDGE)
-        return control_pb2.ListTokensResponse(tokens=[token])
+        del context
+        self.asked.append(request)
+        number = 2 if request.after else 1
+        kind = enrolment_pb2.PARTICIPANT_KIND_EDGE
+        token = control_pb2.TokenSummary(token_id=f"t{number}", organisation="lab", kind=kind)
+        return control_pb2.ListTokensResponse(tokens=[token], next="" if request.after else "t1")
 
     def ListParticipants(self, request: control_pb2.ListParticipantsRequest, context: Context) -> Any:
-        del request, context
-        return control_pb2.ListParticipantsResponse(
-            participants=[
-                control_pb2.ParticipantSummary(participant="pa", connected=True, labels={"site": "north"}),
-                control_pb2.ParticipantSummary(participant="pb", revoked_at=NOW),
-            ]
-        )
+        del context
+        self.asked.append(request)
+        if request.connected or not request.after:
+            first = control_pb2.ParticipantSummary(participant="pa", connected=True, labels={"site": "north"})
+            return control_pb2.ListParticipantsResponse(participants=[first], next="" if request.connected else "pa")
+        second = control_pb2.ParticipantSummary(participant="pb", revoked_at=NOW)
+        return control_pb2.ListParticipantsResponse(participants=[second])
 
     def RevokeParticipant(self, request: control_pb2.RevokeParticipantRequest, context: Context) -> Any:
         del context

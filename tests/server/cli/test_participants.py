@@ -22,6 +22,12 @@ def test_list_can_be_of_those_connected(invoke: Callable[..., Result]) -> None:
     assert [item["participant"] for item in found] == ["pa"]
 
 
+def test_list_asks_for_page_after_page(fake: Any, invoke: Callable[..., Result]) -> None:
+    found = json.loads(invoke(participants, "list", "--organisation", "lab", "--json").stdout)
+    assert [item["participant"] for item in found] == ["pa", "pb"]
+    assert [(asked.after, asked.organisation) for asked in fake.control.asked] == [("", "lab"), ("pa", "lab")]
+
+
 def test_revoke_tells_the_server(fake: Any, invoke: Callable[..., Result]) -> None:
     result = invoke(participants, "revoke", "pa", "--reason", "lost laptop")
     assert result.exit_code == 0

@@ -150,7 +150,7 @@ def test_watch_ends_with_the_run_and_its_exit_code(fake: Any, invoke: Invoke) ->
     result = invoke(run, "watch", "rabc")
     assert result.exit_code == 5
     assert "run rabc failed: no quorum" in result.stderr
-    assert "round 1/2 released, 1 of 2 reported, 500 ms, accuracy 0.5000, 1 timed out" in result.stdout
+    assert "[1/2] round 1 released, 1 of 2 reported, 500 ms, accuracy 0.5000, 1 timed out" in result.stdout
 
 
 def test_watch_tells_a_pause_with_its_reason_once(fake: Any, invoke: Invoke) -> None:

@@ -59,3 +59,4 @@ def test_list_shows_tokens_without_secrets(invoke: Callable[..., Result]) -> Non
     assert result.exit_code == 0
     assert "t1" in result.stdout
     assert "lab" in result.stdout
+    assert "t2" in result.stdout, "the second page"

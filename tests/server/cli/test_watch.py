@@ -36,6 +36,13 @@ def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
     assert (round_row(whole)[1], round_row(part)[1]) == ("train", "train 2/3")
 
 
+def test_progress_counts_train_rounds_alone() -> None:
+    """With an evaluation after every second of four rounds, the fifth number is the fourth train round's."""
+    train, evaluation = a_round(4, "released"), a_round(5, "released")
+    assert round_line(replace(train, version=3), 4).startswith("[4/4] round 5 released, ")
+    assert round_line(replace(evaluation, kind="evaluate", version=4), 4).startswith("[4/4] evaluation released, ")
+
+
 def test_a_long_reason_is_cut_after_a_clause_or_a_word_and_told_whole_below() -> None:
     whole = "the privacy budget of population clinic has no room for the next round: epsilon 7.9 of 8 at delta 1e-6"
     run = replace(RUN, status="paused", reason=whole)
@@ -108,7 +115,7 @@ def test_each_round_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     sink.history(RunDetail(RUN, (first, a_round(1, "open")), 0, ""))
     sink.history(RunDetail(RUN, (first, a_round(1, "abandoned")), 0, ""))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in lines] == ["round 1/20 released", "round 2/20 abandoned"]
+    assert [line.split(",")[0] for line in lines] == ["[1/20] round 1 released", "[2/20] round 2 abandoned"]
     assert "1 declined" in lines[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import atoll.server
 from atoll.server.control import PHASES
-from atoll.server.rpc import control, people
+from atoll.server.rpc import control, people, views
 from atoll.server.rpc.views import NEVER
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
@@ -153,14 +153,19 @@ class TestRuns:
     ) -> None:
         made = [await world.submit() for _ in range(3)]
 
-        async def listed(limit: int) -> list[str]:
-            answer = await world.operator.control.ListRuns(control_pb2.ListRunsRequest(limit=limit), timeout=WAIT_S)
-            return [run.run for run in answer.runs]
+        async def listed(limit: int, after: str = "") -> tuple[list[str], str]:
+            request = control_pb2.ListRunsRequest(limit=limit, after=after)
+            answer = await world.operator.control.ListRuns(request, timeout=WAIT_S)
+            return [run.run for run in answer.runs], answer.next
 
-        assert await listed(0) == made[::-1]
-        assert await listed(2) == made[:0:-1]
-        monkeypatch.setattr(control, "MAX_LISTED", 1)
-        assert await listed(2**32 - 1) == made[2:]
+        assert await listed(0) == (made[::-1], "")
+        newest, after = await listed(2)
+        assert newest == made[:0:-1]
+        assert await listed(2, after) == (made[:1], "")
+        monkeypatch.setattr(people, "MAX_LISTED", 1)
+        assert (await listed(2**32 - 1))[0] == made[2:]
+        request = control_pb2.ListRunsRequest(after="yesterday")
+        assert await refused_code(world.operator.control.ListRuns(request)) == ("INVALID_ARGUMENT", "list.after")
 
     async def test_a_run_with_its_rounds_and_members(self, world: World, alice: Participant, bob: Participant) -> None:
         run = await play(world, alice, bob, rounds=2)
@@ -306,6 +311,16 @@ class TestDelete:
         assert (await self.delete(world, run))["events"] > 0
 
 
+def test_rounds_know_their_place_among_the_train_rounds() -> None:
+    """Four rounds over two fragments, an evaluation after every second: the numbers 2 and 5 are evaluations'."""
+    course = views.Course(fragments=2, evaluate_every=2)
+    kinds = ["train", "train", "evaluate"] * 2
+    placed = [course.placed(control_pb2.RoundSummary(round=at, kind=kind)) for at, kind in enumerate(kinds)]
+    assert [one.version for one in placed] == [0, 1, 2, 2, 3, 4]
+    assert [one.fragment for one in placed] == [0, 1, 0, 0, 1, 0]
+    assert [one.fragments for one in placed] == [2, 2, 0, 2, 2, 0]
+
+
 class TestWatch:
     async def test_it_tells_every_change_and_ends_with_the_run(self, world: World, alice: Participant) -> None:
         async with alice.check_in() as stream:
@@ -409,6 +424,21 @@ class TestTokens:
         assert by_id[token.token_id].used_by == ""
         assert [row.used_by for row in answer.tokens if row.token_id != token.token_id] == [alice.name]
 
+    @pytest.mark.usefixtures("alice")
+    async def test_all_are_listed_page_by_page(self, world: World) -> None:
+        """Tokens that are made together share their moment; one of the five is spent."""
+        made = {JoinToken.decode(text).token_id for text in (await self.create(world, count=4)).tokens}
+        for unused, count in ((False, 5), (True, 4)):
+            found, after = list[str](), ""
+            for _ in range(3):
+                request = control_pb2.ListTokensRequest(limit=2, after=after, unused=unused)
+                answer = await world.operator.control.ListTokens(request, timeout=WAIT_S)
+                found += [row.token_id for row in answer.tokens]
+                after = answer.next
+            assert (len(found), after) == (count, "")
+            assert made <= set(found)
+            assert len(set(found)) == count
+
     @pytest.mark.parametrize(
         ("changes", "code"),
         [
@@ -427,19 +457,29 @@ class TestTokens:
 
 
 class TestParticipants:
-    async def test_the_list_is_bounded(
+    async def listed(self, world: World, **asked: Any) -> tuple[list[str], str]:
+        request = control_pb2.ListParticipantsRequest(**asked)
+        answer = await world.operator.control.ListParticipants(request, timeout=WAIT_S)
+        return [row.participant for row in answer.participants], answer.next
+
+    async def test_all_are_listed_page_by_page(
         self, world: World, alice: Participant, bob: Participant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def listed(limit: int) -> list[str]:
-            request = control_pb2.ListParticipantsRequest(limit=limit)
-            answer = await world.operator.control.ListParticipants(request, timeout=WAIT_S)
-            return [row.participant for row in answer.participants]
-
-        names = sorted([alice.name, bob.name])
-        assert await listed(0) == names
-        assert await listed(1) == names[:1]
+        first, second = sorted([alice.name, bob.name])
+        assert await self.listed(world) == ([first, second], "")
         monkeypatch.setattr(people, "MAX_LISTED", 1)
-        assert await listed(2) == names[:1]
+        assert await self.listed(world, limit=2) == ([first], first)
+        assert await self.listed(world, after=first) == ([second], second)
+        assert await self.listed(world, after=second) == ([], "")
+
+    async def test_the_list_may_be_of_some(self, world: World, alice: Participant, bob: Participant) -> None:
+        assert await self.listed(world, organisation="beta") == ([bob.name], "")
+        assert await self.listed(world, connected=True) == ([], "")
+        async with alice.check_in(), bob.check_in():
+            first, second = sorted([alice.name, bob.name])
+            assert await self.listed(world, connected=True, limit=1) == ([first], first)
+            assert await self.listed(world, connected=True, after=first) == ([second], "")
+            assert await self.listed(world, connected=True, organisation="beta") == ([bob.name], "")
 
     async def test_what_is_known_of_them(self, world: World, alice: Participant) -> None:
         await play(world, alice)

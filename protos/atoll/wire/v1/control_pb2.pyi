@@ -322,6 +322,7 @@ class RoundSummary(google.protobuf.message.Message):
     PHASE_SECONDS_FIELD_NUMBER: builtins.int
     FRAGMENT_FIELD_NUMBER: builtins.int
     FRAGMENTS_FIELD_NUMBER: builtins.int
+    VERSION_FIELD_NUMBER: builtins.int
     round: builtins.int
     attempt: builtins.int
     kind: builtins.str
@@ -344,6 +345,8 @@ class RoundSummary(google.protobuf.message.Message):
     many. Both are 0 if the round is over the whole model.
     """
     fragments: builtins.int
+    version: builtins.int
+    """Train rounds released before it: the number of the model that it begins with."""
     @property
     def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
         """Weighted means over the reports, and the server's own evaluation ("server/..")."""
@@ -378,8 +381,9 @@ class RoundSummary(google.protobuf.message.Message):
         phase_seconds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         fragment: builtins.int = ...,
         fragments: builtins.int = ...,
+        version: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "created_at", b"created_at", "fragment", b"fragment", "fragments", b"fragments", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "phase_seconds", b"phase_seconds", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "wanted_reports", b"wanted_reports"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "closed_at", b"closed_at", "cohort", b"cohort", "created_at", b"created_at", "fragment", b"fragment", "fragments", b"fragments", "kind", b"kind", "members", b"members", "metrics", b"metrics", "opened_at", b"opened_at", "phase", b"phase", "phase_seconds", b"phase_seconds", "quorum", b"quorum", "reason", b"reason", "remaining_s", b"remaining_s", "reported", b"reported", "round", b"round", "total_weight", b"total_weight", "version", b"version", "wanted_reports", b"wanted_reports"]) -> None: ...
 
 Global___RoundSummary: typing_extensions.TypeAlias = RoundSummary
 
@@ -388,13 +392,18 @@ class ListRunsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     limit: builtins.int
+    """At most so many; 0, or more than the server lists at once: as many as that."""
+    after: builtins.str
+    """Go on from here: next of the answer before. Empty: the newest runs."""
     def __init__(
         self,
         *,
         limit: builtins.int = ...,
+        after: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["limit", b"limit"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "limit", b"limit"]) -> None: ...
 
 Global___ListRunsRequest: typing_extensions.TypeAlias = ListRunsRequest
 
@@ -403,14 +412,18 @@ class ListRunsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RUNS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """There are more after this; empty: these were the last."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RunSummary]: ...
     def __init__(
         self,
         *,
         runs: collections.abc.Iterable[Global___RunSummary] | None = ...,
+        next: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next", b"next", "runs", b"runs"]) -> None: ...
 
 Global___ListRunsResponse: typing_extensions.TypeAlias = ListRunsResponse
 
@@ -421,20 +434,24 @@ class GetRunRequest(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     MEMBERS_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
+    SINCE_FIELD_NUMBER: builtins.int
     run: builtins.str
     members: builtins.bool
     """Also list every round's members."""
     round: builtins.int
     """Only the attempts at this round; absent: all rounds."""
+    since: builtins.int
+    """Only the rounds from this number on."""
     def __init__(
         self,
         *,
         run: builtins.str = ...,
         members: builtins.bool = ...,
         round: builtins.int | None = ...,
+        since: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round", b"_round", "round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round", b"_round", "members", b"members", "round", b"round", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round", b"_round", "members", b"members", "round", b"round", "run", b"run", "since", b"since"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round", b"_round"]) -> typing.Literal["round"] | None: ...
 
 Global___GetRunRequest: typing_extensions.TypeAlias = GetRunRequest
@@ -489,12 +506,18 @@ class WatchRunResponse(google.protobuf.message.Message):
     SUMMARY_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
     connected: builtins.int
+    more: builtins.bool
+    """More members of the same change follow in the next message."""
     @property
     def summary(self) -> Global___RunSummary: ...
     @property
     def round(self) -> Global___RoundSummary:
-        """The round that changed, with its members."""
+        """The round that changed, with those of its members that this stream has not
+        told yet as they stand now. All others of the same attempt stand as they
+        were told.
+        """
 
     def __init__(
         self,
@@ -502,9 +525,10 @@ class WatchRunResponse(google.protobuf.message.Message):
         summary: Global___RunSummary | None = ...,
         round: Global___RoundSummary | None = ...,
         connected: builtins.int = ...,
+        more: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["round", b"round", "summary", b"summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["connected", b"connected", "round", b"round", "summary", b"summary"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connected", b"connected", "more", b"more", "round", b"round", "summary", b"summary"]) -> None: ...
 
 Global___WatchRunResponse: typing_extensions.TypeAlias = WatchRunResponse
 
@@ -759,9 +783,23 @@ Global___TokenSummary: typing_extensions.TypeAlias = TokenSummary
 class ListTokensRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    UNUSED_FIELD_NUMBER: builtins.int
+    limit: builtins.int
+    """At most so many; 0, or more than the server lists at once: as many as that."""
+    after: builtins.str
+    """Go on from here: next of the answer before. Empty: the newest tokens."""
+    unused: builtins.bool
+    """Only those that nobody has used."""
     def __init__(
         self,
+        *,
+        limit: builtins.int = ...,
+        after: builtins.str = ...,
+        unused: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "limit", b"limit", "unused", b"unused"]) -> None: ...
 
 Global___ListTokensRequest: typing_extensions.TypeAlias = ListTokensRequest
 
@@ -770,14 +808,18 @@ class ListTokensResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOKENS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """There are more after this; empty: these were the last."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenSummary]: ...
     def __init__(
         self,
         *,
         tokens: collections.abc.Iterable[Global___TokenSummary] | None = ...,
+        next: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next", b"next", "tokens", b"tokens"]) -> None: ...
 
 Global___ListTokensResponse: typing_extensions.TypeAlias = ListTokensResponse
 
@@ -848,13 +890,26 @@ class ListParticipantsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    ORGANISATION_FIELD_NUMBER: builtins.int
     limit: builtins.int
+    """At most so many; 0, or more than the server lists at once: as many as that."""
+    after: builtins.str
+    """Go on from here: next of the answer before. Empty: from the first id on."""
+    connected: builtins.bool
+    """Only those that are connected now."""
+    organisation: builtins.str
+    """Only those of this organisation; empty: of all."""
     def __init__(
         self,
         *,
         limit: builtins.int = ...,
+        after: builtins.str = ...,
+        connected: builtins.bool = ...,
+        organisation: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["limit", b"limit"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "connected", b"connected", "limit", b"limit", "organisation", b"organisation"]) -> None: ...
 
 Global___ListParticipantsRequest: typing_extensions.TypeAlias = ListParticipantsRequest
 
@@ -863,14 +918,18 @@ class ListParticipantsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PARTICIPANTS_FIELD_NUMBER: builtins.int
+    NEXT_FIELD_NUMBER: builtins.int
+    next: builtins.str
+    """There are more after this; empty: these were the last."""
     @property
     def participants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ParticipantSummary]: ...
     def __init__(
         self,
         *,
         participants: collections.abc.Iterable[Global___ParticipantSummary] | None = ...,
+        next: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["participants", b"participants"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["next", b"next", "participants", b"participants"]) -> None: ...
 
 Global___ListParticipantsResponse: typing_extensions.TypeAlias = ListParticipantsResponse
 

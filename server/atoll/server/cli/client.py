@@ -89,15 +89,23 @@ class ControlClient:
         )
         return control.new_tokens_of(self._call(self._control.CreateToken, request))
 
-    def tokens(self) -> tuple[control.Token, ...]:
-        """All join tokens, without their secrets."""
-        answer = self._call(self._control.ListTokens, control_pb2.ListTokensRequest())
-        return tuple(control.token_of(token) for token in answer.tokens)
+    def tokens(self, *, unused: bool = False) -> Iterator[control.Token]:
+        """All join tokens (or those that nobody has used), the newest first, without their secrets; page by page."""
+        after, more = "", True
+        while more:
+            request = control_pb2.ListTokensRequest(after=after, unused=unused)
+            answer = self._call(self._control.ListTokens, request)
+            yield from map(control.token_of, answer.tokens)
+            after, more = answer.next, bool(answer.next)
 
-    def participants(self, limit: int = 0) -> tuple[control.Participant, ...]:
-        """The enrolled participants; 0: as many as the server lists at once."""
-        answer = self._call(self._control.ListParticipants, control_pb2.ListParticipantsRequest(limit=limit))
-        return tuple(control.participant_of(participant) for participant in answer.participants)
+    def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[control.Participant]:
+        """All enrolled participants, or those that are connected, or of one organisation; page by page."""
+        after, more = "", True
+        while more:
+            request = control_pb2.ListParticipantsRequest(after=after, connected=connected, organisation=organisation)
+            answer = self._call(self._control.ListParticipants, request)
+            yield from map(control.participant_of, answer.participants)
+            after, more = answer.next, bool(answer.next)
 
     def revoke(self, participant: str, reason: str) -> control.Participant:
         """Shut a participant out, at once and for good."""
@@ -151,14 +159,17 @@ class ControlClient:
         )
         return control.population_of(self._call(self._control.LimitPopulation, request, LEDGER_TIMEOUT_S).population)
 
-    def runs(self, limit: int = 0) -> tuple[control.Run, ...]:
-        """The runs, newest first; 0: as many as the server lists at once."""
-        answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=limit))
-        return tuple(control.run_of(run) for run in answer.runs)
+    def runs(self, page: int = 0) -> Iterator[control.Run]:
+        """All runs, the newest first; page by page of so many, 0: of as many as the server lists at once."""
+        after, more = "", True
+        while more:
+            answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=page, after=after))
+            yield from map(control.run_of, answer.runs)
+            after, more = answer.next, bool(answer.next)
 
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""
-        return next((run.run for run in self.runs(1)), None)
+        return next((run.run for run in self.runs(page=1)), None)
 
     def run(self, run: str, *, members: bool = False, only: int | None = None) -> control.RunDetail:
         """A run with its rounds (or ``only`` the attempts at one of them) and, if asked, their members."""

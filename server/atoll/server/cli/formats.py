@@ -78,9 +78,16 @@ def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
 
 
 def round_line(item: Round, rounds_total: int) -> str:
-    """A round in one line: for logs and pipes."""
-    label = f"round {round_label(item)}/{rounds_total}" if item.kind == "train" else "evaluation"
-    parts = [f"{label} {item.phase}", f"{item.reported} of {item.cohort} reported"]
+    """A round in one line, for logs and pipes.
+
+    Progress counts train rounds; the label is the round's number, which counts evaluations too.
+    """
+    trains = item.kind == "train"
+    label = f"round {round_label(item)}" if trains else "evaluation"
+    parts = [
+        f"[{item.version + trains}/{rounds_total}] {label} {item.phase}",
+        f"{item.reported} of {item.cohort} reported",
+    ]
     if item.fragment is not None:
         parts.insert(1, fragment_words(item))
     if item.duration_s is not None:

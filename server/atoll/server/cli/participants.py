@@ -17,11 +17,12 @@ def participants() -> None:
 
 @participants.command("list")
 @click.option("--connected", "connected_only", is_flag=True, help="Only those that are connected now.")
+@click.option("--organisation", default="", help="Only those of this organisation.")
 @json_option
 @connected
-def list_participants(client: ControlClient, *, connected_only: bool, json_output: bool) -> None:
+def list_participants(client: ControlClient, *, connected_only: bool, organisation: str, json_output: bool) -> None:
     """List the enrolled participants."""
-    found = tuple(item for item in client.participants() if item.connected or not connected_only)
+    found = tuple(client.participants(connected=connected_only, organisation=organisation))
     if json_output:
         print_json(found)
         return
@@ -41,7 +42,7 @@ def list_participants(client: ControlClient, *, connected_only: bool, json_outpu
             )
             for item in found
         ),
-        "nobody is connected" if connected_only else "nobody has enrolled; `atoll token new` makes a join token",
+        _nobody(connected_only=connected_only, organisation=organisation),
     )
 
 
@@ -57,6 +58,13 @@ def revoke(client: ControlClient, *, participant: str, reason: str, json_output:
         print_json(found)
     else:
         click.echo(f"{found.participant} ({found.organisation}) is shut out; a new join token would let it back in")
+
+
+def _nobody(*, connected_only: bool, organisation: str) -> str:
+    of = f" of organisation {organisation}" if organisation else ""
+    if connected_only:
+        return f"no participant{of} is connected"
+    return f"no participant{of} has enrolled; `atoll token new` makes a join token"
 
 
 def _state(item: Participant) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Protocol
@@ -66,7 +67,7 @@ def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: boo
 @connected
 def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
     """List runs, the newest first."""
-    runs = client.runs(limit)
+    runs = tuple(itertools.islice(client.runs(page=limit), limit))
     if json_output:
         print_json(runs)
     else:

@@ -86,11 +86,12 @@ def new(
 
 
 @token.command("list")
+@click.option("--unused", is_flag=True, help="Only those that nobody has used.")
 @json_option
 @connected
-def list_tokens(client: ControlClient, *, json_output: bool) -> None:
+def list_tokens(client: ControlClient, *, unused: bool, json_output: bool) -> None:
     """List join tokens, without their secrets."""
-    tokens = client.tokens()
+    tokens = tuple(client.tokens(unused=unused))
     if json_output:
         print_json(tokens)
         return

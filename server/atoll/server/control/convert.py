@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -38,8 +37,8 @@ def run_of(message: control_pb2.RunSummary) -> Run:
     )
 
 
-def round_of(message: control_pb2.RoundSummary, version: int = 0) -> Round:
-    """A round; ``version`` is the number of train rounds released before it."""
+def round_of(message: control_pb2.RoundSummary) -> Round:
+    """A round."""
     return Round(
         round=message.round,
         attempt=message.attempt,
@@ -56,7 +55,7 @@ def round_of(message: control_pb2.RoundSummary, version: int = 0) -> Round:
         remaining_s=None if message.remaining_s < 0 else message.remaining_s,
         metrics=MappingProxyType(dict(message.metrics)),
         members=tuple(member_of(member) for member in message.members),
-        version=version,
+        version=message.version,
         created_at=_time(message.created_at),
         phases_s=MappingProxyType({name: message.phase_seconds[name] for name in _in_order(message.phase_seconds)}),
         fragment=message.fragment if message.fragments else None,
@@ -91,12 +90,7 @@ def detail_of(message: control_pb2.GetRunResponse) -> RunDetail:
 def progress_of(message: control_pb2.WatchRunResponse) -> Progress:
     """One change of a run."""
     run = run_of(message.summary)
-    if not message.HasField("round"):
-        return Progress(run, None, message.connected)
-    changed = round_of(message.round)
-    counted_already = changed.released and changed.kind == "train"
-    version = max(0, run.rounds_released - counted_already)
-    return Progress(run, replace(changed, version=version), message.connected)
+    return Progress(run, round_of(message.round) if message.HasField("round") else None, message.connected)
 
 
 def new_tokens_of(message: control_pb2.CreateTokenResponse) -> NewTokens:
@@ -154,13 +148,7 @@ def pruned_of(messages: Iterable[control_pb2.PrunedStorage]) -> tuple[Pruned, ..
 
 
 def _rounds(messages: Iterable[control_pb2.RoundSummary]) -> tuple[Round, ...]:
-    rounds: list[Round] = []
-    version = 0
-    for message in sorted(messages, key=lambda item: (item.round, item.attempt)):
-        found = round_of(message, version)
-        rounds.append(found)
-        version += found.released and found.kind == "train"
-    return tuple(rounds)
+    return tuple(map(round_of, sorted(messages, key=lambda item: (item.round, item.attempt))))
 
 
 def _time(seconds: float) -> float | None:

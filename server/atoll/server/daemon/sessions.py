@@ -161,6 +161,10 @@ class Sessions:
         """Every open session."""
         return list(self._sessions.values())
 
+    def names(self) -> list[str]:
+        """The participants that are connected."""
+        return list(self._sessions)
+
     def __len__(self) -> int:
         return len(self._sessions)
 

@@ -22,9 +22,10 @@ from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableE
 from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.people import MAX_LISTED, PeopleHandlers
+from atoll.server.rpc.people import PeopleHandlers, page_size
 from atoll.server.rpc.privacy import PrivacyHandlers
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
+from atoll.server.stores.pages import mark
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
 from atoll.wire.v1 import control_pb2, tensors_pb2
@@ -119,9 +120,12 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
     async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
         """The newest runs first."""
         await self._authenticator.operator(context)
-        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
-        found = await self._services.reader.run(lambda connection: runs.listed(connection, limit=limit))
-        return control_pb2.ListRunsResponse(runs=[views.run_summary(run) for run in found])
+        limit = page_size(request.limit)
+        found = await self._services.reader.run(runs.listed, after=request.after, limit=limit)
+        return control_pb2.ListRunsResponse(
+            runs=[views.run_summary(run) for run in found],
+            next=mark(found[-1].created_at, found[-1].id) if len(found) == limit else "",
+        )
 
     async def GetRun(self, request: control_pb2.GetRunRequest, context: Context) -> control_pb2.GetRunResponse:
         """A run with its rounds, or with one of them."""
@@ -133,8 +137,8 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
-            newest, turns = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:], views.Turns.of(run.job_toml)
-            shown = bounds.newest_rounds([turns.told(views.past_round(row, (), {})) for row in newest])
+            newest, course = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:], views.Course.of(run.job_toml)
+            shown = bounds.newest_rounds([course.placed(views.past_round(row, (), {})) for row in newest])
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
@@ -279,8 +283,8 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
         found = views.live_round(
             state, state.round, active.performer.server_metrics(state.round.key), self._services.clock()
         )
-        turns = views.Turns(active.spec.aggregation.fragments, active.spec.evaluation.every)
-        return bounds.fitted(turns.told(found))
+        course = views.Course(active.spec.aggregation.fragments, active.spec.evaluation.every)
+        return bounds.fitted(course.placed(found))
 
     async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
@@ -289,8 +293,8 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
                 return None
             members = rounds.members_of(connection, run_id, listed[-1].round, listed[-1].attempt)
             organisations = _organisations(connection, {member.participant for member in members})
-            turns = views.Turns.of(runs.get(connection, run_id).job_toml)
-            return bounds.fitted(turns.told(views.past_round(listed[-1], members, organisations)))
+            course = views.Course.of(runs.get(connection, run_id).job_toml)
+            return bounds.fitted(course.placed(views.past_round(listed[-1], members, organisations)))
 
         return await self._services.reader.run(work)
 
@@ -345,5 +349,4 @@ def _members_of(
 
 
 def _organisations(connection: Connection, ids: set[str]) -> dict[str, str]:
-    found = (participants.get(connection, name) for name in sorted(ids))
-    return {row.id: row.organisation for row in found if row is not None}
+    return {name: row.organisation for name, row in participants.of(connection, sorted(ids)).items()}

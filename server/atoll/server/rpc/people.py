@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
@@ -15,12 +16,20 @@ from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.stores import history, participants, tokens
+from atoll.server.stores.pages import mark
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
 
 MAX_LISTED = 1000
+"""Rows that one answer lists; it says where to go on."""
 MAX_TOKENS = 1000
+
+
+def page_size(asked: int) -> int:
+    """Rows of one answer."""
+    return min(asked or MAX_LISTED, MAX_LISTED)
+
 
 _KINDS = {number: kind for kind, number in KINDS.items()}
 
@@ -76,29 +85,40 @@ class PeopleHandlers:
     ) -> control_pb2.ListTokensResponse:
         """Join tokens, without their secrets."""
         await self._authenticator.operator(context)
-        found = await self._services.reader.run(tokens.listed)
-        return control_pb2.ListTokensResponse(tokens=[views.token_summary(record) for record in found])
+        limit, after, unused = page_size(request.limit), request.after, request.unused
+        found = await self._services.reader.run(tokens.listed, after=after, limit=limit, unused=unused)
+        return control_pb2.ListTokensResponse(
+            tokens=[views.token_summary(record) for record in found],
+            next=mark(found[-1].created_at, found[-1].id) if len(found) == limit else "",
+        )
 
     async def ListParticipants(
         self, request: control_pb2.ListParticipantsRequest, context: Context
     ) -> control_pb2.ListParticipantsResponse:
-        """Enrolled participants."""
+        """Enrolled participants, in order of id."""
         await self._authenticator.operator(context)
-        limit = min(request.limit or MAX_LISTED, MAX_LISTED)
+        limit, after, organisation = page_size(request.limit), request.after, request.organisation
+        sessions = self._services.sessions
+        there = sorted(name for name in sessions.names() if name > after)[:limit] if request.connected else None
 
         def work(
             connection: Connection,
-        ) -> tuple[tuple[participants.Participant, ...], dict[str, history.ParticipantHistory]]:
-            found = participants.listed(connection, limit=limit)
+        ) -> tuple[Sequence[participants.Participant], dict[str, history.ParticipantHistory]]:
+            if there is None:
+                found = participants.listed(connection, after=after, limit=limit, organisation=organisation)
+            else:
+                known = participants.of(connection, there).values()
+                found = tuple(row for row in known if organisation in ("", row.organisation))
             return found, history.of(connection, [row.id for row in found])
 
         found, histories = await self._services.reader.run(work)
-        sessions = self._services.sessions
+        names = there if there is not None else [row.id for row in found]
         return control_pb2.ListParticipantsResponse(
             participants=[
                 views.participant_summary(row, histories.get(row.id), connected=sessions.get(row.id) is not None)
-                for row in found
-            ]
+                for row in sorted(found, key=lambda row: row.id)
+            ],
+            next=names[-1] if len(names) == limit else "",
         )
 
     async def RevokeParticipant(

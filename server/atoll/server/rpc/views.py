@@ -91,14 +91,14 @@ def live_round(
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class Course:
     """How many fragments the rounds of a job take turns with, and after how many train rounds one evaluates."""
 
     fragments: int = 1
     evaluate_every: int = 0
 
     @classmethod
-    def of(cls, job_toml: str) -> Turns:
+    def of(cls, job_toml: str) -> Course:
         """What a job says; of one of another version that cannot be read here, rounds are shown without it."""
         try:
             spec = parse_job(job_toml)
@@ -106,10 +106,11 @@ class Turns:
             return cls()
         return cls(spec.aggregation.fragments, spec.evaluation.every)
 
-    def told(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
-        """The round with the fragment that it is over; a round over the whole model as it is."""
+    def placed(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
+        """The round with its place among the train rounds, and the fragment of the model that it is over."""
+        found.version = trained_before(self.evaluate_every, found.round)
         if self.fragments > 1 and found.kind == RoundKind.TRAIN:
-            found.fragment = trained_before(self.evaluate_every, found.round) % self.fragments
+            found.fragment = found.version % self.fragments
             found.fragments = self.fragments
         return found
 

@@ -49,10 +49,21 @@ def get(connection: Connection, participant: str) -> Participant | None:
     return fetch_one(connection, Participant, _query().where(participants.c.id == participant))
 
 
-def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Participant, ...]:
-    """Participants in order of id, those after ``after``."""
-    query = _query().where(participants.c.id > after).order_by(participants.c.id).limit(limit)
-    return fetch_all(connection, Participant, query)
+def listed(
+    connection: Connection, *, after: str = "", limit: int = 1000, organisation: str = ""
+) -> tuple[Participant, ...]:
+    """Participants in order of id, those after ``after``; of one organisation, if it is named."""
+    query = _query().where(participants.c.id > after)
+    if organisation:
+        query = query.where(participants.c.organisation == organisation)
+    return fetch_all(connection, Participant, query.order_by(participants.c.id).limit(limit))
+
+
+def of(connection: Connection, names: Sequence[str]) -> dict[str, Participant]:
+    """These participants by id, without those that are unknown."""
+    pages = (names[at : at + _MAX_NAMES] for at in range(0, len(names), _MAX_NAMES))
+    found = (fetch_all(connection, Participant, _query().where(participants.c.id.in_(page))) for page in pages)
+    return {row.id: row for rows in found for row in rows}
 
 
 def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.pages import newest
 from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import events, runs
 
@@ -74,9 +75,12 @@ def get(connection: Connection, run_id: str) -> Run:
     return found[0]
 
 
-def listed(connection: Connection, *, limit: int = 1000) -> tuple[Run, ...]:
-    """The newest runs first, also those whose record is damaged: to be shown and counted, not to be worked with."""
-    return fetch_all(connection, Run, select_all(Run, runs).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit))
+def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
+    """The newest runs first, those after the place ``after`` (``pages.mark``).
+
+    Also those whose record is damaged: to be shown and counted, not to be worked with.
+    """
+    return fetch_all(connection, Run, newest(select_all(Run, runs), runs, after=after, limit=limit))
 
 
 def names(connection: Connection, run_ids: Collection[str]) -> dict[str, str]:

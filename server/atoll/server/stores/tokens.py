@@ -6,6 +6,7 @@ from sqlalchemy import Connection, delete, insert, update
 
 from atoll.server.identity import TokenRecord, TokenUsedError
 from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.pages import newest
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import tokens
 
@@ -20,10 +21,14 @@ def get(connection: Connection, token_id: str) -> TokenRecord | None:
     return fetch_one(connection, TokenRecord, select_all(TokenRecord, tokens).where(tokens.c.id == token_id))
 
 
-def listed(connection: Connection, *, limit: int = 1000) -> tuple[TokenRecord, ...]:
-    """The newest tokens first."""
-    query = select_all(TokenRecord, tokens).order_by(tokens.c.created_at.desc(), tokens.c.id).limit(limit)
-    return fetch_all(connection, TokenRecord, query)
+def listed(
+    connection: Connection, *, after: str = "", limit: int = 1000, unused: bool = False
+) -> tuple[TokenRecord, ...]:
+    """The newest tokens first, those after the place ``after`` (``pages.mark``); ``unused``: not the spent ones."""
+    query = select_all(TokenRecord, tokens)
+    if unused:
+        query = query.where(tokens.c.used_at.is_(None))
+    return fetch_all(connection, TokenRecord, newest(query, tokens, after=after, limit=limit))
 
 
 def spend(connection: Connection, token_id: str, *, participant: str, key: str, now: float) -> str:
