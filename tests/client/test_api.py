@@ -15,6 +15,7 @@ PUBLIC = [
     "ClientError",
     "Continuous",
     "Decision",
+    "DiskReserveError",
     "Evaluation",
     "Event",
     "Limits",
@@ -85,6 +86,7 @@ def test_every_error_has_the_base_and_an_exit_code() -> None:
     assert all(issubclass(error, atoll.client.ClientError) for error in errors)
     assert {error.__name__: error.exit_code for error in errors} == {
         "BudgetSpentError": 1,
+        "DiskReserveError": 1,
         "ClientError": 1,
         "NotPermittedError": 4,
         "PolicyError": 2,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from atoll.client import (
     Decision,
+    Limits,
     Model,
     Policy,
     PublicError,
@@ -120,3 +122,20 @@ def test_the_servers_own_words_go_back_to_it() -> None:
     assert told(UnreachableError("no answer"), "type") == "UnreachableError: no answer"
     assert told(UpdateError(PATIENT), "type") == "UpdateError"
     assert told(KeyError(PATIENT), "text") == f"KeyError: {PATIENT!r}"
+
+
+async def test_a_model_that_the_disk_has_no_room_for_is_refused_by_the_name_of_the_setting(
+    server: Federation, start: Start, tmp_path: Path
+) -> None:
+    start(AddOne(), policy=Policy(min_free_disk_bytes=1 << 62))
+    server.invite()
+    await accepted(server)
+    assert (await server.reply()).reason.endswith("bytes of the disk free (min_free_disk_bytes)")
+    assert not server.download_starts
+    assert not list((tmp_path / "state" / "blobs").iterdir())
+
+
+def test_by_default_no_server_fills_a_disk() -> None:
+    policy, limits = Policy(), Limits()
+    assert policy.max_model_bytes * (limits.cached_models + 1) <= 24 << 30
+    assert policy.min_free_disk_bytes >= 1 << 30

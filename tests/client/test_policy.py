@@ -38,7 +38,7 @@ def test_the_default_accepts() -> None:
         (Policy(runs=("faces", "digits-?")), ""),
         (Policy(runs=("faces", "Digits-*")), "policy: run 'digits-7' is not among those allowed"),
         (Policy(runs=()), "policy: run 'digits-7' is not among those allowed"),
-        (Policy(max_model_bytes=999), "policy: a model of 1000 bytes, at most 999 allowed"),
+        (Policy(max_model_bytes=999), "policy: a model of 1000 bytes, at most 999 allowed (max_model_bytes)"),
         (Policy(settings={"lr": ANY, "optimiser": ANY, "nesterov": ANY}), ""),
         (Policy(settings={"lr": ANY, "optimiser": ANY}), "policy: setting nesterov is not allowed"),
     ],
@@ -120,6 +120,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             max_rounds_per_day = 100
             max_bytes_per_day = 2_000_000_000
             max_model_bytes = 500
+            min_free_disk_bytes = 700
             errors = "text"
             metrics = ["loss"]
             hook = "my_hours:decide"
@@ -133,6 +134,7 @@ def test_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert policy.settings == {"lr": SettingRule(0.0, 1.0), "optimiser": SettingRule(choices=("sgd", "adam"))}
     assert (policy.min_cohort, policy.runs, policy.max_model_bytes) == (3, ("digits-*",), 500)
+    assert policy.min_free_disk_bytes == 700
     assert (policy.errors, policy.metrics) == ("text", ("loss",))
     assert policy.hook is not None
     assert policy.hook(TASK) == Decision.decline("night")

@@ -9,6 +9,7 @@ from atoll.client.continuous import Continuous
 from atoll.client.errors import (
     BudgetSpentError,
     ClientError,
+    DiskReserveError,
     NotPermittedError,
     PolicyError,
     PublicError,
@@ -42,6 +43,7 @@ __all__ = [
     "ClientError",
     "Continuous",
     "Decision",
+    "DiskReserveError",
     "Evaluation",
     "Event",
     "Limits",

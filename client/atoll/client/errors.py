@@ -10,6 +10,7 @@
     ├── UnreachableError            3  the server could not be reached for as long as allowed
     ├── NotPermittedError           4  the server does not accept this identity (revoked, expired, unknown)
     ├── BudgetSpentError            1  the participant's own privacy limit does not allow another round
+    ├── DiskReserveError            1  a download would take room on the disk that the policy keeps free
     ├── TrainerError                1  the participant's own code failed or broke the contract
     │   ├── PublicError             1  raised by the participant's own code: its text is meant for the operator
     │   └── UpdateError             1  an update that the server would reject; names tensor and value
@@ -77,6 +78,12 @@ class NotPermittedError(ClientError):
 
 class BudgetSpentError(ClientError):
     """The participant's own privacy limit does not allow another round; says what is spent and what it would become."""
+
+    text_is_public = True
+
+
+class DiskReserveError(ClientError):
+    """A download would take room on the disk that the policy keeps free (``min_free_disk_bytes``)."""
 
     text_is_public = True
 

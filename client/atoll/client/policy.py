@@ -80,7 +80,8 @@ class Policy:
         settings: allowed settings by name; a setting that is not listed is refused. None allows any.
         max_rounds_per_day: tasks accepted in 24 hours.
         max_bytes_per_day: bytes downloaded and uploaded in 24 hours.
-        max_model_bytes: the largest model that is downloaded.
+        max_model_bytes: the largest model that is downloaded. At most ``Limits.cached_models`` + 1 of them are on disk.
+        min_free_disk_bytes: a download leaves so much of the disk free.
         errors: what the server is told of an error: its ``type``, or its ``text`` too, which may quote data.
         metrics: names of metrics that may be sent, with ``*`` and ``?``; others stay here.
         privacy: what the operator must promise; None asks for nothing.
@@ -94,7 +95,8 @@ class Policy:
     settings: Mapping[str, SettingRule] | None = None
     max_rounds_per_day: int = 100_000
     max_bytes_per_day: int = 100 << 40
-    max_model_bytes: int = 1 << 40
+    max_model_bytes: int = 8 << 30
+    min_free_disk_bytes: int = 1 << 30
     errors: ErrorDetails = "type"
     metrics: tuple[str, ...] = ("*",)
     privacy: PrivacyDemand | None = None
@@ -150,7 +152,9 @@ def _rounds(policy: Policy, _: Task, spent: Spent) -> str | None:
 
 def _bytes(policy: Policy, task: Task, spent: Spent) -> str | None:
     if task.model_bytes > policy.max_model_bytes:
-        return f"policy: a model of {task.model_bytes} bytes, at most {policy.max_model_bytes} allowed"
+        return (
+            f"policy: a model of {task.model_bytes} bytes, at most {policy.max_model_bytes} allowed (max_model_bytes)"
+        )
     needed = 2 * task.model_bytes
     if spent.bytes + needed > policy.max_bytes_per_day:
         return f"policy: {spent.bytes} bytes in 24 hours and {needed} more, at most {policy.max_bytes_per_day} allowed"

@@ -6,7 +6,8 @@
     runs = ["digits-*"]
     max_rounds_per_day = 100
     max_bytes_per_day = 2_000_000_000
-    max_model_bytes = 500_000_000
+    max_model_bytes = 500_000_000       # default: 8 GiB
+    min_free_disk_bytes = 1_000_000_000 # a download leaves so much of the disk free; default: 1 GiB
     errors = "type"                     # what the server is told of an error; or "text", which may quote data
     metrics = ["loss", "accuracy*"]     # names of metrics that may be sent; default: all
     hook = "my_hours:decide"            # a function Task -> Decision on this machine's import path
@@ -42,6 +43,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +58,7 @@ from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampli
 if TYPE_CHECKING:
     from atoll.client.randomise import LocalPrivacy
 
-_COUNTS = ("min_cohort", "max_rounds_per_day", "max_bytes_per_day", "max_model_bytes")
+_COUNTS = ("min_cohort", "max_rounds_per_day", "max_bytes_per_day", "max_model_bytes", "min_free_disk_bytes")
 _KEYS = (*_COUNTS, "runs", "errors", "metrics", "hook", "settings", "privacy", "local_privacy")
 _RULE_KEYS = ("min", "max", "choices")
 _DEMAND_NUMBERS = ("max_epsilon", "max_delta", "max_total_epsilon", "max_total_delta", "min_noise_multiplier")
@@ -70,8 +72,8 @@ _LOCAL_NUMBERS = ("epsilon", "delta", "clip_norm", "max_epsilon", "max_delta")
 _MECHANISMS = ("gaussian", "sphere")
 
 
-def read_policy(path: Path) -> Policy:
-    """Read and check a policy file.
+def read_policy(path: Path, defaults: Policy | None = None) -> Policy:
+    """Read and check a policy file; ``defaults`` are for the keys that it lacks.
 
     Raises:
         PolicyError: naming file, key, value and what is allowed.
@@ -82,14 +84,14 @@ def read_policy(path: Path) -> Policy:
         raise PolicyError(f"cannot read the policy {path}: {error}") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PolicyError(f"{path} is not TOML: {error}") from None
-    return _Reader(path).policy(document)
+    return _Reader(path).policy(document, defaults or Policy())
 
 
 class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def policy(self, document: Mapping[str, Any]) -> Policy:
+    def policy(self, document: Mapping[str, Any], defaults: Policy) -> Policy:
         self._known(document, _KEYS, "")
         values: dict[str, Any] = {key: self._count(key, document[key]) for key in _COUNTS if key in document}
         for key in ("runs", "metrics"):
@@ -105,7 +107,7 @@ class _Reader:
             values["privacy"] = self._demand(document["privacy"])
         if "local_privacy" in document:
             values["local_privacy"] = self._local(document["local_privacy"])
-        return Policy(**values)
+        return replace(defaults, **values)
 
     def _demand(self, table: object) -> PrivacyDemand:
         if not isinstance(table, dict):

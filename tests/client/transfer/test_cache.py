@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll.client import DiskReserveError
 from atoll.client.transfer import BlobCache
 from atoll.wire.digest import BlobManifest
 from atoll.wire.errors import DigestError
@@ -131,3 +132,63 @@ def test_a_blob_that_is_looked_at_is_never_written_over(tmp_path: Path) -> None:
 def test_names_that_are_no_digests_touch_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="64 hexadecimal digits"):
         BlobCache(tmp_path, 1).find(name)
+
+
+class Disk:
+    """A disk of so many bytes, taken by the files of a folder alone."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+    def free(self, folder: Path) -> int:
+        return self.size_bytes - sum(path.stat().st_size for path in folder.iterdir())
+
+
+LARGE = 1 << 20
+
+
+def large(seed: int) -> tuple[bytes, BlobManifest]:
+    data = random.Random(seed).randbytes(LARGE)
+    return data, BlobManifest.of_buffer(data, LARGE // 8)
+
+
+def test_a_blob_that_would_take_the_disks_reserve_is_refused_before_a_byte_is_written(tmp_path: Path) -> None:
+    disk = Disk(3 * LARGE)
+    cache = BlobCache(tmp_path, 2, reserve_bytes=2 * LARGE + 1, free=disk.free)
+    with pytest.raises(DiskReserveError, match=r"less than 2097153 bytes of the disk free \(min_free_disk_bytes\)"):
+        cache.open(large(0)[1])
+    assert not list(tmp_path.iterdir())
+    disk.size_bytes += 1
+    assert receive(cache, *large(0)) is not None
+
+
+def test_a_disk_that_fills_up_meanwhile_ends_the_download(tmp_path: Path) -> None:
+    disk = Disk(3 * LARGE)
+    cache = BlobCache(tmp_path, 2, reserve_bytes=LARGE, free=disk.free)
+    data, manifest = large(0)
+    partial = cache.open(manifest)
+    partial.write(0, memoryview(data)[: LARGE // 8])
+    disk.size_bytes = LARGE + LARGE // 8
+    with pytest.raises(DiskReserveError):
+        partial.write(1, memoryview(data)[LARGE // 8 : LARGE // 4])
+    partial.close()
+    assert disk.free(tmp_path) >= LARGE
+
+
+def test_older_models_make_room_for_the_next_one(tmp_path: Path) -> None:
+    disk = Disk(3 * LARGE)
+    cache = BlobCache(tmp_path, 3, reserve_bytes=LARGE, free=disk.free)
+    for seed in range(5):
+        path = receive(cache, *large(seed))
+        assert path is not None
+        os.utime(path, ns=(seed, seed))
+        assert disk.free(tmp_path) >= LARGE
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_models_that_are_never_finished_do_not_pile_up(tmp_path: Path) -> None:
+    """A server that begins another model in each round and never sends its end."""
+    cache = BlobCache(tmp_path, 2)
+    for seed in range(5):
+        receive(cache, *large(seed), chunks=3)
+        assert len(list(tmp_path.iterdir())) == 1

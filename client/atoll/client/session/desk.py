@@ -102,7 +102,7 @@ class Desk:
         self._make_work = make_work
         self._protection = protection
         self._usage = UsageLog(state)
-        self._cache = BlobCache(state / "blobs", limits.cached_models)
+        self._cache = BlobCache(state / "blobs", limits.cached_models, policy.min_free_disk_bytes)
         self._calls: TransferCalls | None = None
         self._chunk_bytes = DEFAULT_CHUNK_BYTES
         self._idle_spread_s = 0.0

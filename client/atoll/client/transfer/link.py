@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import grpc
 
 from atoll.client.clock import now_s
-from atoll.client.errors import RefusedError
+from atoll.client.errors import DiskReserveError, RefusedError
 from atoll.client.transfer.guard import guarded
 from atoll.client.transfer.retry import Retrier, TransferBroken
 from atoll.client.transfer.uploading import Uploading
@@ -92,6 +92,9 @@ class TransferLink:
         """Download a blob of ``size_bytes`` into the cache, going on where an earlier try ended.
 
         Every chunk is verified; a blob of another size is refused before any of it is fetched.
+
+        Raises:
+            DiskReserveError: if the disk has no room for it, before or while it is fetched.
         """
         known = cache.find(blob)
         if known is not None:
@@ -189,6 +192,9 @@ class TransferLink:
                 except WireError as error:
                     call.cancel()
                     raise TransferBroken(str(error)) from None
+                except DiskReserveError:
+                    call.cancel()
+                    raise
                 tick()
                 retrier.progress()
                 progress(partial.received_bytes, partial.manifest.size_bytes)

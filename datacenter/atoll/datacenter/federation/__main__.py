@@ -85,8 +85,7 @@ class Options:
         """Rank 0's."""
         participant = SiloParticipant(_declared(job), spending)
         found = Session(participant, self.access.endpoint(), self.state, make_work=make_work)
-        if self.policy is not None:
-            found.policy = silo_policy(self.policy)
+        found.policy = silo_policy(self.policy)
         found.observer = JsonLines() if self.as_json else HumanLines()
         found.labels, found.max_rounds = {"ranks": str(world.size), **dict(self.labels)}, self.max_rounds
         return found

@@ -8,15 +8,21 @@ from atoll.client import Policy
 from atoll.client.policy_file import read_policy
 from atoll.datacenter.errors import LayoutError
 
+MAX_MODEL_BYTES = 1 << 50
+"""By default: what a silo downloads is bounded by its own job, whose model it must be."""
 
-def silo_policy(path: Path) -> Policy:
-    """Read a policy that a silo can keep.
+
+def silo_policy(path: Path | None) -> Policy:
+    """Read a policy that a silo can keep; without a file, the default one.
 
     Raises:
         PolicyError: naming file, key, value and what is allowed.
         LayoutError: if it asks for noise on each update: ranks send parts, and none has the whole to noise.
     """
-    policy = read_policy(path)
+    defaults = Policy(max_model_bytes=MAX_MODEL_BYTES)
+    if path is None:
+        return defaults
+    policy = read_policy(path, defaults)
     if policy.local_privacy is not None:
         raise LayoutError(
             f"{path}: [local_privacy] noises a whole update, and a silo sends it in parts, rank by rank; leave it out, "
