@@ -1,4 +1,5 @@
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 from atoll.server.daemon import certificates as module
 from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.daemon.limits import DEFAULT_LIMITS
+from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError
 from atoll.server.identity import (
     Authority,
     CertificateRequest,
@@ -24,6 +26,7 @@ from atoll.wire.join_token import JoinToken
 from tests.server.rpc.world import Key
 
 WAIT_S = 10.0
+MOST = DEFAULT_LIMITS.certificates_per_lifetime
 
 
 class Clock:
@@ -151,6 +154,21 @@ class TestEnrol:
         with pytest.raises(CertificateRequestError):
             await rig.book.enrol(token.token_id, token.secret, b"rubbish")
 
+    async def test_one_key_that_asks_twice_at_the_same_moment_is_one_participant(self, rig: Rig) -> None:
+        token, key = await rig.token(), Key()
+        both = await asyncio.gather(*(rig.book.enrol(token.token_id, token.secret, key.csr) for _ in range(4)))
+        assert len({participant.id for participant, _ in both}) == 1
+        for participant, pem in both:
+            assert (await rig.book.identify(pem)).name == participant.id
+
+    async def test_it_cannot_be_repeated_without_end(self, rig: Rig) -> None:
+        token, key = await rig.token(), Key()
+        for _ in range(MOST):
+            await rig.book.enrol(token.token_id, token.secret, key.csr)
+        with pytest.raises(LimitExceededError) as refused:
+            await rig.book.enrol(token.token_id, token.secret, key.csr)
+        assert refused.value.detail.code == "certificate.rate"
+
     async def test_a_revoked_participant_gets_nothing_more(self, rig: Rig) -> None:
         token, key = await rig.token(), Key()
         participant, _ = await rig.book.enrol(token.token_id, token.secret, key.csr)
@@ -169,6 +187,45 @@ class TestRenew:
         for pem in (fresh, old):
             assert (await rig.book.identify(pem)).name == participant
         assert rig.book.remaining_s(participant) == pytest.approx(3600.0, abs=2.0)
+
+    async def test_so_many_are_given_within_one_lifetime(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Beyond that a renewal costs a read: nothing is signed and nothing is stored."""
+        participant, _ = await rig.enrol()
+        for _ in range(MOST - 1):
+            rig.clock.now += 60.0
+            await rig.book.renew(participant, Key().csr)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.store.writer, "run", None)
+            patch.setattr(rig.authority, "issue_participant", None)
+            with pytest.raises(LimitExceededError) as refused:
+                await rig.book.renew(participant, Key().csr)
+        wait_s = refused.value.detail.retry_after_s or 0.0
+        assert wait_s == pytest.approx(3600.0 - 60.0 * (MOST - 1))
+        rig.clock.now += wait_s + 1.0
+        await rig.book.renew(participant, Key().csr)
+
+    async def test_side_by_side_they_do_not_pass_the_limit_together(self, rig: Rig) -> None:
+        participant, _ = await rig.enrol()
+        renewals = (rig.book.renew(participant, Key().csr) for _ in range(2 * MOST))
+        outcomes = await asyncio.gather(*renewals, return_exceptions=True)
+        assert sum(isinstance(one, bytes) for one in outcomes) == MOST - 1
+
+    async def test_keys_are_signed_neither_in_the_writers_thread_nor_in_the_loops(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        threads: set[int] = set()
+        issue = rig.authority.issue_participant
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            threads.add(threading.get_ident())
+            return issue(*args, **kwargs)
+
+        monkeypatch.setattr(rig.authority, "issue_participant", watched)
+        participant, _ = await rig.enrol()
+        await rig.book.renew(participant, Key().csr)
+        writers = await rig.store.writer.run(lambda _: threading.get_ident())
+        assert threads
+        assert not threads & {writers, threading.get_ident()}
 
     async def test_strangers(self, rig: Rig) -> None:
         with pytest.raises(UnauthenticatedError, match="no participant"):

@@ -8,13 +8,24 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from atoll.server.daemon import janitor as janitor_module
 from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.janitor import Janitor
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.disk import Room
 from atoll.server.errors import StorageFullError, UnavailableError
+from atoll.server.identity import ParticipantKind, Peer, Role, mint
 from atoll.server.rounds import Phase
-from atoll.server.stores import BlobMissingError, DirectoryBlobStore, event_log, models, runs, snapshots
+from atoll.server.stores import (
+    BlobMissingError,
+    DirectoryBlobStore,
+    certificates,
+    event_log,
+    models,
+    runs,
+    snapshots,
+    tokens,
+)
 from tests.server.daemon.federation import LAYOUT, Federation, job, opened, update_values
 
 
@@ -71,6 +82,31 @@ class TestTidy:
             assert await federation.coordinator.janitor.tidy() == would
             assert federation.blobs() == {fresh}
             assert await federation.coordinator.janitor.tidy() == ()
+
+    async def test_expired_certificates_and_unused_tokens_go_after_a_while(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(janitor_module, "_PAGE_ROWS", 2)
+        async with opened(tmp_path / "data") as federation:
+            now, keep_s = federation.services.clock(), StorageSettings().keep_credentials_s
+
+            def fill(connection: Connection) -> None:
+                for number, ended in enumerate((1.0, 60.0, 90.0, -60.0, -keep_s)):  # seconds ago, beyond the retention
+                    peer = Peer(Role.PARTICIPANT, "paaaaaaaaaaaa", f"{number:064x}", 0.0, now - keep_s - ended, "1")
+                    certificates.add(connection, peer, issued_at=0.0)
+                for ago_s in (keep_s + 200.0, keep_s - 200.0):
+                    minted = mint("acme", ParticipantKind.EDGE, created_by="a", now=now - ago_s, lifetime_s=1.0)
+                    tokens.add(connection, minted.record)
+
+            await federation.store.writer.run(fill)
+            would = await federation.coordinator.janitor.tidy(dry_run=True)
+            assert [(one.kind, one.count) for one in would] == [("certificates", 3), ("join tokens", 1)]
+            assert await federation.coordinator.janitor.tidy() == would
+            assert await federation.coordinator.janitor.tidy() == ()
+            kept = await federation.store.reader.run(
+                lambda connection: certificates.of_subject(connection, Role.PARTICIPANT, "paaaaaaaaaaaa")
+            )
+            assert len(kept) == 2
 
     async def test_what_is_held_stays_however_old(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data") as federation:

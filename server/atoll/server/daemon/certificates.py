@@ -11,7 +11,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from atoll.server.daemon.audit import RefusalLog
-from atoll.server.errors import ForbiddenError, UnauthenticatedError
+from atoll.server.daemon.limits import DEFAULT_LIMITS
+from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError
 from atoll.server.identity import (
     Authority,
     CertificateRequest,
@@ -50,6 +51,7 @@ class CertificateBook:
         lifetime_s: how long a participant's certificate is good for.
         restored_at: when the database was made of a back-up, which cannot know of certificates renewed since it was
             made; 0 if it was not.
+        most_per_lifetime: certificates that one participant is given within ``lifetime_s``.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class CertificateBook:
         clock: Callable[[], float],
         lifetime_s: float,
         restored_at: float = 0.0,
+        most_per_lifetime: int = DEFAULT_LIMITS.certificates_per_lifetime,
     ) -> None:
         self._authority = authority
         self._writer = writer
@@ -67,6 +70,7 @@ class CertificateBook:
         self._clock = clock
         self._lifetime_s = lifetime_s
         self._restored_at = restored_at
+        self._most_per_lifetime = most_per_lifetime
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
         self._revocations = 0
@@ -124,25 +128,31 @@ class CertificateBook:
         Raises:
             TokenError: if the token does not admit.
             CertificateRequestError: if the request is not acceptable.
+            ForbiddenError: if the participant that the token stands for was revoked.
+            LimitExceededError: if that participant has been given too many certificates.
         """
-        request = CertificateRequest.parse(csr_pem)
+        request = await asyncio.to_thread(CertificateRequest.parse, csr_pem)
         now = self._clock()
         # Anybody may knock at this door: a token that does not admit must cost a read, not a place with the writer.
         known = await self._reader.run(lambda connection: tokens.get(connection, token_id))
-        verify(known, secret, now=now, key=request.key)
+        name = verify(known, secret, now=now, key=request.key).used_by or new_participant_id()
+        issued = await self._sign(request, name, now)
 
-        def work(connection: Connection) -> tuple[participants.Participant, IssuedCertificate]:
+        def work(connection: Connection) -> participants.Participant | None:
             record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
-            fresh = participants.Participant(
-                new_participant_id(), record.organisation, record.kind, enrolled_at=now, token_id=token_id
-            )
-            admitted = tokens.spend(connection, token_id, participant=fresh.id, key=request.key, now=now)
-            if admitted == fresh.id:
+            admitted = tokens.spend(connection, token_id, participant=name, key=request.key, now=now)
+            if admitted != name:  # the same key asked twice at the same moment, and the other call was first
+                return None
+            if participants.get(connection, name) is None:
+                fresh = participants.Participant(
+                    name, record.organisation, record.kind, enrolled_at=now, token_id=token_id
+                )
                 participants.add(connection, fresh)
-            participant = participants.get(connection, admitted) or fresh
-            return participant, self._issue(connection, request, participant, now)
+            return self._record(connection, issued, now)
 
-        participant, issued = await self._writer.run(work)
+        participant = await self._writer.run(work)
+        if participant is None:
+            return await self.enrol(token_id, secret, csr_pem)
         log.info(
             "participant %s enrolled: organisation %s, kind %s, token %s",
             participant.id,
@@ -158,17 +168,14 @@ class CertificateBook:
 
         Raises:
             CertificateRequestError: if the request is not acceptable.
-            UnauthenticatedError: if the participant is revoked.
+            UnauthenticatedError: if the participant is not known.
+            ForbiddenError: if it was revoked.
+            LimitExceededError: if it has been given too many certificates.
         """
-        request = CertificateRequest.parse(csr_pem)
-
-        def work(connection: Connection) -> IssuedCertificate:
-            participant = participants.get(connection, participant_id)
-            if participant is None:
-                raise UnauthenticatedError("participant.unknown", f"no participant {participant_id!r}", _RE_ENROL)
-            return self._issue(connection, request, participant, self._clock())
-
-        issued = await self._writer.run(work)
+        request, now = await asyncio.to_thread(CertificateRequest.parse, csr_pem), self._clock()
+        await self._reader.run(self._check_admissible, participant_id, now)  # a flood of renewals is not signed
+        issued = await self._sign(request, participant_id, now)
+        await self._writer.run(self._record, issued, now)
         log.info("certificate of %s renewed", participant_id, extra={"participant": participant_id})
         return issued.pem
 
@@ -222,16 +229,42 @@ class CertificateBook:
 
         await self._writer.run(work)
 
-    def _issue(
-        self, connection: Connection, request: CertificateRequest, participant: participants.Participant, now: float
-    ) -> IssuedCertificate:
+    async def _sign(self, request: CertificateRequest, participant: str, now: float) -> IssuedCertificate:
+        """A certificate that is not on record yet; signed in a thread, not in the event loop's or the writer's."""
+        return await asyncio.to_thread(
+            self._authority.issue_participant, request, participant, now=now, lifetime_s=self._lifetime_s
+        )
+
+    def _record(self, connection: Connection, issued: IssuedCertificate, now: float) -> participants.Participant:
+        """Put a certificate on record before it is handed out. Raises as ``_check_admissible``."""
+        participant = self._check_admissible(connection, issued.peer.name, now)
+        certificates.add(connection, issued.peer, issued_at=now)
+        return participant
+
+    def _check_admissible(self, connection: Connection, name: str, now: float) -> participants.Participant:
+        """The participant of this name, if it may be given another certificate.
+
+        Raises:
+            UnauthenticatedError: if it is not known.
+            ForbiddenError: if it was revoked.
+            LimitExceededError: if it has been given too many of late.
+        """
+        participant = participants.get(connection, name)
+        if participant is None:
+            raise UnauthenticatedError("participant.unknown", f"no participant {name!r}", _RE_ENROL)
         if participant.revoked_at is not None:
             raise ForbiddenError(
-                "participant.revoked", f"participant {participant.id} was revoked", _RE_ENROL, recovery=Recovery.ENROL
+                "participant.revoked", f"participant {name} was revoked", _RE_ENROL, recovery=Recovery.ENROL
             )
-        issued = self._authority.issue_participant(request, participant.id, now=now, lifetime_s=self._lifetime_s)
-        certificates.add(connection, issued.peer, issued_at=now)
-        return issued
+        issued = certificates.issued_since(connection, Role.PARTICIPANT, name, since=now - self._lifetime_s)
+        if len(issued) >= self._most_per_lifetime:
+            raise LimitExceededError(
+                "certificate.rate",
+                f"participant {name} has been given {len(issued)} certificates within {self._lifetime_s:.0f} s",
+                "use the newest one, and renew it at two thirds of its lifetime",
+                retry_after_s=max(1.0, issued[-self._most_per_lifetime] + self._lifetime_s - now),
+            )
+        return participant
 
     def _tell_revoked(self, caller: Caller, reason: str) -> None:
         """With no await since the revocation became durable here: what is identified from now on sees it."""

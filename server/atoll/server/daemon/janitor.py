@@ -5,6 +5,7 @@
 | uploads of a run | with their round; what a killed server left, here |
 | event log and snapshots of a run | ``keep_ended_days`` after its end |
 | models and optimiser states | see ``stores.models.to_keep`` |
+| expired certificates, join tokens that expired unused | ``keep_credentials_days`` after that |
 | blobs that no row names | an hour after they were made: they may be somebody's next model |
 | an ended run with all that is its own | when an operator says so (``delete_run``), never by itself |
 """
@@ -15,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection
 
@@ -22,11 +24,13 @@ from atoll.server.daemon.services import Services
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.server.errors import ConflictError, ServerError, UnavailableError
 from atoll.server.rounds import RunStatus
-from atoll.server.stores import deletion, event_log, models, runs, snapshots
+from atoll.server.stores import certificates, deletion, event_log, models, runs, snapshots, tokens
 
 log = logging.getLogger(__name__)
 
 _FRESH_S = 3600.0
+_PAGE_ROWS = 2000
+"""Certificates or join tokens removed in one transaction."""
 _PAGE_EVENTS = 2000
 """Events removed in one transaction: others wait no longer than that takes."""
 
@@ -78,6 +82,7 @@ class Janitor:
             found = [
                 *await self._uploads(dry_run=dry_run),
                 *await self._events(dry_run=dry_run),
+                *await self._credentials(dry_run=dry_run),
                 *await self._blobs(dry_run=dry_run, fresh_s=fresh_s),
             ]
         if found and not dry_run:
@@ -141,6 +146,18 @@ class Janitor:
             held = await self._services.reader.run(event_log.held, run)
             found.append(Pruned("events", run, held.count, held.stored_bytes))
             while not dry_run and await self._services.writer.run(_prune_page, run):
+                pass
+        return found
+
+    async def _credentials(self, *, dry_run: bool) -> list[Pruned]:
+        """Certificates and join tokens that nobody can use any more."""
+        before, found = self._services.clock() - self._settings.keep_credentials_s, []
+        for kind, store in (("certificates", certificates), ("join tokens", tokens)):
+            count = await self._services.reader.run(partial(store.count_expired, expired_before=before))
+            if count:
+                found.append(Pruned(kind, "", count, 0))
+            prune = partial(store.prune, expired_before=before, most=_PAGE_ROWS)
+            while not dry_run and count and await self._services.writer.run(prune) == _PAGE_ROWS:
                 pass
         return found
 

@@ -129,6 +129,14 @@ class Limits(BaseModel):
         Field(description="GiB that one participant may download in an hour."),
         Refusal("download.quota", "the stream ends with a time to try again", "let clients keep their state directory"),
     ] = 2048
+    certificates_per_lifetime: Annotated[
+        Whole,
+        Field(
+            description="Certificates that one participant is given within one lifetime of them "
+            "(`certificate_lifetime_s`): renewals, and enrolments repeated with the same key."
+        ),
+        Refusal("certificate.rate", "the call is refused with a time to try again", "nothing: clients wait"),
+    ] = 12
     enrolment_connections: Annotated[
         Whole,
         Field(description="Connections to the enrolment port, where callers have no certificate yet."),

@@ -149,6 +149,7 @@ class Daemon:
             self._clock,
             lifetime_s=config.certificate_lifetime_s,
             restored_at=restored_at,
+            most_per_lifetime=config.limits.certificates_per_lifetime,
         )
         spool = Spool(config.data / SPOOL_FOLDER, room)
         self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)

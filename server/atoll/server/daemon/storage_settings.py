@@ -50,6 +50,15 @@ class StorageSettings(BaseModel):
             "`atoll run delete`.",
         ),
     ] = 30.0
+    keep_credentials_days: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=36_500,
+            description="Days after which certificates that have expired, and join tokens that expired unused, are "
+            "removed from the database.",
+        ),
+    ] = 7.0
     sweep_s: Annotated[
         float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
     ] = 3600.0
@@ -63,6 +72,11 @@ class StorageSettings(BaseModel):
         """The room on the disk of a data directory; files kept to be written over are spare."""
         folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
         return Room(data, self.reserve_bytes, [FreeFolder(folder) for folder in folders])
+
+    @property
+    def keep_credentials_s(self) -> float:
+        """``keep_credentials_days`` in seconds."""
+        return self.keep_credentials_days * DAY_S
 
     @property
     def keep_ended_s(self) -> float:

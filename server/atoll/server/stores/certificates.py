@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from atoll.server.identity import Peer, Role
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all
@@ -51,6 +51,13 @@ def of_subject(connection: Connection, role: Role, subject: str) -> tuple[Certif
     return fetch_all(connection, Certificate, query.order_by(certificates.c.issued_at.desc()))
 
 
+def issued_since(connection: Connection, role: Role, subject: str, *, since: float) -> tuple[float, ...]:
+    """When each certificate of one participant or operator was issued, those after ``since``, in order."""
+    chosen = (certificates.c.role == role) & (certificates.c.subject == subject) & (certificates.c.issued_at > since)
+    query = select(certificates.c.issued_at).where(chosen).order_by(certificates.c.issued_at)
+    return tuple(connection.execute(query).scalars())
+
+
 def revoke_subject(connection: Connection, role: Role, subject: str, *, at: float, reason: str) -> int:
     """Revoke every certificate of a participant or operator that is not yet; how many."""
     standing = (certificates.c.role == role) & (certificates.c.subject == subject) & certificates.c.revoked_at.is_(None)
@@ -67,6 +74,13 @@ def revoked(connection: Connection, *, now: float) -> frozenset[str]:
     return frozenset(connection.execute(query).scalars())
 
 
-def prune(connection: Connection, *, expired_before: float) -> int:
-    """Forget certificates that expired before then; how many."""
-    return connection.execute(delete(certificates).where(certificates.c.not_after < expired_before)).rowcount
+def count_expired(connection: Connection, *, expired_before: float) -> int:
+    """How many certificates ``prune`` would forget."""
+    query = select(func.count()).select_from(certificates).where(certificates.c.not_after < expired_before)
+    return connection.execute(query).scalar_one()
+
+
+def prune(connection: Connection, *, expired_before: float, most: int) -> int:
+    """Forget up to ``most`` certificates that expired before then; how many."""
+    stale = select(certificates.c.fingerprint).where(certificates.c.not_after < expired_before).limit(most)
+    return connection.execute(delete(certificates).where(certificates.c.fingerprint.in_(stale))).rowcount

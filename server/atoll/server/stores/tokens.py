@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from atoll.server.identity import TokenRecord, TokenUsedError
 from atoll.server.stores.errors import RecordMissingError
@@ -53,7 +53,17 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
     return record.used_by
 
 
-def prune(connection: Connection, *, expired_before: float) -> int:
-    """Remove unspent tokens that expired before then; how many."""
-    stale = (tokens.c.expires_at < expired_before) & tokens.c.used_at.is_(None)
-    return connection.execute(delete(tokens).where(stale)).rowcount
+def count_expired(connection: Connection, *, expired_before: float) -> int:
+    """How many tokens ``prune`` would remove."""
+    query = select(func.count()).select_from(tokens).where(_stale(expired_before))
+    return connection.execute(query).scalar_one()
+
+
+def prune(connection: Connection, *, expired_before: float, most: int) -> int:
+    """Remove up to ``most`` unspent tokens that expired before then; how many."""
+    chosen = select(tokens.c.id).where(_stale(expired_before)).limit(most)
+    return connection.execute(delete(tokens).where(tokens.c.id.in_(chosen))).rowcount
+
+
+def _stale(expired_before: float) -> ColumnElement[bool]:
+    return (tokens.c.expires_at < expired_before) & tokens.c.used_at.is_(None)
