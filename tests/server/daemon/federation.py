@@ -20,6 +20,7 @@ from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.evaluators import Evaluator
 from atoll.server.daemon.instructions import Instruction, serialised
 from atoll.server.daemon.nodes import LocalNode, NodePool
+from atoll.server.daemon.observer import NOBODY, Observer
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Introduction, Session, Sessions
 from atoll.server.daemon.storage_settings import StorageSettings
@@ -260,6 +261,8 @@ async def opened(
     room: Room | None = None,
     storage: StorageSettings | None = None,
     restored_at: float = 0.0,
+    clock: Callable[[], float] = time.time,
+    observer: Observer = NOBODY,
 ) -> AsyncIterator[Federation]:
     """A server process from its start to its end, on a directory that may have served before."""
     store = Store.open(data)
@@ -277,7 +280,8 @@ async def opened(
             nodes=nodes,
             executor=executor,
             evaluators=evaluators or {},
-            clock=time.time,
+            clock=clock,
+            observer=observer,
             silence_s=silence_s,
             silo_silence_s=silo_silence_s,
             keep_models=keep_models,

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.stores import StoreDamagedError, StoreUnavailableError
 from atoll.wire.v1 import control_pb2
+from tests.server.daemon.test_private import private_job
 from tests.server.rpc.world import Participant, World, job, refusal, update_values
 
 EXPECTED = {
@@ -41,6 +42,9 @@ EXPECTED = {
     "atoll_worker_restarts",
     "process_resident_memory_bytes",
 }
+
+
+COHORTS = {"poisson": 'sampler = "poisson"\nrate = 1.0', "uniform": 'sampler = "uniform"'}
 
 
 def get(world: World, path: str) -> tuple[int, str]:
@@ -88,6 +92,18 @@ async def test_the_metrics_of_a_run(world: World, alice: Participant) -> None:
     assert found["atoll_certificate_expiry_timestamp_seconds", frozenset({("certificate", "server")})] > 0
     assert alice.name not in text
     assert len(found) < 400
+
+
+@pytest.mark.parametrize(("sampler", "shown"), [("poisson", None), ("uniform", 1.0)])
+async def test_members_of_a_secret_draw_are_not_counted(
+    world: World, alice: Participant, sampler: str, shown: float | None
+) -> None:
+    privacy = "max_participations = 1" if sampler == "uniform" else ""
+    async with alice.check_in() as stream:
+        await world.submit(private_job(size=1, cohort=COHORTS[sampler], privacy=privacy))
+        await stream.next("participate")
+        found = samples((await fetch(world, "/metrics"))[1])
+    assert found.get(("atoll_open_round_members", frozenset({("status", "invited")}))) == shown
 
 
 async def test_a_run_whose_log_is_damaged_is_told_to_everybody(

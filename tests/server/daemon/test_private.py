@@ -99,10 +99,10 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
     clients = await federation.clients("alice", "bob")
-    run = await federation.submit(private_job(noise=LOUD))
+    cohort = 'sampler = "uniform"'
+    run = await federation.submit(private_job(noise=LOUD, cohort=cohort, privacy="max_participations = 1"))
     for client in clients:
         await client.reply((await client.invitation()).key, "declined")
-    await federation.deadline(run)
     ended = await federation.ended(run)
     assert ended.status == RunStatus.FINISHED
     assert np.all(federation.model(ended.current_model) != 0)

@@ -68,7 +68,7 @@ class Invitations:
         return found
 
     def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
-        spec, told = self.spec, self._told_size(live)
+        spec, told = self.spec, self.told_size(live)
         return participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
@@ -84,8 +84,8 @@ class Invitations:
             privacy=None if self.private is None else terms_to_proto(self.private.at(live.version).terms),
         )
 
-    def _told_size(self, live: RoundState) -> int:
-        """The cohort's size; the planned one where the draw is secret, for how many it drew tells of who is in it."""
+    def told_size(self, live: RoundState) -> int:
+        """The cohort's size; in a private run the planned one, since the number drawn tells who is in it."""
         return self.spec.cohort.size if self.private is not None else len(live.roster)
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:

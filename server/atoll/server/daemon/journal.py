@@ -127,8 +127,9 @@ class SqlJournal:
             _record_status(connection, entry.before, entry.after)
             for played in entry.played:
                 _record(connection, entry.after, played)
-            refused_count = entry.after.policy.straggler.refused_count
-            record_learned(connection, entry.played, refused_count=refused_count)
+            policy = entry.after.policy
+            if not policy.secret_draw:  # other runs' draws and windows follow from what is learned
+                record_learned(connection, entry.played, refused_count=policy.straggler.refused_count)
             if due:
                 self._put_snapshot(connection, entry)
 

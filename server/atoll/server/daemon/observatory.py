@@ -130,12 +130,14 @@ class Observatory:
         free_bytes, disk_bytes = await loop.run_in_executor(self.executor, _disk, self.config.data)
         drivers = [active.driver for active in self.coordinator.in_work()]
         states = [driver.state for driver in drivers]
-        live = [state.round for state in states if state.round is not None and not state.status.ended]
+        live = [(state.policy, state.round) for state in states if state.round is not None and not state.status.ended]
         now = self.services.clock()
         return Gauges(
             connected=await self._connected(),
             runs=Counter(BROKEN if driver.broken is not None else driver.state.status.value for driver in drivers),
-            members=Counter(member.status.value for item in live for member in item.roster),
+            members=Counter(
+                member.status.value for policy, item in live if not policy.secret_draw for member in item.roster
+            ),
             queues=self._queues(),
             stored_bytes=await self._stored(),
             certificate_ends=await loop.run_in_executor(self.executor, self._certificate_ends),
@@ -144,7 +146,7 @@ class Observatory:
             disk_free_bytes=free_bytes,
             disk_bytes=disk_bytes,
             disk_reserve_bytes=self.services.room.reserve_bytes,
-            oldest_round_s=max((now - item.created_at for item in live if not item.ended_at), default=0.0),
+            oldest_round_s=max((now - item.created_at for _, item in live if not item.ended_at), default=0.0),
         )
 
     async def _connected(self) -> dict[str, int]:

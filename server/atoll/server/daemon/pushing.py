@@ -120,7 +120,7 @@ class Pusher:
     def expect_back(self) -> None:
         """The server was started anew, so nobody is connected: everyone gets time to notice that it is back."""
         live = self._open_round()
-        members = 0 if live is None else len(live.roster)
+        members = 0 if live is None else self._invitations.told_size(live)
         self._interrupted = None if live is None else live.key
         self._back_by = self._now() + RETURN_S + return_spread_s(members)
 

@@ -86,7 +86,8 @@ class Releaser:
             digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
             if self._private is not None and not effect.contributions:
-                log.warning(
+                log.log(
+                    logging.DEBUG if self._driver.state.policy.secret_draw else logging.WARNING,
                     "run %s round %s: no update came, so what is released and charged is noise alone; if participants "
                     "are still at work or fail, pause the run until they are not",
                     self._driver.run,

@@ -135,6 +135,11 @@ class RunPolicy:
             positive and math.frexp(self.max_abs)[0] == 0.5, "max_abs", self.max_abs, "a power of two, 32.0 for one"
         )
 
+    @property
+    def secret_draw(self) -> bool:
+        """Whether nothing outside the run, and nothing that participants see, may depend on who was drawn."""
+        return self.straggler.patience is Patience.DEADLINE
+
     def counted_weight(self, weight: int) -> int:
         """Units that a report of `weight` examples counts for, before any staleness."""
         return 1 if self.weighting is Weighting.UNIFORM else min(weight, self.max_weight)

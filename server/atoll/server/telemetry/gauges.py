@@ -21,7 +21,7 @@ class Gauges:
     Attributes:
         connected: participants with an open check-in stream, by kind.
         runs: runs that have not ended, by status; ``BROKEN`` for those whose log can no longer be known.
-        members: members of rounds in work, by status.
+        members: members of rounds in work, by status; those of secret draws are left out.
         queues: what waits, by queue: events of runs, writes of the database, calls for its threads, instructions to
             participants.
         stored_bytes: bytes on disk, by what: models, uploads, database.
@@ -55,7 +55,12 @@ def families(now: Gauges) -> Iterator[Metric]:
         "atoll_participants_connected", "Participants with an open check-in stream, by kind.", "kind", now.connected
     )
     yield _by("atoll_runs", "Runs that have not ended, by status; broken: the log is damaged.", "status", now.runs)
-    yield _by("atoll_open_round_members", "Members of rounds in work, by status.", "status", now.members)
+    yield _by(
+        "atoll_open_round_members",
+        "Members of rounds in work, by status; those of secret draws are left out.",
+        "status",
+        now.members,
+    )
     yield _by("atoll_queue_length", "What waits, by queue.", "queue", now.queues)
     yield _by("atoll_stored_bytes", "Bytes on disk: models, uploads, database.", "what", now.stored_bytes)
     yield _by(

@@ -1,4 +1,8 @@
-"""What the log tells of rounds: one line for each that ends, and one for each member that could not do its part."""
+"""What the log tells of rounds: one line for each that ends, and one for each member that could not do its part.
+
+Of a secret draw the lines at the default level neither name members nor count them: logs are read more widely than an
+operator's commands, which show both.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +27,37 @@ _LEAVING: dict[type[Event], tuple[int, str]] = {
 
 def narrate(entry: Entry) -> None:
     """Log what became durable, each line with its run, round and participant."""
+    secret = entry.after.policy.secret_draw
     for played in entry.logged:
         level, what = _LEAVING.get(type(played.event), (0, ""))
         if isinstance(played.event, Declined | WentSilent | MemberFailed | Rejected):
             event = played.event
             about = {"run": entry.run, "round": event.key, "participant": event.participant}
-            log.log(level, "%s %s: %s", event.participant, what, one_line(event.reason), extra=about)
+            log.log(
+                logging.DEBUG if secret else level,
+                "%s %s: %s",
+                event.participant,
+                what,
+                one_line(event.reason),
+                extra=about,
+            )
         for effect in played.effects:
             if isinstance(effect, RecordRound):
-                _tell_end(entry.run, effect.round)
+                _tell_end(entry.run, effect.round, secret=secret)
 
 
-def _tell_end(run: str, ended: RoundState) -> None:
+def _tell_end(run: str, ended: RoundState, *, secret: bool) -> None:
+    about = {"run": run, "round": ended.key}
+    reported = f"{ended.roster.reported} of {len(ended.roster)} reported"
     log.info(
-        "%s round %s %s after %.3f s: %d of %d reported; %s",
+        "%s round %s %s after %.3f s: %s%s",
         ended.kind.value,
         ended.key,
         ended.phase.value,
         max(0.0, ended.ended_at - ended.created_at),
-        ended.roster.reported,
-        len(ended.roster),
+        "" if secret else f"{reported}; ",
         ended.reason,
-        extra={"run": run, "round": ended.key},
+        extra=about,
     )
+    if secret:
+        log.debug("round %s: %s", ended.key, reported, extra=about)

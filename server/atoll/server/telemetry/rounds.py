@@ -58,19 +58,20 @@ class RoundFigures:
         )
         self._members = Counter(
             "atoll_round_members",
-            "Members of rounds that ended, by what became of them.",
+            "Members of rounds that ended, by what became of them; those of secret draws are left out.",
             ["status"],
             registry=registry,
         )
         self._report_times = Histogram(
             "atoll_report_duration_seconds",
-            "From invitation to report, of members that counted.",
+            "From invitation to report, of members that counted; those of secret draws are left out.",
             registry=registry,
             buckets=ROUND_BUCKETS_S,
         )
         self._reports = Counter(
             "atoll_reports",
-            "Answers to reports: counted, carried, late, rejected; repetitions of the same report included.",
+            "Answers to reports: counted, carried, late, rejected; repetitions of the same report included, those in "
+            "rounds of secret draws not.",
             ["outcome"],
             registry=registry,
         )
@@ -111,7 +112,7 @@ class RoundFigures:
         """A run's events are durable."""
         for played in entry.played:
             for effect in played.effects:
-                self._count(effect)
+                self._count(effect, secret=entry.after.policy.secret_draw)
 
     def retried(self, effect: str) -> None:
         """A step of a round is tried again."""
@@ -123,11 +124,13 @@ class RoundFigures:
         self._writes.inc(writes)
         self._failed_commits.inc(failed)
 
-    def _count(self, effect: Effect) -> None:
+    def _count(self, effect: Effect, *, secret: bool) -> None:
         match effect:
             case RecordRound():
                 self._count_round(effect.round)
-            case Receipt():
+                if not secret:
+                    self._count_members(effect.round)
+            case Receipt() if not secret:
                 self._reports.labels(effect.verdict.value).inc()
             case Finish():
                 self._runs.labels(effect.status.value).inc()
@@ -140,6 +143,8 @@ class RoundFigures:
         self._whole.labels(kind).observe(max(0.0, ended.ended_at - ended.created_at))
         for phase, seconds in phase_seconds(ended).items():
             self._phases.labels(kind, phase).observe(seconds)
+
+    def _count_members(self, ended: RoundState) -> None:
         for status, count in Counts(member.status for member in ended.roster).items():
             self._members.labels(status.value).inc(count)
         for member in ended.roster:
