@@ -22,6 +22,7 @@ PAGES = (
     _DOCS / "datacenter" / "measurements.md",
     _DOCS / "privacy.md",
     _DOCS / "privacy" / "accuracy.md",
+    _DOCS / "privacy" / "noise.md",
 )
 _TABLE = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _THOUSAND = 1000

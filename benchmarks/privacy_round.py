@@ -23,6 +23,7 @@ population = "benchmark"
 noise_multiplier = 1.0
 delta = 1e-6
 clip = 1.0
+mechanism = "gaussian"
 max_participations = {rounds}
 """
 )

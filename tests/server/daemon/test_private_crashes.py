@@ -53,7 +53,7 @@ PRIVACY = {
     "adaptive": ADAPTIVE + CAPPED,
     "banded": 'clip = 0.5\nmechanism = "banded"\n' + CAPPED,
     "blt": 'clip = 0.5\nmechanism = "blt"\n' + CAPPED,
-    "gaussian": "clip = 0.5\n" + CAPPED,
+    "gaussian": 'clip = 0.5\nmechanism = "gaussian"\n' + CAPPED,
     "tree": 'clip = 0.5\nmechanism = "tree"\n' + CAPPED,
     "poisson": ADAPTIVE,
 }

@@ -11,6 +11,7 @@ from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of, noise_beside_count
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, blt_squares, tree_sensitivity
+from atoll.server.privacy.run import PrivateRun
 from atoll.server.privacy.values import Adjacency, Event, Sampling
 from tests.server.privacy.jobs import NOISE, TARGET, job
 
@@ -54,7 +55,7 @@ def test_weights_raise_the_sensitivity() -> None:
 
 
 def test_without_a_random_draw_each_participation_costs_in_full() -> None:
-    found = contract("availability", CAPPED)
+    found = contract("availability", f"{CAPPED}\nmechanism = 'gaussian'")
     assert [found.cost(version) for version in range(6)] == [Event(1.0)] * 5 + [None]
     assert found.cost(999) is None
     assert found.epsilon_after(1000) == found.epsilon_after(5) == epsilon([Event(1.0, count=5)], 1e-6, "prv")
@@ -76,7 +77,7 @@ def test_charges_of_correlated_noise_add_up_to_the_sensitivity_of_the_whole(mech
     whole = {
         "gaussian": math.sqrt(5),
         "tree": tree_sensitivity(1000, 20, 5),
-        "banded": banded_sensitivity(16, 1000, 20, 5),
+        "banded": banded_sensitivity(20, 1000, 20, 5),
         "blt": math.sqrt(blt_squares(best_strategy(1000, 20, 5), 1000, 20, 5)[-1]),
     }[mechanism]
     charged = [event for version in range(1000) if (event := found.cost(version)) is not None]
@@ -86,10 +87,36 @@ def test_charges_of_correlated_noise_add_up_to_the_sensitivity_of_the_whole(mech
     assert found.adjacency is Adjacency.ADD_REMOVE
 
 
+@pytest.mark.parametrize(
+    ("cohort", "keys", "rest", "mechanism"),
+    [
+        ("availability", "clip = 0.5\nmax_participations = 5", UNIFORM, "blt"),
+        ("uniform", "clip = 0.5\nmax_participations = 5\nmin_separation = 20", UNIFORM, "blt"),
+        ("availability", "clip = 0.5\nmax_participations = 5\nmechanism = 'gaussian'", UNIFORM, "gaussian"),
+        ("availability", "adaptive = { initial = 1.0 }\nmax_participations = 5", UNIFORM, "gaussian"),
+        ("availability", "clip = 0.5\nmax_participations = 5", f"{UNIFORM}\nfragments = 2", "gaussian"),
+        ("poisson", "clip = 0.5", UNIFORM, "gaussian"),
+    ],
+)
+def test_capped_participation_gets_blt_noise_wherever_it_can(cohort: str, keys: str, rest: str, mechanism: str) -> None:
+    found = contract(cohort, f"{NOISE}\n{keys}", rest)
+    assert found.mechanism == mechanism
+    assert (found.strategy is not None) == (mechanism == "blt")
+
+
+def test_the_strategy_is_stored_with_the_contract_and_never_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = contract("availability", CAPPED)
+    run = PrivateRun.begin(found, 8.0)
+    monkeypatch.setattr("atoll.server.privacy.mechanisms.optimising.best_strategy", None)
+    monkeypatch.setattr("atoll.server.privacy.deriving.best_strategy", None)
+    assert PrivateRun.from_text(run.to_text()).contract == found
+    assert found.strategy == best_strategy(1000, 1, 5)
+
+
 def test_bands_default_to_the_separation_within_reason() -> None:
     banded = CAPPED + '\nmechanism = "banded"\nmin_separation = '
     assert contract("availability", banded + "7").bands == 7
-    assert contract("availability", banded + "70").bands == 16
+    assert contract("availability", banded + "70").bands == 32
     assert contract("availability", banded + "70\nbands = 64").bands == 64
 
 

@@ -143,8 +143,17 @@ def _promise(found: Plan) -> list[tuple[str, str]]:
 
 def _mechanism_words(contract: Contract) -> str:
     if contract.strategy is not None:
-        return f"{contract.mechanism}, {counted(contract.strategy.buffers, 'buffer')}"
-    return contract.mechanism + (f", {counted(contract.bands, 'band')}" if contract.mechanism == "banded" else "")
+        return f"{contract.mechanism}, {counted(contract.strategy.buffers, 'buffer')}" + _kept(
+            contract.strategy.buffers
+        )
+    if contract.mechanism == "banded":
+        return f"{contract.mechanism}, {counted(contract.bands, 'band')}" + _kept(contract.bands - 1)
+    return contract.mechanism
+
+
+def _kept(vectors: int) -> str:
+    """What the server's disk holds of correlated noise."""
+    return f"; {8 * vectors} bytes for each element are kept from round to round"
 
 
 def _accountant_words(contract: Contract) -> str:

@@ -30,6 +30,14 @@ OptimiserName = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 
 
+def _default_mechanism(found: dict[str, dict[str, Any]]) -> str:
+    """BLT where it can account for capped participation, otherwise fresh noise; by the tables of a private job."""
+    privacy = found["privacy"]
+    fits = "adaptive" not in privacy and found["aggregation"].get("fragments", 1) == 1
+    capped = "max_participations" in privacy and found["cohort"].get("sampler") != "poisson"
+    return "blt" if capped and fits else "gaussian"
+
+
 def _default_quorum(found: dict[str, Any]) -> int:
     return 1 if found.get("sampler") == "poisson" else math.ceil(2 * found.get("size", 1) / 3)
 
@@ -411,15 +419,17 @@ class JobSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _private_defaults(cls, tables: object) -> object:
-        """The only values that privacy allows stand in for keys that the file leaves out."""
+        """Keys that the file leaves out: the only values that privacy allows, and the mechanism that fits."""
         if not isinstance(tables, dict) or "privacy" not in tables:
             return tables
-        found = {name: tables.get(name, {}) for name in ("cohort", "evaluation")}
+        found = {name: tables.get(name, {}) for name in ("cohort", "evaluation", "aggregation", "privacy")}
         if not all(isinstance(table, dict) for table in found.values()):
             return tables
         evaluation = {"before_training": False, "final": False} | found["evaluation"]
         cohort = ({"quorum": 0} if found["cohort"].get("sampler") == "poisson" else {}) | found["cohort"]
-        return tables | {"evaluation": evaluation} | ({"cohort": cohort} if "cohort" in tables else {})
+        privacy = {"mechanism": _default_mechanism(found)} | found["privacy"]
+        defaults = {"evaluation": evaluation, "privacy": privacy}
+        return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""

@@ -15,7 +15,7 @@ POPULATION_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 MAX_BANDS = 64
 MAX_ROUNDS = 1_000_000
 """As of a job (``jobs.models``)."""
-DEFAULT_BANDS = 16
+DEFAULT_BANDS = 32
 
 MAX_BUFFERS = 5
 """As ``privacy.mechanisms.strategy``, which jobs are read without."""
@@ -94,8 +94,12 @@ class PrivacySection(Section):
         Field(
             description="`gaussian`: fresh noise every round. `blt` (buffered linear Toeplitz), `banded` (matrix "
             "factorisation) and `tree` (DP-FTRL): noise that cancels in part from round to round, for cohorts that "
-            "cannot be drawn at random; they need `min_separation` and `max_participations`. Of these `blt` has the "
-            "least noise in long runs, and keeps the fewest vectors."
+            "cannot be drawn at random; they need `max_participations`, and all but `blt` need `min_separation`. Of "
+            "these `blt` has the least noise in long runs, and keeps the fewest vectors."
+        ),
+        Hint(
+            default="`blt` with `max_participations`, a sampler other than `poisson`, `clip` and one fragment; else "
+            "`gaussian`"
         ),
     ] = "gaussian"
     clip: Annotated[
@@ -134,7 +138,7 @@ class PrivacySection(Section):
             description="Fewest rounds from one participation to the next of the same participant, e.g. 3: in round 1, "
             "then 4 at the earliest; enforced by the draw.",
         ),
-        Hint(default="1; needed by `blt`, `banded` and `tree`"),
+        Hint(default="1; needed by `banded` and `tree`"),
     ] = None
     bands: Annotated[
         int | None,
@@ -183,7 +187,7 @@ class PrivacySection(Section):
             yield from self._of_correlated_noise()
 
     def _of_correlated_noise(self) -> Iterator[tuple[str, str]]:
-        for key in ("max_participations", "min_separation"):
+        for key in ("max_participations",) if self.mechanism == "blt" else ("max_participations", "min_separation"):
             if getattr(self, key) is None:
                 yield key, f'is needed by mechanism "{self.mechanism}", whose cost depends on it; give it'
         if self.adaptive is not None:
