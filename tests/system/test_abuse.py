@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import threading
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -11,15 +14,20 @@ import grpc
 import numpy as np
 import pytest
 
+from atoll.client.identity import enrol
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
+from atoll.wire.v1 import control_pb2, transfer_pb2
+from tests.fuzz.memory import forget_peak, peak_bytes
 from tests.system.conftest import Hire, Serve
 from tests.system.flood import Flood
+from tests.system.http2 import Http2
 from tests.system.noise import noise
 from tests.system.operators import job_toml
 from tests.system.processes import WAIT_S
 from tests.system.raw import RawParticipant, refusal
-from tests.system.reference import JOB, MODEL, ROUNDS, SIZE, assert_undisturbed
+from tests.system.reference import JOB, LARGE_JOB, LARGE_MODEL, MODEL, ROUNDS, SIZE, assert_undisturbed
+from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
 
@@ -27,6 +35,13 @@ CHECK_INS = 5
 THREADS = 8
 ELEMENTS = 40_000
 ASKING = 16
+TRANSFER = "/atoll.wire.v1.TransferService"
+CALLS = 128
+LARGEST_BYTES = 4_200_000
+"""Nearly the largest message that a server takes."""
+HELD_BYTES = 256 << 20
+REVOKED_BYTES = 32 << 20
+UNREAD = 16
 
 
 @pytest.mark.parametrize("insecure", [False, True], ids=["tls", "plaintext"])
@@ -113,3 +128,57 @@ def test_forty_thousand_tiny_chunks_and_who_asks_for_them_hold_up_nobody(serve: 
         for _ in range(calls):
             assert other.held(beside, upload_id) == []
         assert sum(answers) - before < calls * ASKING // 2
+
+
+@pytest.mark.parametrize("revoked", [False, True], ids=["in force", "revoked"])
+@pytest.mark.parametrize("method", ["GetManifest", "Report", "Upload"])
+def test_half_sent_requests_hold_little_memory(serve: Serve, tmp_path: Path, method: str, revoked: bool) -> None:
+    """Each announces 4.2 MB and keeps back the last byte: 538 MB a connection, were they all received."""
+    server = serve("half-sent")
+    (token,) = server.operator.tokens(1)
+    identity = enrol(token, tmp_path / "sender")
+    if revoked:
+        server.operator.revoke(identity.participant, "lost")
+    before = forget_peak(server.process.pid)
+    with ExitStack() as stack:
+        for _ in range(2):
+            http2 = Http2.secure(
+                identity.server_address, identity.ca_certificate_pem, identity.key_pem, identity.certificate_pem
+            )
+            stack.callback(http2.close)
+            for _ in range(CALLS):
+                http2.half_call(f"{TRANSFER}/{method}", LARGEST_BYTES)
+            http2.push()
+        grown = peak_bytes(server.process.pid) - before
+    assert grown < (REVOKED_BYTES if revoked else HELD_BYTES)
+
+
+def test_downloads_that_are_not_read_are_given_up_and_leave_nothing_behind(serve: Serve, tmp_path: Path) -> None:
+    settings = tmp_path / "server.toml"
+    settings.write_text("[limits]\nunread_s = 1.0\n")
+    server = serve("unread", "--config", str(settings))
+    credential = json.loads((server.data / "operator.json").read_text())
+    request = control_pb2.GetRunModelRequest(run=server.operator.submit(LARGE_JOB, LARGE_MODEL))
+    blob = server.operator.stub.GetRunModel(request, timeout=WAIT_S).model.blob
+    http2 = Http2.secure(
+        server.address, credential["ca_certificate"], credential["key"], credential["certificate"], reads=False
+    )
+    with closing(http2):
+        for _ in range(UNREAD):
+            http2.call(f"{TRANSFER}/Download", transfer_pb2.DownloadRequest(blob=blob).SerializeToString())
+        wait_until(lambda: blob in maps(server))
+        http2.until_closed()
+    wait_until(lambda: blob not in maps(server))
+    assert "took nothing of a message for 1 s; its connection is closed" in server.process.log
+
+
+def maps(server: Server) -> str:
+    """The files that the server has mapped."""
+    return Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.01)

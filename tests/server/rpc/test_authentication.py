@@ -211,7 +211,7 @@ async def test_a_certificate_is_needed(door: Door) -> None:
     context: Any = FakeContext()
     context.auth_context = dict
     with pytest.raises(UnauthenticatedError, match="no client certificate"):
-        await Authenticator(desk, Admission(Limits()), insecure=False).caller(context)
+        await Authenticator(desk, Admission(Limits()), insecure=False).identify(context)
 
 
 class TestWatch:

@@ -6,27 +6,10 @@ import pytest
 from atoll.server.daemon.limits import Limits
 from atoll.server.errors import LimitExceededError, ServerError
 from atoll.server.identity import CertificateRequestError, TokenUnknownError
-from atoll.server.rpc.door import Door, network_of
+from atoll.server.rpc.door import Door
 from tests.server.rpc.world import Key, World, refusal, refused_code
 
 PEER = "ipv4:10.0.0.1:50000"
-
-
-@pytest.mark.parametrize(
-    ("peer", "network"),
-    [
-        (PEER, "10.0.0.1"),
-        ("ipv6:%5B::1%5D:4000", "::/64"),
-        ("ipv6:[2001:db8:1:2:3:4:5:6]:4000", "2001:db8:1:2::/64"),
-        ("ipv6:[::ffff:10.0.0.1]:4000", "10.0.0.1"),
-        ("ipv6:[fe80::1%eth0]:4000", "fe80::/64"),
-        ("unix:/somewhere", "unix"),
-        ("", ""),
-        ("ipv4:nonsense", "ipv4"),
-    ],
-)
-def test_whom_attempts_are_counted_by(peer: str, network: str) -> None:
-    assert network_of(peer) == network
 
 
 def code_at(door: Door, peer: str = PEER, error: Exception | None = None) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from atoll.server import errors
 from atoll.server.aggregation import AggregationError
-from atoll.server.rpc.errors import ErrorInterceptor, status_of
+from atoll.server.rpc.errors import status_of
+from atoll.server.rpc.interceptor import CallInterceptor
 from atoll.wire.errors import ChunkError, WireError
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import control_pb2
@@ -76,7 +77,7 @@ async def service() -> AsyncIterator[tuple[Service, grpc.aio.Channel]]:
         "Writing": grpc.unary_stream_rpc_method_handler(made.writing, **request),
         "Both": grpc.stream_stream_rpc_method_handler(made.both, **request),
     }
-    server = grpc.aio.server(interceptors=(ErrorInterceptor(),))
+    server = grpc.aio.server(interceptors=(CallInterceptor(),))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Test", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

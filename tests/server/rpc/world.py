@@ -280,14 +280,14 @@ class World:
         self.addresses: Addresses
         self.operator: Caller
         self._stack = contextlib.AsyncExitStack()
-        self._ca = b""
+        self.ca = b""
 
     async def __aenter__(self) -> World:
         self.addresses = await self.daemon.start()
         self._stack.push_async_callback(self.daemon.stop)
         if self.addresses.operator is not None:
             kept = SimpleNamespace(**json.loads(self.addresses.operator.read_text()))
-            self._ca = kept.ca_certificate.encode()
+            self.ca = kept.ca_certificate.encode()
             self.operator = Caller(await self.channel(kept.key.encode(), kept.certificate.encode()))
         return self
 
@@ -298,7 +298,7 @@ class World:
         self, key: bytes | None = None, certificate: bytes | None = None, address: str | None = None
     ) -> grpc.aio.Channel:
         """A channel with a client certificate, or without one."""
-        credentials = grpc.ssl_channel_credentials(self._ca, key, certificate)
+        credentials = grpc.ssl_channel_credentials(self.ca, key, certificate)
         # Channels to one address share a connection unless told not to, and with it the certificate.
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 64 << 20)]
         channel = grpc.aio.secure_channel(address or self.addresses.main, credentials, options=options)

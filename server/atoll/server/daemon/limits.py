@@ -49,6 +49,29 @@ class Limits(BaseModel):
         ),
         Refusal("request.bytes", "the call is refused", "send less: fewer labels or metrics"),
     ] = 256 << 10
+    request_s: Annotated[
+        float,
+        Field(ge=1.0, le=600.0, description="Seconds from the headers of a call until its request must be whole."),
+        Refusal("request.slow", "the call is refused with a time to try again, and logged", "nothing: clients do"),
+    ] = 30.0
+    arriving_mib_per_caller: Annotated[
+        Whole,
+        Field(
+            description="MiB of messages of one caller that may arrive at the same time, uploads and all else counted "
+            "apart; each counts as the largest that the port takes. On the enrolment port a caller is an address."
+        ),
+        Refusal("request.slow", "further messages wait, until their time is over", "nothing"),
+    ] = 128
+    arriving_mib: Annotated[
+        Whole,
+        Field(description="The same, of all callers of one port together."),
+        Refusal("request.crowded", "the caller with most of them loses its oldest; it is logged", "nothing"),
+    ] = 1024
+    unread_s: Annotated[
+        float,
+        Field(ge=1.0, le=3600.0, description="Seconds within which a caller must have taken a message sent to it."),
+        Refusal("stream.unread", "the caller's connection is closed, which is logged", "nothing: clients read on"),
+    ] = 60.0
     metadata_bytes: Annotated[
         int,
         Field(ge=8 << 10, le=MIB, description="Bytes of the metadata of one call (HTTP/2 accounting: 32 more each)."),

@@ -18,7 +18,7 @@ from atoll.server.daemon.limits import DEFAULT_LIMITS, Limits
 from atoll.server.errors import ServerError, SetupError
 from atoll.server.identity import Authority
 from atoll.server.ingest.meter import ignore
-from atoll.server.rpc.errors import ErrorInterceptor
+from atoll.server.rpc.interceptor import Bounds, CallInterceptor, Enter, by_address
 from atoll.wire.digest import MAX_CHUNK_BYTES
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,14 @@ MAX_OPERATOR_BYTES = 64 << 20
 ENROLMENT_AGE_S = 30.0
 """A connection to the enrolment port is told to end after so long, and ended after as long again."""
 ENROLMENT_STREAMS = 8
-ENROLMENT_CALLS = 512
+ENROLMENT_BYTES = 64 << 10
+"""A token and a certificate request take about 2 KiB."""
+ENROLMENT_REQUESTS = 512
+"""That may arrive at the same time."""
+ENROLMENT_REQUESTS_EACH = 32
+"""The same, from one address (IPv6: one /64 network)."""
+ENROLMENT_REQUEST_S = 10.0
+"""Within which an enrolment's request must be whole."""
 
 
 class Port(StrEnum):
@@ -64,7 +71,10 @@ class Port(StrEnum):
 
 
 def make_server(
-    port: Port, limits: Limits = DEFAULT_LIMITS, refused: Callable[[str], None] = ignore
+    port: Port,
+    limits: Limits = DEFAULT_LIMITS,
+    refused: Callable[[str], None] = ignore,
+    enter: Enter = by_address,
 ) -> grpc.aio.Server:
     """A server without ports.
 
@@ -73,12 +83,19 @@ def make_server(
             port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
         limits: what callers may do; those INSIDE have none.
         refused: told the code of every error that a caller gets.
+        enter: begins every call, before its request is received; on ENROLMENT, calls count for their addresses.
     """
-    interceptor = ErrorInterceptor(None if port is Port.INSIDE else limits, refused)
-    most = ENROLMENT_CALLS if port is Port.ENROLMENT else None
-    return grpc.aio.server(
-        interceptors=(interceptor,), options=list(_options_of(port, limits).items()), maximum_concurrent_rpcs=most
-    )
+    options = _options_of(port, limits)
+    interceptor = CallInterceptor(_bounds_of(port, limits, options["grpc.max_receive_message_length"], enter), refused)
+    return grpc.aio.server(interceptors=(interceptor,), options=list(options.items()))
+
+
+def _bounds_of(port: Port, limits: Limits, message_bytes: int, enter: Enter) -> Bounds | None:
+    if port is Port.INSIDE:
+        return None
+    if port is Port.ENROLMENT:
+        return Bounds.nameless(limits, ENROLMENT_REQUESTS_EACH, ENROLMENT_REQUESTS, ENROLMENT_REQUEST_S)
+    return Bounds.named(limits, message_bytes, enter)
 
 
 def _options_of(port: Port, limits: Limits) -> dict[str, int]:
@@ -97,7 +114,7 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
     if port is Port.ENROLMENT:
         options |= {
-            "grpc.max_receive_message_length": limits.request_bytes,
+            "grpc.max_receive_message_length": ENROLMENT_BYTES,
             "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
             "grpc.max_allowed_incoming_connections": limits.enrolment_connections,
             "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),

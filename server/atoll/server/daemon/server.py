@@ -226,15 +226,15 @@ class Daemon:
             mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
             plain = server_credentials(authority, names, mutual=False, clock=self._clock)
         refused = self._figures.meter.refused
-        main = make_server(Port.MAIN, config.limits, refused)
+        authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
+        book.listen(authenticator.calls.end)
+        main = make_server(Port.MAIN, config.limits, refused, authenticator.enter)
         enrolment = make_server(Port.ENROLMENT, config.limits, refused)
         self._listeners += [main, enrolment]
         main_port = bind(main, config.host, config.port, mutual)
         enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)
         main_address = f"{config.advertised_host}:{main_port}"
         enrol_address = f"{config.advertised_host}:{enrol_port}"
-        authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
-        book.listen(authenticator.calls.end)
         transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
         participation = ParticipationService(
             sessions=self._sessions,

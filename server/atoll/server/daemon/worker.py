@@ -82,7 +82,7 @@ async def serve(order: WorkerOrder) -> None:
             executor=executor,
             meter=figures.meter,
         )
-        public = make_server(Port.TRANSFER, config.limits, figures.meter.refused)
+        public = make_server(Port.TRANSFER, config.limits, figures.meter.refused, authenticator.enter)
         private = make_server(Port.INSIDE)
         public.add_generic_rpc_handlers((transfer.handler(),))
         await add_health_and_reflection(public, [SERVICE])

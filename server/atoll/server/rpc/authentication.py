@@ -17,6 +17,7 @@ from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.open_calls import OpenCalls
+from atoll.server.rpc.peers import network_of
 from atoll.server.telemetry.context import remember
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from atoll.wire.status import Recovery
@@ -33,13 +34,14 @@ LEAST_BYTES_PER_S = 1024
 """A stream that the server has waited for ``IDLE_S`` and that brought less than this meanwhile is broken off too."""
 WANTED_CHECK_S = 2.0
 """How often an open upload asks whether its round still takes it."""
+_OUR_SERVICES = "/atoll."
 _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
 class Authenticator:
     """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) believes the metadata.
 
-    ``caller``, ``participant`` and ``operator`` begin a call: they count against what the caller may take, and a
+    ``enter`` begins a call, before its request is received: it counts against what the caller may take, and a
     revocation ends it (``calls``).
     """
 
@@ -50,20 +52,24 @@ class Authenticator:
         self._insecure = insecure
         self._refusals = RefusalLog(log)
 
-    async def caller(self, context: Context) -> Caller:
-        """The caller of this RPC, of which the log tells from now on.
+    async def enter(self, method: str, context: Context) -> str:
+        """The name that a call counts for: its caller's, whose calls are counted too.
+
+        gRPC's own services (health, reflection) count for the address that they are called from.
 
         Raises:
             UnauthenticatedError: without a certificate that is in force.
-            LimitExceededError: if it makes more calls than one caller may.
+            LimitExceededError: if the caller makes more calls than one caller may.
         """
+        if not method.startswith(_OUR_SERVICES):
+            return network_of(context.peer())
         caller = await self.identify(context)
         self.calls.begin(caller, context)
         await self.admission.call(caller.name, context)
-        return caller
+        return caller.name
 
     async def identify(self, context: Context) -> Caller:
-        """Who calls, without counting the call.
+        """The caller of this RPC, of which the log tells from now on.
 
         Raises:
             UnauthenticatedError: without a certificate that is in force.
@@ -99,7 +105,7 @@ class Authenticator:
         return await self._require(context, Role.OPERATOR)
 
     async def _require(self, context: Context, role: Role) -> str:
-        caller = await self.caller(context)
+        caller = await self.identify(context)
         if caller.role is not role:
             error = ForbiddenError(
                 "certificate.role",

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
 
 from atoll.server.daemon.limits import Limits
 from atoll.server.errors import LimitExceededError
 from atoll.server.identity import TokenError
 from atoll.server.rpc.buckets import Bucket, Kept
+from atoll.server.rpc.peers import network_of
 
 MAX_ADDRESSES = 65_536
 """Addresses that are remembered; the one seen longest ago begins anew."""
-_V6_PREFIX = 64
-"""One customer of a provider has at least such a network of IPv6 addresses (RFC 6177)."""
 
 
 class Door:
@@ -62,18 +59,3 @@ class Door:
         except TokenError:
             self._wrong[address].take(1.0, now)
             raise
-
-
-def network_of(peer: str) -> str:
-    """Whom attempts are counted by: the IPv4 address, the /64 network of an IPv6 address, else the peer as it is."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    host = rest.rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return kind
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, _V6_PREFIX), strict=False))

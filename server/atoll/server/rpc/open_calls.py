@@ -11,11 +11,14 @@ import grpc.aio
 
 from atoll.server.errors import ServerError
 from atoll.server.ingest.desk import Caller
+from atoll.server.rpc import peers
 from atoll.server.rpc.errors import refuse
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+CLOSE_S = 2.0
+"""After a call was ended its connection is closed: the caller has so long to take the status."""
 
 
 class OpenCalls:
@@ -61,15 +64,19 @@ class OpenCalls:
 def end_call(task: asyncio.Task[Any], context: Context, error: ServerError, ending: set[asyncio.Task[None]]) -> None:
     """End a call with ``error`` even where its handler waits for a peer that does not read.
 
-    There the handler is suspended in its ``yield``, and the cancellation strikes gRPC's code outside it: so the status
-    is sent by a task of its own, which ``ending`` keeps alive.
+    There the handler is suspended in its ``yield``, and the cancellation strikes the code outside it that writes: so
+    the status is sent by a task of its own, which ``ending`` keeps alive. Such a peer would not see it, and what waits
+    to be read would stay in gRPC: so its connection is closed a moment later.
     """
     if task.cancel():
-        sending = asyncio.get_running_loop().create_task(_send_status(context, error))
+        sending = asyncio.get_running_loop().create_task(_end(context, error))
         ending.add(sending)
         sending.add_done_callback(ending.discard)
 
 
-async def _send_status(context: Context, error: ServerError) -> None:
+async def _end(context: Context, error: ServerError) -> None:
+    peer = context.peer()
     with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError):  # sent; or the call has ended meanwhile
         await refuse(context, error, "a call that was ended")
+    await asyncio.sleep(CLOSE_S)
+    await asyncio.get_running_loop().run_in_executor(None, peers.cut, peer)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from itertools import pairwise, zip_longest
 from typing import Any, ParamSpec, TypeVar
@@ -109,14 +109,19 @@ class TransferService:
 
     async def get_manifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> bytes:
         """The manifest of a blob, serialised: it has 16 bytes for each MiB of the model."""
-        await self._desk.grant_download(await self._authenticator.caller(context), request.blob)
+        await self._desk.grant_download(await self._authenticator.identify(context), request.blob)
         return await self._call(_manifest, self._blobs, request.blob)
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
         """Chunks of a blob, straight from its memory map; the next one is made ready while one is sent."""
-        caller = await self._authenticator.caller(context)
-        await self._desk.grant_download(caller, request.blob)
+        caller = await self._authenticator.identify(context)
+
+        def granted() -> Awaitable[None]:
+            return self._desk.grant_download(caller, request.blob)
+
+        await granted()
         watch = Watch(self._authenticator, context)
+        watch.only_while(granted)
         admission = self._authenticator.admission
         with admission.transfer(caller.name), admission.download(caller.name) as allowance, self._meter.download():
             async with self._open_blobs.open(request.blob) as blob:
@@ -133,13 +138,13 @@ class TransferService:
                     yield message
                     del message
 
-    async def upload(self, _: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
+    async def upload(self, requests: AsyncIterator[bytes], context: Context) -> transfer_pb2.UploadResponse:
         """One stream of chunks into a segment of the spool."""
         participant = await self._authenticator.participant(context)
         watch = Watch(self._authenticator, context)
         admission = self._authenticator.admission
         with admission.transfer(participant), admission.upload(participant) as allowance, self._meter.upload():
-            async with contextlib.aclosing(watch.over(_read(context))) as messages:
+            async with contextlib.aclosing(watch.over(requests)) as messages:
                 first = await anext(messages, None)
                 if first is None:
                     return transfer_pb2.UploadResponse()
@@ -281,13 +286,6 @@ def _status(spool: Spool, upload: UploadRef) -> bytes:
 def _reported_key(request: transfer_pb2.ReportRequest) -> UploadKey:
     at = request.round
     return UploadKey(at.run, at.round, at.attempt, request.upload_id)
-
-
-async def _read(context: Context) -> AsyncGenerator[bytes, None]:
-    """The messages of a stream. gRPC's own iterator would hold each until the next has come."""
-    while (message := await context.read()) is not grpc.aio.EOF:
-        yield message
-        del message
 
 
 def _chunks_asked(request: transfer_pb2.DownloadRequest, total: int) -> Sequence[int]:
