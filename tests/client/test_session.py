@@ -732,6 +732,19 @@ async def test_an_idle_fleet_spreads_its_return_over_what_the_server_asked_for(
 
 
 @pytest.mark.usefixtures("longest_delays")
+async def test_a_fleet_that_grew_meanwhile_spreads_over_the_newest_word(server: Federation, start: Start) -> None:
+    server.return_spread_s = 0.5
+    run = start(AddOne())
+    await server.hello()
+    server.push(part.CheckInResponse(return_spread=part.ReturnSpread(return_spread_s=4.0)))
+    server.invite()  # answered after what was pushed before
+    await run.saw(Reported)
+    await server.kill()
+    (lost,) = await run.saw(Disconnected)
+    assert lost.retry_in_s == 4.0
+
+
+@pytest.mark.usefixtures("longest_delays")
 async def test_a_participant_at_work_comes_back_sooner_than_an_idle_one(server: Federation, start: Start) -> None:
     server.return_spread_s = 40.0
     trainer = Gated()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll.wire.pacing import LONGEST_RETRY_S
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -27,7 +29,7 @@ class Limits:
     call_s: float = 30.0
     stall_s: float = 30.0
     backoff_base_s: float = 0.2
-    backoff_cap_s: float = 5.0
+    backoff_cap_s: float = LONGEST_RETRY_S
     return_spread_s: float = 600.0
     retry_after_cap_s: float = 3600.0
     give_up_after_s: float = 24 * 3600.0

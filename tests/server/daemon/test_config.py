@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from atoll.client.limits import Limits
 from atoll.server.daemon.config import ServerConfig
 
 DATA = Path("data")
@@ -43,6 +44,14 @@ def test_a_bad_value_is_named(settings: dict[str, Any], key: str) -> None:
         config(**settings)
     (problem,) = caught.value.errors()
     assert problem["loc"] == (key,)
+
+
+def test_silence_is_longer_than_a_client_may_take_to_come_back() -> None:
+    longest_s = Limits().backoff_cap_s
+    assert config().silence_s > longest_s
+    assert config().doubts == ()
+    (doubt,) = config(silence_s=longest_s).doubts
+    assert "set it above 5" in doubt
 
 
 def test_all_bad_values_are_named_at_once() -> None:

@@ -11,13 +11,14 @@ from atoll.server.daemon import invitations, pushing
 from atoll.server.daemon.instructions import Invitation, serialised
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.performer import RunPerformer
-from atoll.server.daemon.sessions import return_spread_s
+from atoll.server.daemon.return_spread import return_spread_s
 from atoll.server.identity import ParticipantKind
 from atoll.server.ingest.desk import Disposition
 from atoll.server.rounds import MemberStatus, Phase, RoundState, RunState
 from atoll.server.stores import BlobMissingError, DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import layout_to_proto
+from atoll.wire.pacing import LONGEST_RETRY_S
 from atoll.wire.v1 import participation_pb2
 from tests.server.daemon.federation import LAYOUT, Client, Federation, job, opened, parsed, update_values
 
@@ -182,6 +183,19 @@ class TestSilence:
         await alice.report(task.key, update_values(1))
         assert (await federation.ended(run)).status == "finished"
         assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.05 s")
+
+    async def test_one_of_a_large_cohort_gets_the_time_that_it_is_asked_to_take(
+        self, federation: Federation, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pushing, "return_spread_s", lambda members: LONGEST_RETRY_S + 0.05 * members)
+        alice, bob = await federation.clients("alice", "bob")
+        run = await federation.submit(job(size=2, quorum=1))
+        await federation.state(run, is_open)
+        bob.leave()
+        await federation.state(run, stands(bob, MemberStatus.SILENT))
+        await alice.report((await alice.next("participate")).key, update_values(1))
+        await federation.ended(run)
+        assert (await federation.members(run))[bob.name] == ("silent", "the connection was lost for 0.15 s")
 
     async def test_a_silo_gets_the_time_that_it_takes_to_start_again(self, tmp_path: Path) -> None:
         async with opened(tmp_path / "data", silence_s=0.05, silo_silence_s=0.4) as federation:

@@ -155,6 +155,8 @@ class Connection:
                 self._desk.stop(message.stop)
             case "come_back":
                 raise self._later(message.come_back)
+            case "return_spread":
+                self._desk.spread_return(message.return_spread.return_spread_s)
             case other:
                 log.debug("a message of a newer kind is ignored: %s", other)
 

@@ -129,11 +129,15 @@ class Desk:
     def welcome(self, transfers: Endpoint, welcome: participation_pb2.Welcome) -> None:
         """A new stream is open: where transfers go from now on, as whom, and what the server asks for."""
         self._chunk_bytes = min(max(welcome.chunk_bytes or DEFAULT_CHUNK_BYTES, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
-        self._idle_spread_s = bounded_s(welcome.return_spread_s, self._limits.return_spread_s)
+        self.spread_return(welcome.return_spread_s)
         if self._calls is None:
             self._calls = TransferCalls(transfers)
         elif self._calls.endpoint != transfers:
             self._calls.renew(transfers)
+
+    def spread_return(self, asked_s: float) -> None:
+        """Spread the return after a lost connection over so many seconds while no task is in work."""
+        self._idle_spread_s = bounded_s(asked_s, self._limits.return_spread_s)
 
     def invite(self, message: participation_pb2.Participate) -> None:
         """Take an invitation: begin, queue, or answer at once.

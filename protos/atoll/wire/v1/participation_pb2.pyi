@@ -570,6 +570,25 @@ class ComeBack(google.protobuf.message.Message):
 Global___ComeBack: typing_extensions.TypeAlias = ComeBack
 
 @typing.final
+class ReturnSpread(google.protobuf.message.Message):
+    """In place of Welcome.return_spread_s from now on: the fleet has grown or shrunk
+    since this participant was welcomed.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
+    return_spread_s: builtins.float
+    def __init__(
+        self,
+        *,
+        return_spread_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["return_spread_s", b"return_spread_s"]) -> None: ...
+
+Global___ReturnSpread: typing_extensions.TypeAlias = ReturnSpread
+
+@typing.final
 class CheckInResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -577,6 +596,7 @@ class CheckInResponse(google.protobuf.message.Message):
     PARTICIPATE_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     COME_BACK_FIELD_NUMBER: builtins.int
+    RETURN_SPREAD_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> Global___Welcome: ...
     @property
@@ -585,6 +605,8 @@ class CheckInResponse(google.protobuf.message.Message):
     def stop(self) -> Global___Stop: ...
     @property
     def come_back(self) -> Global___ComeBack: ...
+    @property
+    def return_spread(self) -> Global___ReturnSpread: ...
     def __init__(
         self,
         *,
@@ -592,9 +614,10 @@ class CheckInResponse(google.protobuf.message.Message):
         participate: Global___Participate | None = ...,
         stop: Global___Stop | None = ...,
         come_back: Global___ComeBack | None = ...,
+        return_spread: Global___ReturnSpread | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["come_back", b"come_back", "message", b"message", "participate", b"participate", "stop", b"stop", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["come_back", b"come_back", "message", b"message", "participate", b"participate", "stop", b"stop", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "participate", "stop", "come_back"] | None: ...
+    def HasField(self, field_name: typing.Literal["come_back", b"come_back", "message", b"message", "participate", b"participate", "return_spread", b"return_spread", "stop", b"stop", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["come_back", b"come_back", "message", b"message", "participate", b"participate", "return_spread", b"return_spread", "stop", b"stop", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["welcome", "participate", "stop", "come_back", "return_spread"] | None: ...
 
 Global___CheckInResponse: typing_extensions.TypeAlias = CheckInResponse

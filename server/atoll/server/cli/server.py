@@ -25,6 +25,7 @@ from atoll.server.daemon.notify import READY, STOPPING, notify
 from atoll.server.daemon.server import Addresses, Daemon
 from atoll.server.errors import InvalidRequestError, ServerError
 from atoll.settings.numbers import Finite
+from atoll.wire.pacing import LONGEST_RETRY_S
 
 
 @click.group()
@@ -70,7 +71,11 @@ server.add_command(prune)
     help="Life of client certificates.",
 )
 @click.option(
-    "--silence-s", type=Finite(0), default=5.0, show_default=True, help="Disconnected for longer counts as gone."
+    "--silence-s",
+    type=Finite(0),
+    default=3 * LONGEST_RETRY_S,
+    show_default=True,
+    help="Disconnected for longer counts as gone.",
 )
 @click.option("--silo-silence-s", type=Finite(0), default=60.0, show_default=True, help="The same for silos.")
 @click.option(

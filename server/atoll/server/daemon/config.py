@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from atoll.server.daemon.limits import DEFAULT_LIMITS, Limits
 from atoll.server.daemon.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
+from atoll.wire.pacing import LONGEST_RETRY_S
 
 DEFAULT_DATA = Path("atoll-data")
 
@@ -38,10 +39,11 @@ class ServerConfig(BaseModel):
         default=86_400.0, ge=30.0, le=90 * 86_400.0, description="Seconds that a participant's certificate is good for."
     )
     silence_s: float = Field(
-        default=5.0,
+        default=3 * LONGEST_RETRY_S,
         ge=0.0,
         le=3600.0,
-        description="Seconds a participant may be disconnected before it counts as gone.",
+        description="Seconds a participant may be disconnected before it counts as gone. Clients take up to "
+        f"{LONGEST_RETRY_S:g} s to come back: not less than that.",
     )
     silo_silence_s: float = Field(
         default=60.0,
@@ -78,6 +80,16 @@ class ServerConfig(BaseModel):
                 f"--insecure with host {self.host!r}: plaintext is for loopback only; use 127.0.0.1, or leave it out"
             )
         return self
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is allowed and yet unlikely to be meant, in words for the log."""
+        if self.silence_s > LONGEST_RETRY_S:
+            return ()
+        return (
+            f"silence_s is {self.silence_s:g}, and a participant may take {LONGEST_RETRY_S:g} s to try a lost "
+            f"connection again: set it above {LONGEST_RETRY_S:g}, or rounds go on without some that will return",
+        )
 
     @property
     def advertised_host(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from atoll.server.daemon.instructions import Invitation
 from atoll.server.daemon.private import PrivateRounds
-from atoll.server.daemon.sessions import return_spread_s
+from atoll.server.daemon.return_spread import return_spread_s
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, fragments_of
 from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.invitations import Invitations
 from atoll.server.daemon.reporting import member_of
+from atoll.server.daemon.return_spread import return_spread_s
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import Session, return_spread_s
+from atoll.server.daemon.sessions import Session
 from atoll.server.daemon.tasks import Tasks
 from atoll.server.rounds import (
     Event,
@@ -24,10 +25,11 @@ from atoll.server.rounds import (
     WentSilent,
     wants,
 )
+from atoll.wire.pacing import LONGEST_RETRY_S
 
-RETURN_S = 15.0
-"""How long the members of a round may take to come back after a restart: a client's longest back-off is 5 s, or what a
-large cohort is asked to spread over."""
+RETURN_S = 3 * LONGEST_RETRY_S
+"""How long the members of a round may take to come back after a restart, beside what a large cohort is asked to spread
+over."""
 DEADLINE = "deadline"
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
 
@@ -111,7 +113,8 @@ class Pusher:
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
-        patience_s = self._services.patience_s(participant)
+        asked_s = return_spread_s(len(live.roster))  # what its invitation asks it to spread its return over
+        patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())
         key = live.key

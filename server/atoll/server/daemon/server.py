@@ -24,8 +24,9 @@ from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind,
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.operator_file import OperatorFile
+from atoll.server.daemon.return_spread import return_spread_s
 from atoll.server.daemon.services import Services
-from atoll.server.daemon.sessions import ComeBack, Sessions, come_back, return_spread_s
+from atoll.server.daemon.sessions import ComeBack, Sessions, come_back
 from atoll.server.daemon.workers import WorkerPool
 from atoll.server.identity import OPERATOR_FILE, Authority
 from atoll.server.ingest.node import IngestNode
@@ -179,6 +180,8 @@ class Daemon:
         await coordinator.start()
         if shortage := room.shortage():
             log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
+        for doubt in config.doubts:
+            log.warning("%s", doubt)
         for listener in self._listeners:
             await listener.start()
         self._serving = True

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from atoll.server.daemon.instructions import Instruction
+from atoll.server.daemon.return_spread import ReturnSpread
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import participation_pb2
 
@@ -21,8 +22,9 @@ OUTBOX_MESSAGES = 64
 """Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
 CUT_S = 2.0
 """A closed stream whose participant does not read what is left is cut off after so many seconds."""
-RETURNS_PER_S = 250.0
-"""Participants that lost their connection together are asked to keep to this pace (TLS, check-in) coming back."""
+TOLD_AT_ONCE = 50
+TOLD_EVERY_S = 0.05
+"""A change that concerns everybody connected is told to so many, and to the next ones so much later."""
 TAKEN_OVER_S = 10.0
 """Two processes with one identity replace each other no faster than this."""
 
@@ -49,6 +51,7 @@ class Session:
         outbox: instructions on their way to it; None ends the stream.
         counted_from: epoch seconds from which its time online is not yet in its history.
         cut: ends the stream at once, whatever its participant does.
+        spread_for: participants that the spread suffices for which it was told.
     """
 
     participant: str
@@ -56,6 +59,7 @@ class Session:
     outbox: asyncio.Queue[Instruction | None]
     counted_from: float
     cut: Callable[[], None]
+    spread_for: int = 0
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
@@ -121,6 +125,9 @@ class Sessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._watchers: set[Changes] = set()
+        self._spread = ReturnSpread(clock)
+        self._untold: list[str] = []
+        self._telling: asyncio.Handle | None = None
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
@@ -139,6 +146,8 @@ class Sessions:
                 come_back(ComeBack.CAUSE_TAKEN_OVER, TAKEN_OVER_S, "another connection of this participant took over")
             )
         self._sessions[participant] = session
+        self._follow_population()
+        session.spread_for = self._spread.suffices_for  # its welcome tells it
         for listener in self._connected:
             listener(session)
         self.touch((participant,))
@@ -149,6 +158,7 @@ class Sessions:
         session.ended()
         if self._sessions.get(session.participant) is session:
             del self._sessions[session.participant]
+            self._follow_population()
             for listener in self._disconnected:
                 listener(session)
             self.touch((session.participant,))
@@ -168,6 +178,34 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def return_spread_s(self) -> float:
+        """Seconds over which those connected are asked to spread their return."""
+        return self._spread.seconds
+
+    def _follow_population(self) -> None:
+        if self._spread.adjust(len(self._sessions)):
+            self._untold = self.names()
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_soon(self._tell_some)
+
+    def _tell_some(self) -> None:
+        """Tell the spread to some who were told another, and to the next ones a little later."""
+        spread = self._spread
+        message = participation_pb2.CheckInResponse(
+            return_spread=participation_pb2.ReturnSpread(return_spread_s=spread.seconds)
+        )
+        told = 0
+        while self._untold and told < TOLD_AT_ONCE:
+            session = self._sessions.get(self._untold.pop())
+            if session is not None and session.spread_for != spread.suffices_for:
+                session.spread_for = spread.suffices_for
+                session.send(message)
+                told += 1
+        self._telling = None
+        if self._untold:
+            self._telling = asyncio.get_running_loop().call_later(TOLD_EVERY_S, self._tell_some)
+
     def touch(self, participants: Collection[str] = ()) -> None:
         """Wake the runs that wait for their draw; these participants became free or busy."""
         for watcher in self._watchers:
@@ -182,11 +220,6 @@ class Sessions:
             yield changes
         finally:
             self._watchers.discard(changes)
-
-
-def return_spread_s(count: int) -> float:
-    """Seconds over which so many participants should spread their return."""
-    return count / RETURNS_PER_S
 
 
 def come_back(cause: ComeBack.Cause.ValueType, after_s: float, reason: str) -> participation_pb2.CheckInResponse:

@@ -14,7 +14,7 @@ import grpc.aio
 import atoll.server
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.instructions import Instruction, serialised
-from atoll.server.daemon.sessions import ComeBack, Introduction, Session, Sessions, come_back, return_spread_s
+from atoll.server.daemon.sessions import ComeBack, Introduction, Session, Sessions, come_back
 from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -132,7 +132,7 @@ class ParticipationService:
                 transfer_address=self._transfer_address,
                 certificate_remaining_s=self._desk.certificate_remaining_s(participant),
                 chunk_bytes=DEFAULT_CHUNK_BYTES,
-                return_spread_s=return_spread_s(len(self._sessions)),
+                return_spread_s=self._sessions.return_spread_s,
             )
         )
 
