@@ -6,7 +6,6 @@ COPY protos protos
 COPY client client
 COPY server server
 COPY datacenter datacenter
-# "server,otel,privacy" for private runs: brings Opacus and PyTorch, a gigabyte and more. Without it they are refused.
 ARG EXTRAS=server,otel
 RUN python -m venv /opt/atoll \
     && /opt/atoll/bin/pip install --no-cache-dir -c constraints.txt ".[${EXTRAS}]"

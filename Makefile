@@ -22,7 +22,7 @@ BUF := @bufbuild/buf@1.75.0
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
 
-demo-private: $(VENV)/.demo-private ## the same over 200 participants with differential privacy, beside the same without
+demo-private: $(VENV)/.demo ## the same over 200 participants with differential privacy, beside the same without
 	$(BIN)/atoll demo --private
 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
@@ -84,11 +84,6 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) (about a minute)"
 	$(PIP) install -c constraints.txt -e ".[demo]"
 	@touch $@
-
-$(VENV)/.demo-private: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing into $(VENV) with Opacus, which needs torch (a few minutes)"
-	$(PIP) install -c constraints.txt -e ".[demo,privacy]"
-	@touch $@ $(VENV)/.demo
 
 $(VENV)/.demo-silo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) with torch (a few minutes)"

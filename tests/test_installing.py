@@ -40,7 +40,7 @@ def test_hints() -> None:
 
 def test_every_line_installs_a_checkout_with_its_constraints() -> None:
     found = list(commands())
-    assert {"README.md", "Dockerfile", "docs/privacy.md", "docs/silo.md", "docs/operations.md"} <= {n for n, _ in found}
+    assert {"README.md", "Dockerfile", "docs/silo.md", "docs/operations.md"} <= {n for n, _ in found}
     allowed = {("README.md", "pip install atoll")}  # which says that there is no such thing
     wrong = [(name, line) for name, line in found if "-c constraints.txt" not in line or re.search(r"\batoll\b", line)]
     assert set(wrong) == allowed

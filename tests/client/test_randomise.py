@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
+from atoll.accounting.gaussian import delta_of, epsilon_of
 from atoll.client import UpdateError, UsageError
 from atoll.client.privacy.clipping import norm_of
-from atoll.client.privacy.gaussian import delta_of, epsilon_of
 from atoll.client.privacy.keystream import Keystream
 from atoll.client.privacy.ledger import Release
 from atoll.client.randomise import Gaussian, Limit, LocalPrivacy, Mechanism, Noise, Sphere, cost

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from atoll.accounting.gaussian import epsilon_of, noise_multiplier_of
 from atoll.client.errors import UsageError
 from atoll.client.privacy.clipping import BLOCK, product_of, write_checked
-from atoll.client.privacy.gaussian import epsilon_of, noise_multiplier_of
 from atoll.client.privacy.keystream import LARGEST_NORMAL, Keystream
 from atoll.client.privacy.ledger import Limit, Release
 from atoll.client.transfer.cut import cut_ranges

@@ -1,20 +1,11 @@
 """What Gaussian releases cost together: written once, for the server's ledger, a participant's own, and a silo's job.
 
-Read ``composing``. Opacus is imported when the first account needs it. Nothing here depends on another room.
+Read ``composing``. It needs SciPy. Nothing here depends on another room.
 """
 
 from atoll.accounting.calibrating import UnreachableError, least_noise
-from atoll.accounting.composing import Steps, answered_by, epsilon
-from atoll.accounting.loading import OpacusMissingError
+from atoll.accounting.composing import answered_by, epsilon
 from atoll.accounting.renyi import ACCOUNTANTS, Accountant
+from atoll.accounting.steps import Steps
 
-__all__ = [
-    "ACCOUNTANTS",
-    "Accountant",
-    "OpacusMissingError",
-    "Steps",
-    "UnreachableError",
-    "answered_by",
-    "epsilon",
-    "least_noise",
-]
+__all__ = ["ACCOUNTANTS", "Accountant", "Steps", "UnreachableError", "answered_by", "epsilon", "least_noise"]

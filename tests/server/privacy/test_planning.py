@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll.accounting import convolving
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.plan_figure import plan_svg, write_plan
 from atoll.server.privacy.planning import Plan, plan_of
@@ -91,6 +92,22 @@ def test_each_step_is_told_before_it_begins() -> None:
         f"the noise of {found.durations[-1].rounds} rounds",
         "the smallest cohort with signal to noise 1",
     ]
+
+
+def test_a_plan_of_many_rounds_transforms_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 rounds with a target, by ``prv``: all transforms together have fewer than 2^26 points."""
+    points = 0
+    logarithm = convolving._log1p
+
+    def counted(values: convolving.Complexes) -> convolving.Complexes:
+        nonlocal points
+        points += values.size
+        return logarithm(values)
+
+    monkeypatch.setattr(convolving, "_log1p", counted)
+    found = plan_of(job("poisson", f"{TARGET}\nclip = 0.5", rounds=10_000), 10_000)
+    assert found.contract.accountant == "prv"
+    assert 0 < points < 2**26
 
 
 def test_a_job_that_promises_nothing_has_no_plan() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.accounting import Accountant, OpacusMissingError, Steps, UnreachableError, epsilon, least_noise
+from atoll.accounting import Accountant, Steps, UnreachableError, epsilon, least_noise
 from atoll.datacenter.errors import LayoutError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ class Budget:
 
         Raises:
             LayoutError: if no noise keeps the job within its epsilon.
-            MissingExtraError: without Opacus.
+            MissingExtraError: without SciPy.
         """
         target, delta, accountant = section.epsilon, section.delta, section.accountant
         if target is None:
             return cls(section.noise_multiplier or 0.0, sample_rate, delta, accountant)
 
-        def cost(noise: float, by: Accountant) -> float:
-            return cls(noise, sample_rate, delta, by).epsilon(steps)
+        def cost(noise: float) -> float:
+            return cls(noise, sample_rate, delta, accountant).epsilon(steps)
 
         try:
-            return cls(least_noise(cost, target, accountant), sample_rate, delta, accountant)
+            return cls(least_noise(cost, target), sample_rate, delta, accountant)
         except UnreachableError as error:
             raise LayoutError(
                 f"privacy.epsilon = {target} with delta = {delta} cannot be kept over {steps} steps with sample rate "
@@ -72,12 +72,12 @@ class Budget:
         """Spent after so many steps; infinite without noise. Takes up to seconds; the latest answers are kept.
 
         Raises:
-            MissingExtraError: without Opacus.
+            MissingExtraError: without SciPy.
         """
         try:
             return epsilon((Steps(self.noise_multiplier, self.sample_rate, steps),), self.delta, self.accountant)
-        except OpacusMissingError as error:
-            raise MissingExtraError("Opacus", "privacy", "[privacy]") from error
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("SciPy", "privacy", "[privacy]") from error
 
     @property
     def tag(self) -> str:

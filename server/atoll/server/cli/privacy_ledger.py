@@ -174,7 +174,7 @@ def _require_sound(found: tuple[PopulationSpending, ...]) -> None:
 
 def _export(source: LedgerSource, path: Path, name: str | None, *, json_output: bool) -> None:
     """Write the charges of one population, or all, as they are there, and verify what was written."""
-    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
+    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
     with busy("exporting the ledger"):
         found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)

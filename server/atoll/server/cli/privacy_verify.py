@@ -33,7 +33,7 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
 
     Epsilon is added up again from the charges in FILE. One without any ledger in it fails too.
     """
-    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy, Opacus: seconds that others save
+    from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
     noted = dict(map(_parsed_head, heads))
     if "" in noted:

@@ -11,41 +11,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import lru_cache
 
 from atoll import accounting
-from atoll.accounting import ACCOUNTANTS, Accountant, OpacusMissingError, Steps, UnreachableError, least_noise
-from atoll.server.errors import InvalidRequestError, SetupError
+from atoll.accounting import ACCOUNTANTS, Accountant, Steps, UnreachableError, least_noise
+from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.values import Event, Sampling
-from atoll.wire.installing import install_hint
 
 
 def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
     """Upper bound on epsilon, at ``delta``, of all releases together; infinite if one has no noise.
 
-    Takes from a millisecond to a few seconds; the latest answers are kept.
+    Takes from a millisecond to a second; the latest answers are kept.
 
     Raises:
         ValueError: for an unknown accountant, and a delta that is none.
-        SetupError: if Opacus is not installed.
     """
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
     if not 0 < delta < 1:
         raise ValueError(f"delta = {delta}: must be above 0 and below 1")
-    with _opacus_needed():
-        return accounting.epsilon(_steps(merged(events)), delta, accountant)
+    return accounting.epsilon(_steps(merged(events)), delta, accountant)
 
 
 def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -> Accountant:
-    """Whose answer ``epsilon`` gives: ``rdp``'s where ``prv`` has none at such a delta, or no smaller one.
+    """Whose answer ``epsilon`` gives: ``rdp``'s where ``prv`` has none.
 
     Raises as ``epsilon``.
     """
-    with _opacus_needed():
-        return accounting.answered_by(_steps(merged(events)), delta, accountant)
+    return accounting.answered_by(_steps(merged(events)), delta, accountant)
 
 
 def _steps(paid: Iterable[Event]) -> list[Steps]:
@@ -79,12 +74,10 @@ def _single(event: Event) -> Event:
 def calibrate(event: Event, target: float, delta: float, accountant: Accountant) -> float:
     """The least noise multiplier with which ``event``, whose own is not looked at, costs at most ``target``.
 
-    Takes up to some ten seconds with ``prv`` and many releases; the latest answers are kept. Off by at most a
-    ten-thousandth, upwards.
+    Asks for some ten accounts; the latest answers are kept. Off by at most a ten-thousandth, upwards.
 
     Raises:
         InvalidRequestError: if no noise up to a million does, or if the target is not a finite number above 0.
-        SetupError: if Opacus is not installed.
     """
     if not 0 < target < math.inf:
         raise InvalidRequestError(
@@ -97,27 +90,14 @@ def calibrate(event: Event, target: float, delta: float, accountant: Accountant)
 def _calibrate(  # its arguments are the key of the cache
     rate: float, count: int, sampling: Sampling, target: float, delta: float, accountant: Accountant
 ) -> float:
-    def cost(noise: float, by: Accountant) -> float:
-        return epsilon((Event(noise, rate, count, sampling),), delta, by)
+    def cost(noise: float) -> float:
+        return epsilon((Event(noise, rate, count, sampling),), delta, accountant)
 
     try:
-        return least_noise(cost, target, accountant)
+        return least_noise(cost, target)
     except UnreachableError as error:
         raise InvalidRequestError(
             "privacy.target",
             f"epsilon {target:g} at delta {delta:g} is below what can be accounted for",
             "choose a larger epsilon or delta",
-        ) from error
-
-
-@contextmanager
-def _opacus_needed() -> Iterator[None]:
-    try:
-        yield
-    except OpacusMissingError as error:
-        raise SetupError(
-            "privacy.opacus",
-            f"a private run needs Opacus for its account: {error}",
-            f"{install_hint('server,privacy')}, where the server runs; an image of it is built with "
-            "--build-arg EXTRAS=server,otel,privacy",
         ) from error

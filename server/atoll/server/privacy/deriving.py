@@ -22,11 +22,10 @@ if TYPE_CHECKING:
 def contract_of(spec: JobSpec) -> Contract | None:
     """The contract of a valid job; None for a job without a privacy section.
 
-    With a target it works out the noise, which takes up to some ten seconds.
+    With a target it works out the noise.
 
     Raises:
         InvalidRequestError: if no noise meets the target, or adaptive clipping's count alone would cost more.
-        SetupError: if Opacus is not installed.
     """
     section = spec.privacy
     if section is None:

@@ -118,7 +118,6 @@ def plan_of(
 
     Raises:
         InvalidRequestError: if the job has no privacy section, or no noise meets its target.
-        SetupError: if Opacus is not installed.
     """
     size, rounds = spec.cohort.size, spec.job.rounds
     cohorts = [found for found in _scaled(size, COHORT_FACTORS) if found <= _most(spec)]

@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize
 from scipy.stats import norm
 
-from atoll.client.privacy.gaussian import delta_of, epsilon_of, noise_multiplier_of
+from atoll.accounting.gaussian import delta_of, epsilon_of, noise_multiplier_of
 
 
 @pytest.mark.parametrize(
