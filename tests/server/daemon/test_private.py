@@ -483,7 +483,7 @@ async def test_noise_that_cannot_be_drawn_is_refused_at_submit(
 ) -> None:
     toml = private_job(noise=noise).decode().replace(f"clip = {CLIP}", f"clip = {clip}")
     toml = toml.replace("[aggregation]", f"[aggregation]\nmax_abs = {max_abs}")
-    with pytest.raises(InvalidRequestError, match=r"noise cannot be drawn: sigma|leave .* fraction bits"):
+    with pytest.raises(InvalidRequestError, match=r"units of the sum's grid|leave .* fraction bits"):
         await federation.submit(toml.encode())
 
 

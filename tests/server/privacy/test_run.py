@@ -9,6 +9,7 @@ from atoll.server.privacy.contract import AdaptiveClipping, Contract
 from atoll.server.privacy.mechanisms import NoiseStateError
 from atoll.server.privacy.room import most_members
 from atoll.server.privacy.run import PrivateRun, Summed
+from atoll.server.privacy.scale import LEAST_NOISE
 from atoll.server.privacy.values import Adjacency, Sampling
 
 CONTRACT = Contract(
@@ -90,7 +91,7 @@ def test_the_grid_is_the_same_for_as_many_as_can_be_invited(size: int) -> None:
     assert run.grid(7 * most_members(size), 32.0) == run.grid(0, 32.0)
 
 
-def adaptive(clip: float, noise: float = 2**-19) -> PrivateRun:
+def adaptive(clip: float, noise: float = 2**-5) -> PrivateRun:
     settings = AdaptiveClipping(clip, quantile=0.5, learning_rate=0.2, count_noise=noise)
     return PrivateRun.begin(replace(CONTRACT, clip=clip, adaptive=settings, divisor_weight=2), 3.5)
 
@@ -102,7 +103,16 @@ def adaptive(clip: float, noise: float = 2**-19) -> PrivateRun:
 def test_an_adaptive_norm_follows_the_count(norms: tuple[float, ...], moves: int) -> None:
     run = adaptive(1.0)
     after = run.settle(summed(run, norms=norms)).state.clip
-    assert (after > 1.0001) - (after < 0.9999) == moves
+    assert (after > 1.04) - (after < 0.96) == moves
+
+
+def test_an_adaptive_norm_stops_where_the_grid_would_be_too_coarse_for_its_noise() -> None:
+    run = adaptive(1.0)
+    for _ in range(400):  # all updates are within it, whatever it is: it falls by a tenth each time
+        run = run.settle(summed(run, norms=(0.0, 0.0)))
+    grid = run.grid(0, 32.0)
+    units = run.contract.noise_multiplier * run.contract.weight_bound * run.state.clip * grid.scale
+    assert LEAST_NOISE <= units < 1.01 * LEAST_NOISE
 
 
 def test_terms_tell_the_norm_in_force() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from atoll.server.aggregation.errors import GridError
 from atoll.server.aggregation.grid import SUM_BITS
-from atoll.server.privacy.scale import NOISE_BITS, private_grid, sensitivity
+from atoll.server.privacy.scale import LEAST_NOISE, NOISE_BITS, private_grid, sensitivity
 
 
 @pytest.mark.parametrize("clip", [1e-4, 0.1, 1.0, 50.0])
@@ -22,3 +22,12 @@ def test_sum_and_noise_fit_and_rounding_is_nothing_beside_the_clip(
 def test_noise_that_leaves_no_fraction_is_refused_with_the_numbers() -> None:
     with pytest.raises(GridError, match="noise of 1e\\+13 leave 3 fraction bits"):
         private_grid(10, 32.0, 1e3, 1e10)
+
+
+def test_noise_of_too_few_units_is_refused_with_value_and_remedy() -> None:
+    """What is charged is continuous noise: of 2**16 units and more the discrete one costs no more that can be told."""
+    least = LEAST_NOISE / private_grid(1600, 32.0, 1.0, 1.0).scale
+    assert private_grid(1600, 32.0, least, 1.0).scale * least == LEAST_NOISE
+    with pytest.raises(GridError, match=r"is 6\.554e\+04 units .* at least 65536 are needed") as refused:
+        private_grid(1600, 32.0, least * 0.99999, 1.0)
+    assert refused.value.detail.remedy == "raise clip or the noise, or lower max_abs or max_weight"

@@ -19,7 +19,10 @@ _TINY = 1e-6
 
 
 class Clipper(Protocol):
-    """Leaves the sum of clipped gradients in the parameters."""
+    """Leaves the sum of clipped gradients in the parameters.
+
+    A sample whose gradient is not finite adds nothing, as no factor clips it: 0 times infinity is no number.
+    """
 
     def backward(self, losses: Tensor) -> None:
         """Run the backward pass of a forward pass.
@@ -78,7 +81,7 @@ class _Ghost:
         """See ``Clipper``."""
         losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         _drop(self._parameters)
-        weights = self._hooks.get_clipping_coef()
+        weights = self._hooks.get_clipping_coef().nan_to_num(nan=0.0)  # of an infinite norm it is 0
         self._hooks.disable_hooks()
         (weights * losses).sum().backward()
         self._hooks.enable_hooks()
@@ -97,8 +100,10 @@ class _Kept:
         losses.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         samples: list[Tensor] = [parameter.grad_sample for parameter in self._trained]  # type: ignore[attr-defined]  # Opacus puts it there
         norms = torch.stack([sample.flatten(1).norm(dim=1) for sample in samples]).norm(dim=0)
-        weights = (self._limit / (norms + _TINY)).clamp(max=1.0)
+        weights = (self._limit / (norms + _TINY)).clamp(max=1.0).nan_to_num(nan=0.0)
+        endless = ~norms.isfinite()
         for parameter, sample in zip(self._trained, samples, strict=True):
+            sample[endless] = 0.0
             parameter.grad = torch.einsum("i,i...->...", weights, sample)
             parameter.grad_sample = None  # type: ignore[attr-defined]  # as above
 

@@ -120,7 +120,7 @@ def promised(spec: JobSpec, elements: int) -> PrivateRun | None:
     try:
         run.rehearse(elements, spec.aggregation.max_abs)
     except GridError as error:
-        raise InvalidRequestError("job.privacy", str(error)) from error
+        raise InvalidRequestError("job.privacy", error.detail.message, error.detail.remedy) from error
     except (ValueError, OverflowError) as error:
         remedy = "change privacy.noise_multiplier, the clip norm or adaptive.count_noise"
         raise InvalidRequestError("job.privacy", f"this noise cannot be drawn: {error}", remedy) from error

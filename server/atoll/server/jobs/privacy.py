@@ -40,7 +40,7 @@ class AdaptiveClipSection(Section):
     ] = 0.2
     count_noise: Annotated[
         float | None,
-        Field(ge=1e-6, le=1e6, description="Standard deviation of the noise on the count, in participants."),
+        Field(ge=2**-5, le=1e6, description="Standard deviation of the noise on the count, in participants."),
         Hint(default="`cohort.size` / 20"),
     ] = None
 

@@ -15,7 +15,9 @@ import numpy as np
 from atoll.server.privacy.noise import DiscreteGaussian
 
 _COUNT_UNIT = 2.0**-20
-"""Grid of the noised count: so fine that noise on it is as good as continuous, which accountants take it for."""
+"""Grid of the noised count."""
+LEAST_COUNT_NOISE = 2.0**-5
+"""In participants: 2**16 units of that grid, where noise costs what continuous noise is charged (``scale``)."""
 _LARGEST_STEP = 20.0
 """Of the exponent in one update: noise alone cannot bring the norm to 0 or infinity."""
 
@@ -29,7 +31,7 @@ class AdaptiveClip:
         learning_rate: eta: by how much the norm's logarithm moves for a share that is off by 1.
         expected: the cohort's size that shares are of, however many reported; at least 1.
         count_noise: sigma_b: standard deviation of the noise on the number of updates within the norm, where each
-            counts plus or minus 1/2; at least 2**-20.
+            counts plus or minus 1/2; at least ``LEAST_COUNT_NOISE``.
 
     Raises:
         ValueError: for a value outside these bounds.
@@ -47,8 +49,8 @@ class AdaptiveClip:
             raise ValueError(f"learning_rate {self.learning_rate}: must be above 0 and finite")
         if self.expected < 1:
             raise ValueError(f"expected {self.expected}: a share is of at least 1 update")
-        if not 2.0**-20 <= self.count_noise <= 2.0**20:
-            raise ValueError(f"count_noise {self.count_noise}: must be 2**-20 to 2**20 participants")
+        if not LEAST_COUNT_NOISE <= self.count_noise <= 2.0**20:
+            raise ValueError(f"count_noise {self.count_noise}: must be 2**-5 to 2**20 participants")
 
     def noised_count(self, within: int, reported: int, key: bytes) -> float:
         """What may be known of how many updates were within the norm: ``2 within - reported`` and noise.

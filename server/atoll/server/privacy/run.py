@@ -19,7 +19,7 @@ from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
 from atoll.server.privacy.room import most_members
-from atoll.server.privacy.scale import private_grid, sensitivity
+from atoll.server.privacy.scale import least_clip, private_grid, sensitivity
 from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
 
 CLIPPED_BY_ITSELF = 1 - 2.0**-10
@@ -117,14 +117,18 @@ class PrivateRun:
         contract = self.contract
         size = max(1, contract.divisor_weight // contract.weight_bound)
         planned = most_members(size) * contract.weight_bound
-        deviation = contract.noise_multiplier * contract.weight_bound
-        return private_grid(max(total_weight, planned), max_abs, self.state.clip, deviation)
+        return private_grid(max(total_weight, planned), max_abs, self.state.clip, self._noise_weight)
+
+    @property
+    def _noise_weight(self) -> float:
+        """Standard deviation of the noise on a sum, in clip norms."""
+        return self.contract.noise_multiplier * self.contract.weight_bound
 
     def rehearse(self, elements: int, max_abs: float) -> None:
         """Play the first release with a sum of nobody's, so that what cannot be drawn is found before anybody is asked.
 
         Raises:
-            GridError: if the sum has no room for the noise.
+            GridError: if the sum has no room for the noise, or no grid is fine enough for it.
             ValueError, OverflowError: if noise of that size cannot be drawn.
         """
         nothing = Summed(self.grid(0, max_abs), elements, b"", ())
@@ -167,7 +171,8 @@ class PrivateRun:
         moving = AdaptiveClip(settings.quantile, settings.learning_rate, members, settings.count_noise)
         key = derived(self.state.noise.secret, "count", self.state.version, summed.binding)
         within = sum(norm < clip * CLIPPED_BY_ITSELF for norm in summed.norms)
-        return moving.next_clip(clip, moving.noised_count(within, len(summed.norms), key))
+        moved = moving.next_clip(clip, moving.noised_count(within, len(summed.norms), key))
+        return max(moved, least_clip(summed.grid, self._noise_weight))
 
     def _sigma(self, summed: Summed) -> float:
         contract = self.contract

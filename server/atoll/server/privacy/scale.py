@@ -15,6 +15,8 @@ from atoll.server.aggregation.grid import MAX_FRACTION_BITS, MIN_FRACTION_BITS, 
 
 NOISE_BITS = 48
 """The noise's standard deviation takes at most so many bits: 13 of them and a full sum are below 2**63."""
+LEAST_NOISE = 2.0**16
+"""The noise's standard deviation in the grid's units, at least: there it costs what continuous noise is charged."""
 
 
 def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: float) -> Grid:
@@ -28,7 +30,8 @@ def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: f
         noise_weight: standard deviation of the noise on the weighted sum of clipped updates, in units of C.
 
     Raises:
-        GridError: if weights, values and noise leave fewer than 16 fraction bits.
+        GridError: if weights, values and noise leave fewer than 16 fraction bits, or noise of fewer than
+            ``LEAST_NOISE`` units.
     """
     exponent = math.frexp(max_abs)[1] - 1
     bits = total_weight.bit_length()
@@ -44,7 +47,23 @@ def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: f
             f"{fraction_bits} fraction bits, at least {MIN_FRACTION_BITS} are needed",
             "lower clip, max_abs or max_weight, or weigh the participants equally",
         )
+    units = noise_weight * clip * 2.0**fraction_bits
+    if units < LEAST_NOISE:
+        raise GridError(
+            f"noise of standard deviation {noise_weight * clip:g} is {units:.4g} units of the sum's grid, whose "
+            f"{fraction_bits} fraction bits a total weight of {total_weight} and max_abs {max_abs:g} allow; at least "
+            f"{LEAST_NOISE:g} are needed for the noise to be as good as it is charged",
+            "raise clip or the noise, or lower max_abs or max_weight",
+        )
     return Grid(fraction_bits, max_abs, 0, bits, clip)
+
+
+def least_clip(grid: Grid, noise_weight: float) -> float:
+    """The smallest clip norm for which the next private grid still has noise of ``LEAST_NOISE`` units.
+
+    A smaller norm gets at least as fine a grid; the last factor is for rounding.
+    """
+    return LEAST_NOISE / (noise_weight * grid.scale) * (1 + 1e-9)
 
 
 def sensitivity(grid: Grid, elements: int) -> float:
