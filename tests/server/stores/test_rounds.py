@@ -62,6 +62,7 @@ async def test_participations_are_the_released_rounds_that_an_update_was_sent_fo
     members += [Member(RUN, 0, 0, BOB, "rejected", "not finite"), Member(RUN, 3, 1, BOB, "timed_out")]
     await with_run.writer.run(rounds.put_members, members)
     assert await with_run.reader.run(rounds.participations, RUN) == {ALICE: (2, 3), BOB: (1, 0)}
+    assert await with_run.reader.run(rounds.participations, RUN, since=1) == {ALICE: (1, 3)}
     assert await with_run.reader.run(rounds.participations, "another-run") == {}
 
 

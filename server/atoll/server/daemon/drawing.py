@@ -11,6 +11,7 @@ from typing import Protocol
 
 from atoll.server.daemon.cohort import cohort_from, is_able
 from atoll.server.daemon.online import count_overdue
+from atoll.server.daemon.participations import Participations
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import Changes, Session
 from atoll.server.daemon.standings import Count, Standing, Standings
@@ -19,8 +20,8 @@ from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of
 from atoll.server.privacy.refusals import has_secret_draw
 from atoll.server.report_window import FixedReportWindow, report_window_s
 from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
-from atoll.server.sampling import History, Participation, sampler_named
-from atoll.server.stores import ParticipantHistory, history, rounds
+from atoll.server.sampling import History, sampler_named
+from atoll.server.stores import ParticipantHistory, history
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class CohortPool:
         self._drawn: dict[str, frozenset[str]] = {}
         self._turns = Turns(runs.secret, services.sessions.touch)
         self._barred: dict[str, frozenset[str]] = {}
+        self._participations = Participations(services.reader)
 
     async def draw(
         self,
@@ -127,6 +129,11 @@ class CohortPool:
         self._services.sessions.touch(members)
         return True
 
+    def ended(self, run: str) -> None:
+        """The run draws no more."""
+        self.settled(run)
+        self._participations.forget(run)
+
     def settled(self, run: str) -> None:
         """The run's last draw is in its state, or given up."""
         self._barred.pop(run, None)
@@ -137,8 +144,7 @@ class CohortPool:
         """Look up whom the run's bound on participation keeps from this draw."""
         limit = participation_limit_of(spec)
         if limit is not None:
-            known = await self._services.reader.run(rounds.participations, run)
-            past = {name: Participation(*seen) for name, seen in known.items()}
+            past = await self._participations.before(run, effect.key.round)
             self._barred[run] = limit.barred(past, effect.key.round)
 
     def _taken(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
@@ -222,6 +228,9 @@ class CohortPool:
 
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
         """Seconds from the invitation to the deadline."""
+        fixed_s = self.fixed_window_s(spec)
+        if fixed_s is not None:
+            return fixed_s
         names = [participant for participant, _ in effect.members]
         known = await self._services.reader.run(history.of, names)
         past = [known[name].report_s if name in known else () for name in names]

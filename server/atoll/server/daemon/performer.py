@@ -292,6 +292,7 @@ class RunPerformer:
         tidying = ("publish", "drop", "retain")
         await self._tasks.end(lambda job: job.kind not in tidying)
         await self._tasks.ended(lambda _: True)
+        self._pool.ended(self._driver.run)
         await self._tidy("models that were not released", self._releaser.discard_candidates())
         await self._tidy("uploads", self._releaser.drop_all())
 

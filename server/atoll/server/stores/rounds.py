@@ -116,10 +116,10 @@ def members_of(connection: Connection, run_id: str, round_number: int, attempt: 
     return fetch_all(connection, Member, query.order_by(members.c.participant))
 
 
-def participations(connection: Connection, run_id: str) -> dict[str, tuple[int, int]]:
+def participations(connection: Connection, run_id: str, *, since: int = 0) -> dict[str, tuple[int, int]]:
     """For how many released train rounds of a run each participant has sent an update, and the newest one's number.
 
-    Also one that was refused; without participants that have sent none.
+    Of the rounds from number ``since`` on. Also an update that was refused; without participants that have sent none.
     """
     query = (
         select(members.c.participant, func.count(), func.max(members.c.round))
@@ -130,7 +130,7 @@ def participations(connection: Connection, run_id: str) -> dict[str, tuple[int, 
             & (rounds.c.attempt == members.c.attempt),
         )
         .where(members.c.run_id == run_id, members.c.status.in_(_SENT), rounds.c.kind == _TRAIN)
-        .where(rounds.c.phase == _RELEASED)
+        .where(rounds.c.phase == _RELEASED, members.c.round >= since)
         .group_by(members.c.participant)
     )
     return {name: (times, last) for name, times, last in connection.execute(query)}
