@@ -183,6 +183,25 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         participant = control_pb2.ParticipantSummary(participant=request.participant, organisation="lab")
         return control_pb2.RevokeParticipantResponse(participant=participant)
 
+    def CreateOperator(self, request: control_pb2.CreateOperatorRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        return control_pb2.CreateOperatorResponse(certificate_pem=b"cert", ca_certificate_pem=b"ca", expires_at=NOW)
+
+    def ListOperators(self, request: control_pb2.ListOperatorsRequest, context: Context) -> Any:
+        del request, context
+        alice = control_pb2.OperatorSummary(name="alice", issued_at=NOW, expires_at=NOW + 60, certificates=1)
+        bob = control_pb2.OperatorSummary(name="bob", revoked_at=NOW, revoked_reason="left")
+        old = control_pb2.OperatorSummary(name="carol", issued_at=NOW - 60, expires_at=NOW)
+        return control_pb2.ListOperatorsResponse(operators=[alice, bob, old])
+
+    def RevokeOperator(self, request: control_pb2.RevokeOperatorRequest, context: Context) -> Any:
+        del context
+        self.asked.append(request)
+        return control_pb2.RevokeOperatorResponse(
+            operator=control_pb2.OperatorSummary(name=request.name), voided_tokens=2
+        )
+
     def GetServerInfo(self, request: control_pb2.GetServerInfoRequest, context: Context) -> Any:
         del request, context
         return control_pb2.GetServerInfoResponse(version="9.9", now=self.now, disk_free_bytes=10**12)

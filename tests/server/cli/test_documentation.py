@@ -13,6 +13,7 @@ from atoll.server.cli.checks import Finding
 from atoll.server.cli.demo import Summary, demo
 from atoll.server.cli.demo_private import PrivateSummary
 from atoll.server.cli.doctor import doctor
+from atoll.server.cli.operator import operator
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
 from atoll.server.cli.privacy_audit import Audited
@@ -23,11 +24,13 @@ from atoll.server.control import (
     Charge,
     Member,
     NewTokens,
+    Operator,
     Participant,
     ParticipantPrivacy,
     ParticipantRun,
     PopulationSpending,
     Progress,
+    RevokedOperator,
     Round,
     Run,
     RunDetail,
@@ -43,7 +46,20 @@ TEXT = (Path(__file__).parents[3] / "docs" / "command-line.md").read_text(encodi
 @pytest.mark.parametrize(
     "kind",
     [
-        *(Run, Round, Member, RunDetail, Progress, Token, NewTokens, Participant, Finding, Summary),
+        *(
+            Run,
+            Round,
+            Member,
+            RunDetail,
+            Progress,
+            Token,
+            NewTokens,
+            Participant,
+            Operator,
+            RevokedOperator,
+            Finding,
+            Summary,
+        ),
         *(PopulationSpending, RunSpending, Charge, ParticipantPrivacy, ParticipantRun, Chain),
         *(Plan, Spent, Alternative, Contract, AdaptiveClipping, Audited, PrivateSummary),
     ],
@@ -53,7 +69,7 @@ def test_every_key_is_documented(kind: type) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("command", [token, participants, run, privacy, doctor, demo])
+@pytest.mark.parametrize("command", [token, operator, participants, run, privacy, doctor, demo])
 def test_every_command_is_documented(command: click.Command) -> None:
     names = command.commands if isinstance(command, click.Group) else {}
     expected = [f"{command.name} {name}" for name in names] or [f"atoll {command.name}"]
@@ -67,7 +83,7 @@ def test_every_exit_code_is_documented() -> None:
 
 
 def commands() -> list[click.Command]:
-    groups = [token, participants, run, privacy]
+    groups = [token, operator, participants, run, privacy]
     return [*(item for group in groups for item in group.commands.values()), doctor, demo]
 
 

@@ -16,12 +16,13 @@ from atoll.server.identity import (
     CertificateRequest,
     CertificateRequestError,
     ParticipantKind,
+    RevokedError,
     Role,
     TokenExpiredError,
     TokenUnknownError,
     TokenUsedError,
 )
-from atoll.server.stores import RecordMissingError, Store
+from atoll.server.stores import RecordMissingError, Store, certificates, tokens
 from atoll.wire.join_token import JoinToken
 from tests.server.rpc.world import Key
 
@@ -232,6 +233,20 @@ class TestRenew:
             await rig.book.renew("pzzzzzzzzzzzz", Key().csr)
         with pytest.raises(RecordMissingError):
             await rig.book.revoke("pzzzzzzzzzzzz", "x")
+
+
+class TestOperators:
+    async def test_what_one_does_while_it_is_revoked_does_not_last(self, rig: Rig) -> None:
+        """Its call was let in before; the tokens would be on record after those that it had made were voided."""
+        dora = rig.authority.issue_operator("dora", now=rig.clock()).issued
+        await rig.store.writer.run(certificates.add, dora.peer, issued_at=rig.clock())
+        made = rig.book.create_tokens(
+            "acme", ParticipantKind.EDGE, lifetime_s=60.0, count=1, operator="dora", address="127.0.0.1:1"
+        )
+        await rig.book.revoke_operator("dora", "left")
+        with pytest.raises(RevokedError, match="dora was revoked: left"):
+            await made
+        assert await rig.store.reader.run(tokens.listed) == ()
 
 
 async def test_believed_participants_get_a_row_once(rig: Rig) -> None:

@@ -315,9 +315,16 @@ class World:
         channel = grpc.aio.insecure_channel(self.addresses.main, interceptors=[Claims()])
         return Caller(await self._stack.enter_async_context(channel))
 
-    async def token(self, organisation: str = "acme", *, lifetime_s: float = 600.0, silo: bool = False) -> JoinToken:
+    async def token(
+        self,
+        organisation: str = "acme",
+        *,
+        lifetime_s: float = 600.0,
+        silo: bool = False,
+        by: Caller | None = None,
+    ) -> JoinToken:
         kinds = enrolment_pb2
-        made = await self.operator.control.CreateToken(
+        made = await (by or self.operator).control.CreateToken(
             control_pb2.CreateTokenRequest(
                 organisation=organisation,
                 kind=kinds.PARTICIPANT_KIND_SILO if silo else kinds.PARTICIPANT_KIND_EDGE,

@@ -750,6 +750,150 @@ class CreateTokenResponse(google.protobuf.message.Message):
 Global___CreateTokenResponse: typing_extensions.TypeAlias = CreateTokenResponse
 
 @typing.final
+class CreateOperatorRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    CSR_PEM_FIELD_NUMBER: builtins.int
+    LIFETIME_S_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """1 to 63 characters a-z, 0-9, . _ -; one's own name renews one's credential."""
+    csr_pem: builtins.bytes
+    """PKCS #10 request, PEM, P-256. Its subject is ignored."""
+    lifetime_s: builtins.float
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        csr_pem: builtins.bytes = ...,
+        lifetime_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["csr_pem", b"csr_pem", "lifetime_s", b"lifetime_s", "name", b"name"]) -> None: ...
+
+Global___CreateOperatorRequest: typing_extensions.TypeAlias = CreateOperatorRequest
+
+@typing.final
+class CreateOperatorResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
+    CA_CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
+    EXPIRES_AT_FIELD_NUMBER: builtins.int
+    certificate_pem: builtins.bytes
+    ca_certificate_pem: builtins.bytes
+    expires_at: builtins.float
+    def __init__(
+        self,
+        *,
+        certificate_pem: builtins.bytes = ...,
+        ca_certificate_pem: builtins.bytes = ...,
+        expires_at: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ca_certificate_pem", b"ca_certificate_pem", "certificate_pem", b"certificate_pem", "expires_at", b"expires_at"]) -> None: ...
+
+Global___CreateOperatorResponse: typing_extensions.TypeAlias = CreateOperatorResponse
+
+@typing.final
+class OperatorSummary(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    ISSUED_AT_FIELD_NUMBER: builtins.int
+    EXPIRES_AT_FIELD_NUMBER: builtins.int
+    CERTIFICATES_FIELD_NUMBER: builtins.int
+    REVOKED_AT_FIELD_NUMBER: builtins.int
+    REVOKED_REASON_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    issued_at: builtins.float
+    """Of the oldest certificate on record."""
+    expires_at: builtins.float
+    """Of the one that ends last."""
+    certificates: builtins.int
+    """How many are in force."""
+    revoked_at: builtins.float
+    """0 while one is in force."""
+    revoked_reason: builtins.str
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        issued_at: builtins.float = ...,
+        expires_at: builtins.float = ...,
+        certificates: builtins.int = ...,
+        revoked_at: builtins.float = ...,
+        revoked_reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificates", b"certificates", "expires_at", b"expires_at", "issued_at", b"issued_at", "name", b"name", "revoked_at", b"revoked_at", "revoked_reason", b"revoked_reason"]) -> None: ...
+
+Global___OperatorSummary: typing_extensions.TypeAlias = OperatorSummary
+
+@typing.final
+class ListOperatorsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListOperatorsRequest: typing_extensions.TypeAlias = ListOperatorsRequest
+
+@typing.final
+class ListOperatorsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPERATORS_FIELD_NUMBER: builtins.int
+    @property
+    def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___OperatorSummary]: ...
+    def __init__(
+        self,
+        *,
+        operators: collections.abc.Iterable[Global___OperatorSummary] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["operators", b"operators"]) -> None: ...
+
+Global___ListOperatorsResponse: typing_extensions.TypeAlias = ListOperatorsResponse
+
+@typing.final
+class RevokeOperatorRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    reason: builtins.str
+    """Kept in the record, and told to the operator."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "reason", b"reason"]) -> None: ...
+
+Global___RevokeOperatorRequest: typing_extensions.TypeAlias = RevokeOperatorRequest
+
+@typing.final
+class RevokeOperatorResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: builtins.int
+    VOIDED_TOKENS_FIELD_NUMBER: builtins.int
+    voided_tokens: builtins.int
+    """Join tokens of its making that nobody had used: they no longer admit."""
+    @property
+    def operator(self) -> Global___OperatorSummary: ...
+    def __init__(
+        self,
+        *,
+        operator: Global___OperatorSummary | None = ...,
+        voided_tokens: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["operator", b"operator"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["operator", b"operator", "voided_tokens", b"voided_tokens"]) -> None: ...
+
+Global___RevokeOperatorResponse: typing_extensions.TypeAlias = RevokeOperatorResponse
+
+@typing.final
 class TokenSummary(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

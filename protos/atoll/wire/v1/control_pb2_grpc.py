@@ -104,6 +104,21 @@ class ControlServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantResponse.FromString,
                 _registered_method=True)
+        self.CreateOperator = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/CreateOperator',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.FromString,
+                _registered_method=True)
+        self.ListOperators = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/ListOperators',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsResponse.FromString,
+                _registered_method=True)
+        self.RevokeOperator = channel.unary_unary(
+                '/atoll.wire.v1.ControlService/RevokeOperator',
+                request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorResponse.FromString,
+                _registered_method=True)
         self.GetServerInfo = channel.unary_unary(
                 '/atoll.wire.v1.ControlService/GetServerInfo',
                 request_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.GetServerInfoRequest.SerializeToString,
@@ -227,6 +242,26 @@ class ControlServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateOperator(self, request, context):
+        """Named operators, each with a credential of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOperators(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeOperator(self, request, context):
+        """Shut an operator out: its certificates, its open calls, its unused join tokens.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetServerInfo(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -340,6 +375,21 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.RevokeParticipant,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantResponse.SerializeToString,
+            ),
+            'CreateOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateOperator,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.SerializeToString,
+            ),
+            'ListOperators': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOperators,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsResponse.SerializeToString,
+            ),
+            'RevokeOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeOperator,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorResponse.SerializeToString,
             ),
             'GetServerInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetServerInfo,
@@ -750,6 +800,87 @@ class ControlService(object):
             '/atoll.wire.v1.ControlService/RevokeParticipant',
             atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_control__pb2.RevokeParticipantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/CreateOperator',
+            atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.CreateOperatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOperators(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/ListOperators',
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.ListOperatorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.ControlService/RevokeOperator',
+            atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_control__pb2.RevokeOperatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -249,6 +249,54 @@ _ControlServiceRevokeParticipantType = typing_extensions.TypeVar(
     ],
 )
 
+_ControlServiceCreateOperatorType = typing_extensions.TypeVar(
+    '_ControlServiceCreateOperatorType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.CreateOperatorRequest,
+        atoll.wire.v1.control_pb2.CreateOperatorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.CreateOperatorRequest,
+        atoll.wire.v1.control_pb2.CreateOperatorResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.CreateOperatorRequest,
+        atoll.wire.v1.control_pb2.CreateOperatorResponse,
+    ],
+)
+
+_ControlServiceListOperatorsType = typing_extensions.TypeVar(
+    '_ControlServiceListOperatorsType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListOperatorsRequest,
+        atoll.wire.v1.control_pb2.ListOperatorsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListOperatorsRequest,
+        atoll.wire.v1.control_pb2.ListOperatorsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListOperatorsRequest,
+        atoll.wire.v1.control_pb2.ListOperatorsResponse,
+    ],
+)
+
+_ControlServiceRevokeOperatorType = typing_extensions.TypeVar(
+    '_ControlServiceRevokeOperatorType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+        atoll.wire.v1.control_pb2.RevokeOperatorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+        atoll.wire.v1.control_pb2.RevokeOperatorResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+        atoll.wire.v1.control_pb2.RevokeOperatorResponse,
+    ],
+)
+
 _ControlServiceGetServerInfoType = typing_extensions.TypeVar(
     '_ControlServiceGetServerInfoType',
     grpc.UnaryUnaryMultiCallable[
@@ -345,7 +393,7 @@ _ControlServiceLimitPopulationType = typing_extensions.TypeVar(
     ],
 )
 
-class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
+class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _ControlServiceSubmitRunType, _ControlServiceListRunsType, _ControlServiceGetRunType, _ControlServiceWatchRunType, _ControlServicePauseRunType, _ControlServiceResumeRunType, _ControlServiceCancelRunType, _ControlServiceDeleteRunType, _ControlServiceGetRunModelType, _ControlServiceCreateTokenType, _ControlServiceListTokensType, _ControlServiceListParticipantsType, _ControlServiceRevokeParticipantType, _ControlServiceCreateOperatorType, _ControlServiceListOperatorsType, _ControlServiceRevokeOperatorType, _ControlServiceGetServerInfoType, _ControlServicePruneStorageType, _ControlServiceListPopulationsType, _ControlServiceListChargesType, _ControlServiceGetParticipantPrivacyType, _ControlServiceLimitPopulationType]):
     @typing.overload
     def __init__(self: ControlServiceStub[
         grpc.StreamUnaryMultiCallable[
@@ -403,6 +451,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.RevokeParticipantRequest,
             atoll.wire.v1.control_pb2.RevokeParticipantResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.CreateOperatorRequest,
+            atoll.wire.v1.control_pb2.CreateOperatorResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListOperatorsRequest,
+            atoll.wire.v1.control_pb2.ListOperatorsResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+            atoll.wire.v1.control_pb2.RevokeOperatorResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetServerInfoRequest,
@@ -489,6 +549,18 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
             atoll.wire.v1.control_pb2.RevokeParticipantResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.CreateOperatorRequest,
+            atoll.wire.v1.control_pb2.CreateOperatorResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.ListOperatorsRequest,
+            atoll.wire.v1.control_pb2.ListOperatorsResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+            atoll.wire.v1.control_pb2.RevokeOperatorResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.control_pb2.GetServerInfoRequest,
             atoll.wire.v1.control_pb2.GetServerInfoResponse,
         ],
@@ -545,6 +617,14 @@ class ControlServiceStub(typing.Generic[_ControlServiceUploadModelType, _Control
     ListParticipants: _ControlServiceListParticipantsType
 
     RevokeParticipant: _ControlServiceRevokeParticipantType
+
+    CreateOperator: _ControlServiceCreateOperatorType
+    """Named operators, each with a credential of its own."""
+
+    ListOperators: _ControlServiceListOperatorsType
+
+    RevokeOperator: _ControlServiceRevokeOperatorType
+    """Shut an operator out: its certificates, its open calls, its unused join tokens."""
 
     GetServerInfo: _ControlServiceGetServerInfoType
 
@@ -619,6 +699,18 @@ ControlServiceAsyncStub: typing_extensions.TypeAlias = ControlServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.RevokeParticipantRequest,
         atoll.wire.v1.control_pb2.RevokeParticipantResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.CreateOperatorRequest,
+        atoll.wire.v1.control_pb2.CreateOperatorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.ListOperatorsRequest,
+        atoll.wire.v1.control_pb2.ListOperatorsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+        atoll.wire.v1.control_pb2.RevokeOperatorResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.control_pb2.GetServerInfoRequest,
@@ -748,6 +840,29 @@ class ControlServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.control_pb2.RevokeParticipantRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.control_pb2.RevokeParticipantResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.RevokeParticipantResponse]]: ...
+
+    @abc.abstractmethod
+    def CreateOperator(
+        self,
+        request: atoll.wire.v1.control_pb2.CreateOperatorRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.CreateOperatorResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.CreateOperatorResponse]]:
+        """Named operators, each with a credential of its own."""
+
+    @abc.abstractmethod
+    def ListOperators(
+        self,
+        request: atoll.wire.v1.control_pb2.ListOperatorsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.ListOperatorsResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.ListOperatorsResponse]]: ...
+
+    @abc.abstractmethod
+    def RevokeOperator(
+        self,
+        request: atoll.wire.v1.control_pb2.RevokeOperatorRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.control_pb2.RevokeOperatorResponse, collections.abc.Awaitable[atoll.wire.v1.control_pb2.RevokeOperatorResponse]]:
+        """Shut an operator out: its certificates, its open calls, its unused join tokens."""
 
     @abc.abstractmethod
     def GetServerInfo(

@@ -112,6 +112,21 @@ class ControlClient:
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         return control.participant_of(self._call(self._control.RevokeParticipant, request).participant)
 
+    def create_operator(self, name: str, csr_pem: bytes, lifetime_s: float) -> control.Certified:
+        """Have an operator's key certified."""
+        request = control_pb2.CreateOperatorRequest(name=name, csr_pem=csr_pem, lifetime_s=lifetime_s)
+        return control.certified_of(self._call(self._control.CreateOperator, request))
+
+    def operators(self) -> tuple[control.Operator, ...]:
+        """All operators, by name."""
+        answer = self._call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
+        return tuple(map(control.operator_of, answer.operators))
+
+    def revoke_operator(self, name: str, reason: str) -> control.RevokedOperator:
+        """Shut an operator out at once."""
+        request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
+        return control.revoked_operator_of(self._call(self._control.RevokeOperator, request))
+
     def populations(self, *, verify: bool = False) -> tuple[control.PopulationSpending, ...]:
         """What has been spent of each population's privacy; ``verify`` has their chains verified whole."""
         found: list[control.PopulationSpending] = []

@@ -8,11 +8,14 @@ from typing import Any, Protocol
 
 from atoll.server.control.values import (
     PHASES,
+    Certified,
     Member,
     NewTokens,
+    Operator,
     Participant,
     Progress,
     Pruned,
+    RevokedOperator,
     Round,
     Run,
     RunDetail,
@@ -96,6 +99,28 @@ def progress_of(message: control_pb2.WatchRunResponse) -> Progress:
 def new_tokens_of(message: control_pb2.CreateTokenResponse) -> NewTokens:
     """Fresh join tokens."""
     return NewTokens(tuple(message.tokens), _time(message.expires_at))
+
+
+def operator_of(message: control_pb2.OperatorSummary) -> Operator:
+    """An operator."""
+    return Operator(
+        name=message.name,
+        issued_at=_time(message.issued_at),
+        expires_at=_time(message.expires_at),
+        certificates=message.certificates,
+        revoked_at=_time(message.revoked_at),
+        revoked_reason=message.revoked_reason,
+    )
+
+
+def certified_of(message: control_pb2.CreateOperatorResponse) -> Certified:
+    """A new operator's certificate."""
+    return Certified(message.certificate_pem.decode(), message.ca_certificate_pem.decode(), _time(message.expires_at))
+
+
+def revoked_operator_of(message: control_pb2.RevokeOperatorResponse) -> RevokedOperator:
+    """An operator that was shut out."""
+    return RevokedOperator(operator_of(message.operator), message.voided_tokens)
 
 
 def token_of(message: control_pb2.TokenSummary) -> Token:

@@ -170,6 +170,35 @@ class Token:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """An operator; ``certificates`` are in force, and ``revoked_at`` is None while one is."""
+
+    name: str
+    issued_at: float | None
+    expires_at: float | None
+    certificates: int
+    revoked_at: float | None
+    revoked_reason: str
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A new certificate for an operator's key, and that of the authority; both PEM text."""
+
+    certificate: str
+    ca_certificate: str
+    expires_at: float | None
+
+
+@dataclass(frozen=True)
+class RevokedOperator:
+    """An operator that was shut out, and how many unused join tokens of its making are void."""
+
+    operator: Operator
+    voided_tokens: int
+
+
+@dataclass(frozen=True)
 class NewTokens:
     """Fresh join tokens: shown once, only their hashes are kept."""
 

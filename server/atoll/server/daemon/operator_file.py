@@ -49,6 +49,7 @@ class OperatorFile:
         self._reader = reader
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
 
     async def start(self) -> None:
         """See that the file is good, and from now on that it stays so.
@@ -56,7 +57,7 @@ class OperatorFile:
         Raises:
             ServerError: if it can neither be used nor replaced.
         """
-        await self._ensure()
+        await self.ensure()
         self._task = asyncio.create_task(self._keep(), name="operator-file")
 
     async def stop(self) -> None:
@@ -69,13 +70,21 @@ class OperatorFile:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
-                await self._ensure()
+                await self.ensure()
             except ServerError as error:
                 log.warning("the operator's credential could not be renewed, it is tried again later: %s", error)
 
-    async def _ensure(self) -> None:
-        if await self._is_good():
-            return
+    async def ensure(self) -> None:
+        """Replace the file if it cannot be used for long, or at all.
+
+        Raises:
+            ServerError: if it can neither be used nor replaced.
+        """
+        async with self._turn:
+            if not await self._is_good():
+                await self._replace()
+
+    async def _replace(self) -> None:
         now = self._clock()
         identity = self._authority.issue_operator(OPERATOR_NAME, now=now)
 

@@ -24,6 +24,7 @@ from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind,
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
 from atoll.server.daemon.operator_file import OperatorFile
+from atoll.server.daemon.operators import Operators
 from atoll.server.daemon.return_spread import return_spread_s
 from atoll.server.daemon.services import Services
 from atoll.server.daemon.sessions import ComeBack, Sessions, come_back
@@ -245,9 +246,23 @@ class Daemon:
             authenticator=authenticator,
             transfer_address=transfer_address,
         )
+        file = None
+        if not config.insecure:
+            path = config.data / OPERATOR_FILE
+            file = OperatorFile(path, main_address, authority, services.writer, services.reader, self._clock)
+        operators = Operators(
+            authority=authority,
+            writer=services.writer,
+            reader=services.reader,
+            clock=self._clock,
+            book=book,
+            nodes=services.nodes,
+            file=file,
+        )
         control = ControlService(
             coordinator=coordinator,
             certificates=book,
+            operators=operators,
             services=services,
             authenticator=authenticator,
             facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
@@ -260,13 +275,10 @@ class Daemon:
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
         ]
-        operator = None
-        if not config.insecure:
-            operator = config.data / OPERATOR_FILE
-            file = OperatorFile(operator, main_address, authority, services.writer, services.reader, self._clock)
+        if file is not None:
             await file.start()
             self._closing.push_async_callback(file.stop)
-        return Addresses(main_address, enrol_address, transfer_address, operator)
+        return Addresses(main_address, enrol_address, transfer_address, None if file is None else file.path)
 
     async def _add_transfer(
         self,

@@ -33,7 +33,7 @@ from atoll.server.identity.names import (
     new_token_id,
 )
 from atoll.server.identity.peer import Peer, Role
-from atoll.server.identity.requests import CertificateRequest
+from atoll.server.identity.requests import CertificateRequest, KeyWithRequest
 from atoll.server.identity.tokens import MintedToken, TokenRecord, mint, verify
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "CertificateRequestError",
     "CredentialError",
     "IssuedCertificate",
+    "KeyWithRequest",
     "MintedToken",
     "NameFormatError",
     "OperatorCredential",

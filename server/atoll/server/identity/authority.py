@@ -159,6 +159,17 @@ class Authority:
         issued = self._issue(key.public_key(), Role.OPERATOR, name, now, lifetime_s)
         return OperatorIdentity(issued, certificates.key_to_pem(key))
 
+    def certify_operator(
+        self, request: CertificateRequest, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S
+    ) -> IssuedCertificate:
+        """A certificate for an operator, on the key of its request.
+
+        Raises:
+            NameFormatError: for a bad name.
+        """
+        check_operator(name)
+        return self._issue(request.public_key, Role.OPERATOR, name, now, lifetime_s)
+
     def _issue(
         self, public_key: ec.EllipticCurvePublicKey, role: Role, name: str, now: float, lifetime_s: float
     ) -> IssuedCertificate:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from atoll.server.identity.certificates import key_to_pem, new_key
 from atoll.server.identity.errors import UNREADABLE, CertificateRequestError
 
 MAX_REQUEST_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class KeyWithRequest:
+    """A fresh private key and the request that proves it, both PEM."""
+
+    key_pem: bytes = field(repr=False)
+    csr_pem: bytes
+
+    @classmethod
+    def make(cls) -> KeyWithRequest:
+        """A new P-256 key; the subject of its request is empty: the server says who it is."""
+        key = new_key()
+        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+        return cls(key_to_pem(key), request.public_bytes(Encoding.PEM))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.daemon.coordinator import ActiveRun, Coordinator
 from atoll.server.daemon.janitor import Pruned
+from atoll.server.daemon.operators import Operators
 from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.rounds import Phase
@@ -65,6 +66,7 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
         *,
         coordinator: Coordinator,
         certificates: CertificateBook,
+        operators: Operators,
         services: Services,
         authenticator: Authenticator,
         facts: ServerFacts,
@@ -72,6 +74,7 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
         super().__init__(
             coordinator=coordinator,
             certificates=certificates,
+            operators=operators,
             services=services,
             authenticator=authenticator,
             enrolment_address=facts.enrolment_address,

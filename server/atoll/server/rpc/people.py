@@ -1,4 +1,4 @@
-"""The part of ControlService that is about people: join tokens and participants."""
+"""The part of ControlService that is about people: join tokens, participants, operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from sqlalchemy import Connection
 
 from atoll.server.daemon.audit import one_line
 from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.daemon.coordinator import Coordinator
+from atoll.server.daemon.coordinator import MAX_REASON_CHARS, Coordinator
+from atoll.server.daemon.operators import Operators
 from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError
+from atoll.server.identity import Peer
 from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.enrolment import KINDS
@@ -46,12 +48,14 @@ class PeopleHandlers:
         *,
         coordinator: Coordinator,
         certificates: CertificateBook,
+        operators: Operators,
         services: Services,
         authenticator: Authenticator,
         enrolment_address: str,
     ) -> None:
         self._coordinator = coordinator
         self._certificates = certificates
+        self._operators = operators
         self._services = services
         self._authenticator = authenticator
         self._enrolment_address = enrolment_address
@@ -135,3 +139,34 @@ class PeopleHandlers:
             extra={"participant": row.id},
         )
         return control_pb2.RevokeParticipantResponse(participant=views.participant_summary(row, None, connected=False))
+
+    async def CreateOperator(
+        self, request: control_pb2.CreateOperatorRequest, context: Context
+    ) -> control_pb2.CreateOperatorResponse:
+        """Certify an operator's key."""
+        operator = await self._authenticator.operator(context)
+        pem = await self._operators.create(request.name, request.csr_pem, lifetime_s=request.lifetime_s, by=operator)
+        return control_pb2.CreateOperatorResponse(
+            certificate_pem=pem,
+            ca_certificate_pem=self._certificates.ca_certificate_pem,
+            expires_at=Peer.from_pem(pem).not_after,
+        )
+
+    async def ListOperators(
+        self, request: control_pb2.ListOperatorsRequest, context: Context
+    ) -> control_pb2.ListOperatorsResponse:
+        """Operators, by name."""
+        await self._authenticator.operator(context)
+        found = await self._operators.listed()
+        return control_pb2.ListOperatorsResponse(operators=map(views.operator_summary, found))
+
+    async def RevokeOperator(
+        self, request: control_pb2.RevokeOperatorRequest, context: Context
+    ) -> control_pb2.RevokeOperatorResponse:
+        """Shut an operator out, at once."""
+        operator = await self._authenticator.operator(context)
+        reason = one_line(request.reason, MAX_REASON_CHARS) or "revoked by an operator"
+        done = await self._operators.revoke(request.name, reason, by=operator)
+        return control_pb2.RevokeOperatorResponse(
+            operator=views.operator_summary(done.operator), voided_tokens=done.voided_tokens
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from atoll.server.daemon.operators import Operator
 from atoll.server.daemon.records import metrics_of, phase_seconds
 from atoll.server.identity import TokenRecord
 from atoll.server.jobs import JobFileError, parse_job
@@ -124,6 +125,18 @@ def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
         created_at=record.created_at,
         expires_at=record.expires_at,
         used_by=record.used_by or "",
+    )
+
+
+def operator_summary(operator: Operator) -> control_pb2.OperatorSummary:
+    """An operator."""
+    return control_pb2.OperatorSummary(
+        name=operator.name,
+        issued_at=operator.issued_at,
+        expires_at=operator.expires_at,
+        certificates=operator.certificates,
+        revoked_at=operator.revoked_at or 0.0,
+        revoked_reason=operator.revoked_reason,
     )
 
 

@@ -51,6 +51,12 @@ def of_subject(connection: Connection, role: Role, subject: str) -> tuple[Certif
     return fetch_all(connection, Certificate, query.order_by(certificates.c.issued_at.desc()))
 
 
+def of_operators(connection: Connection) -> tuple[Certificate, ...]:
+    """All certificates of operators, by name; those of one name oldest first."""
+    query = select_all(Certificate, certificates).where(certificates.c.role == Role.OPERATOR)
+    return fetch_all(connection, Certificate, query.order_by(certificates.c.subject, certificates.c.issued_at))
+
+
 def issued_since(connection: Connection, role: Role, subject: str, *, since: float) -> tuple[float, ...]:
     """When each certificate of one participant or operator was issued, those after ``since``, in order."""
     chosen = (certificates.c.role == role) & (certificates.c.subject == subject) & (certificates.c.issued_at > since)

@@ -53,6 +53,12 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
     return record.used_by
 
 
+def void(connection: Connection, *, created_by: str, at: float) -> int:
+    """Have the unspent tokens of an operator's making expire; how many."""
+    standing = (tokens.c.created_by == created_by) & tokens.c.used_at.is_(None) & (tokens.c.expires_at > at)
+    return connection.execute(update(tokens).where(standing).values(expires_at=at)).rowcount
+
+
 def count_expired(connection: Connection, *, expired_before: float) -> int:
     """How many tokens ``prune`` would remove."""
     query = select(func.count()).select_from(tokens).where(_stale(expired_before))

@@ -1,0 +1,109 @@
+"""``atoll operator``: who may operate the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from atoll.server.cli.client import ControlClient
+from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.output import json_option, print_json, print_table, styled, when
+from atoll.server.cli.token import lifetime_s
+from atoll.server.control import Operator
+from atoll.server.identity import CredentialError, KeyWithRequest, OperatorCredential
+from atoll.wire.figures import counted
+
+
+@click.group()
+def operator() -> None:
+    """Give operators credentials of their own, list them, shut them out."""
+
+
+@operator.command()
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The new credential (mode 0600); it holds a private key that is made here and kept nowhere else.",
+)
+@click.option(
+    "--expires",
+    callback=lifetime_s,
+    default="90d",
+    show_default=True,
+    help="How long it is good: 12h, 7d; at most 90d.",
+)
+@json_option
+@connected
+def new(client: ControlClient, *, name: str, output: Path, expires: float, json_output: bool) -> None:
+    """Make a credential for operator NAME; in your own name it renews yours (the old one stays good until it ends)."""
+    if output.exists():
+        raise BadInputError(f"{output} exists already", "choose a new file: credentials are never written over another")
+    made = KeyWithRequest.make()
+    certified = client.create_operator(name, made.csr_pem, expires)
+    credential = OperatorCredential(
+        name=name,
+        address=client.address,
+        ca_certificate=certified.ca_certificate,
+        certificate=certified.certificate,
+        key=made.key_pem.decode(),
+    )
+    try:
+        credential.write(output)
+    except CredentialError as error:
+        raise BadInputError(str(error), f"revoke it: atoll operator revoke {name}") from error
+    if json_output:
+        print_json({"name": name, "credential": str(output), "expires_at": certified.expires_at})
+    else:
+        click.echo(f"wrote the credential of operator {name} to {output}, good until {when(certified.expires_at)}")
+
+
+@operator.command("list")
+@json_option
+@connected
+def list_operators(client: ControlClient, *, json_output: bool) -> None:
+    """List the operators; those whose credentials ended long ago are forgotten."""
+    found = client.operators()
+    if json_output:
+        print_json(found)
+        return
+    print_table(
+        ("operator", "state", "since", "good until", "credentials>", "reason"),
+        (
+            (
+                item.name,
+                styled(_state(item)),
+                when(item.issued_at),
+                when(item.expires_at),
+                item.certificates,
+                item.revoked_reason,
+            )
+            for item in found
+        ),
+        "no operator has a credential: the server runs without certificates (--insecure)",
+    )
+
+
+@operator.command()
+@click.argument("name")
+@click.option("--reason", default="", help="Kept in the record, and told to the operator.")
+@json_option
+@connected
+def revoke(client: ControlClient, *, name: str, reason: str, json_output: bool) -> None:
+    """Shut operator NAME out at once, with all its credentials and the join tokens that it made and nobody used."""
+    done = client.revoke_operator(name, reason)
+    if json_output:
+        print_json(done)
+        return
+    void = f"; {counted(done.voided_tokens, 'unused join token')} of its making no longer admit"
+    click.echo(f"operator {name} is shut out{void if done.voided_tokens else ''}")
+
+
+def _state(item: Operator) -> str:
+    if item.certificates:
+        return "in force"
+    return "revoked" if item.revoked_at is not None else "expired"

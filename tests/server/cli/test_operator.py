@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING, Any
+
+from cryptography import x509
+
+from atoll.server.cli.operator import operator
+from atoll.server.identity import OperatorCredential
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+
+def test_new_makes_the_key_here_and_writes_a_credential(
+    fake: Any, invoke: Callable[..., Result], tmp_path: Path
+) -> None:
+    path = tmp_path / "alice.json"
+    result = invoke(operator, "new", "alice", "-o", str(path), "--expires", "7d")
+    assert result.exit_code == 0, result.output
+    made = OperatorCredential.read(path)
+    assert (made.name, made.address, made.certificate, made.ca_certificate) == ("alice", fake.address, "cert", "ca")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (asked,) = fake.control.asked
+    assert (asked.name, asked.lifetime_s) == ("alice", 7 * 86_400)
+    assert x509.load_pem_x509_csr(asked.csr_pem).is_signature_valid
+    assert made.key not in result.output
+    assert b"PRIVATE" not in asked.SerializeToString()
+
+
+def test_new_writes_over_nothing(fake: Any, invoke: Callable[..., Result], tmp_path: Path) -> None:
+    path = tmp_path / "alice.json"
+    path.write_text("mine")
+    result = invoke(operator, "new", "alice", "-o", str(path))
+    assert result.exit_code != 0
+    assert (path.read_text(), fake.control.asked) == ("mine", [])
+
+
+def test_list_shows_who_is_in_force(invoke: Callable[..., Result]) -> None:
+    lines = invoke(operator, "list").stdout.splitlines()
+    for name, state in (("alice", "in force"), ("bob", "revoked"), ("carol", "expired")):
+        assert any(name in line and state in line for line in lines), lines
+    found = json.loads(invoke(operator, "list", "--json").stdout)
+    assert [(one["name"], one["certificates"]) for one in found] == [("alice", 1), ("bob", 0), ("carol", 0)]
+
+
+def test_revoke_tells_what_became_of_it(fake: Any, invoke: Callable[..., Result]) -> None:
+    result = invoke(operator, "revoke", "bob", "--reason", "left")
+    assert "operator bob is shut out; 2 unused join tokens" in result.stdout
+    assert (fake.control.asked[0].name, fake.control.asked[0].reason) == ("bob", "left")
