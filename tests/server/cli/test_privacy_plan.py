@@ -54,6 +54,15 @@ def test_json_has_the_plan_and_the_contract(folder: Path) -> None:
     assert said["cohort_wanted"]["signal_to_noise"] >= 0.5
 
 
+def test_a_model_with_batch_norms_statistics_is_refused(folder: Path) -> None:
+    layout = Layout((TensorSpec("norm.running_mean", (4,), Dtype.FLOAT32),))
+    safetensors.write(folder / "init.safetensors", layout, [bytes(16)], {})
+    found = plan(folder, job_text("availability", CAPPED))
+    assert found.exit_code == 2
+    assert "tensors norm.running_mean are statistics" in found.output
+    assert "leave these tensors out of the initial model" in found.output
+
+
 def test_fragments_are_planned_for_what_one_round_updates(folder: Path) -> None:
     text = job_text("availability", CAPPED, '[aggregation]\nweighting = "uniform"\nfragments = 2')
     assert json.loads(plan(folder, text, "--json").stdout)["elements"] == 300

@@ -22,6 +22,7 @@ from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import Phase, RunState, RunStatus
 from atoll.server.stores import StoreDamagedError, charges, noise_states, runs, schema
+from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.privacy import PrivacyMechanism, terms_from_proto
 from tests.server.daemon.federation import LAYOUT, Client, Federation, Values, job, opened, update_values
 
@@ -485,6 +486,19 @@ async def test_noise_that_cannot_be_drawn_is_refused_at_submit(
     toml = toml.replace("[aggregation]", f"[aggregation]\nmax_abs = {max_abs}")
     with pytest.raises(InvalidRequestError, match=r"units of the sum's grid|leave .* fraction bits"):
         await federation.submit(toml.encode())
+
+
+async def test_a_private_model_with_batch_norms_statistics_is_refused_at_submit(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A released variance came to -2.08, and to NaN where the next model was used."""
+    tensors = tuple(TensorSpec(name, (12,), Dtype.FLOAT32) for name in ("bn.weight", "bn.running_var"))
+    monkeypatch.setattr("tests.server.daemon.federation.LAYOUT", Layout(tensors))
+    with pytest.raises(InvalidRequestError, match=r"tensors bn\.running_var are statistics") as refused:
+        await federation.submit(private_job())
+    assert "replace batch norm by group or layer norm" in refused.value.detail.remedy
+    assert not await federation.store.reader.run(runs.listed)
+    await federation.submit(job())
 
 
 async def test_a_job_without_a_valid_account_is_refused_at_submit(federation: Federation) -> None:

@@ -11,8 +11,9 @@ from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.model_files import open_model
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
-from atoll.server.errors import CallerError, ServerError
+from atoll.server.errors import CallerError, InvalidRequestError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
+from atoll.server.privacy.statistics import check_no_statistics
 from atoll.server.privacy.values import Adjacency, Sampling
 from atoll.settings.numbers import Finite
 from atoll.wire.figures import bound, counted, figure
@@ -83,6 +84,10 @@ def _elements(job: Path, spec: JobSpec) -> int:
     if not path.is_file():
         raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
     with open_model(path) as model:
+        try:
+            check_no_statistics(spec, model.layout)
+        except InvalidRequestError as error:
+            raise BadInputError(error.detail.message, error.detail.remedy) from error
         return fragments_of(spec, model.layout).largest
 
 

@@ -14,6 +14,7 @@ from atoll.server.identity import new_run_id
 from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job
 from atoll.server.privacy import ledger
 from atoll.server.privacy.run import PrivateRun
+from atoll.server.privacy.statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.stores import BlobMissingError, models, runs
 from atoll.wire.encoding import payload_bytes
@@ -56,11 +57,12 @@ async def examined(
 
     Raises:
         JobFileError: listing every problem of the job.
-        InvalidRequestError: if the model or evaluator is not there or does not fit.
+        InvalidRequestError: if the model or evaluator is not there or does not fit, or noise would ruin the model.
         BudgetSpentError: if its rounds do not fit under the limit of its population.
         StoreDamagedError: if the ledger of its population is known to be damaged.
     """
     spec = parse_job(job_toml, file_name or "job.toml")
+    check_no_statistics(spec, layout)
     elements = fragments_of(spec, layout).largest
     await _check_model(services, layout, initial_blob)
     await _check_room(services, layout, spec, elements)

@@ -261,7 +261,8 @@ class AggregationSection(Section):
             strict=False,  # TOML has lists
             max_length=256,
             description="Tensors (names, with `*` and `?`) that take the plain mean whatever the server optimiser: "
-            "statistics such as batch-norm's, which are no weights and must not gather momentum.",
+            "statistics such as batch-norm's, which are no weights and must not gather momentum. A private job is "
+            "refused if its model has any: noise would ruin them.",
         ),
         Hint(allowed="a list of names or patterns"),
     ] = ("*running_mean", "*running_var")
