@@ -17,6 +17,7 @@ from atoll.wire.figures import bound, counted, remainder
 
 if TYPE_CHECKING:
     from atoll.server.privacy.audit.auditing import Finding
+    from atoll.server.privacy.audit.noise_scale import NoiseFound
     from atoll.server.privacy.contract import Contract
 
 _DIGITS = 5
@@ -43,7 +44,11 @@ class Audited:
         claimed: epsilon at ``delta`` by the accountant.
         promised_delta: the contract's; at a smaller ``delta`` the same releases claim a larger epsilon.
         shows: what the audit would prove, were there next to no noise.
-        refuted: whether more is proved than is claimed.
+        refuted: whether more is proved than is claimed, or noise is missing.
+        noise_share: deviation of the noise in the audit's releases, over what the contract claims.
+        noise_share_at_most: it is below that, but for a chance of 1e-6.
+        noise_missing: where there is too little of it.
+        daemon_share, daemon_share_at_most, daemon_missing: the same of releases by a daemon of its own.
         canaries, guessed, right: how many there were, were guessed, and were guessed rightly.
     """
 
@@ -63,6 +68,12 @@ class Audited:
     mechanism: str
     rounds: int
     noise_multiplier: float
+    noise_share: float
+    noise_share_at_most: float
+    noise_missing: tuple[str, ...]
+    daemon_share: float
+    daemon_share_at_most: float
+    daemon_missing: tuple[str, ...]
 
 
 @click.command()
@@ -103,11 +114,13 @@ def audit(
 
     Canaries are participants that are in or out by a coin, with updates far beyond the clip. They go through the
     server's own clipping, sums, noise and release; the coins are guessed from what comes out (one-run auditing, Steinke
-    et al. 2023). Exit code 1: more is proved than is claimed, so the claim is false.
+    et al. 2023). What is released beside known sums is compared with the noise that is claimed, also through a
+    daemon of its own. Exit code 1: more is proved than is claimed, or noise is missing, so the claim is false.
     """
     from atoll.server.privacy.audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
     from atoll.server.privacy.audit.auditing import design  # noqa: PLC0415
     from atoll.server.privacy.audit.rehearsal import Safeguards  # noqa: PLC0415
+    from atoll.server.privacy.audit.through_daemon import noise_through_daemon  # noqa: PLC0415
 
     try:
         with busy("working out the noise and how many to guess"):
@@ -115,11 +128,13 @@ def audit(
         on = Safeguards(0.0 if without_noise else 1.0, not without_clipping)
         with busy(f"releasing {counted(plan.contract.rounds, 'round')} with {plan.canaries} canaries"):
             found = run_audit(plan, directions, on)
+        with busy("measuring the noise of a daemon's releases"):
+            through_daemon = noise_through_daemon(plan.contract)
     except CallerError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:
         raise CommandError(error.detail.message, error.detail.remedy) from error
-    _show(_audited(found), json_output=json_output)
+    _show(_audited(found, through_daemon), json_output=json_output)
 
 
 def _contract(job: Path | None, promise: dict[str, float | None]) -> Contract:
@@ -166,14 +181,14 @@ def _promised(promise: Promise) -> Contract:
     )
 
 
-def _audited(found: Finding) -> Audited:
+def _audited(found: Finding, through_daemon: NoiseFound) -> Audited:
     plan, contract = found.design, found.design.contract
     return Audited(
         epsilon_at_least=found.epsilon_at_least,
         claimed=plan.claimed,
         delta=plan.delta,
         confidence=plan.confidence,
-        refuted=found.refuted,
+        refuted=found.refuted or through_daemon.refuted,
         shows=plan.shows,
         promised_delta=contract.delta,
         canaries=plan.canaries,
@@ -185,7 +200,18 @@ def _audited(found: Finding) -> Audited:
         mechanism=contract.mechanism,
         rounds=contract.rounds,
         noise_multiplier=contract.noise_multiplier,
+        noise_share=found.noise.share,
+        noise_share_at_most=found.noise.share_at_most,
+        noise_missing=found.noise.missing,
+        daemon_share=through_daemon.share,
+        daemon_share_at_most=through_daemon.share_at_most,
+        daemon_missing=through_daemon.missing,
     )
+
+
+def _measured(share: float, at_most: float, missing: tuple[str, ...]) -> str:
+    where = f"; too little in {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}" if missing else ""
+    return f"{share:.4f} of the claim; below {at_most:.4f}, but for a chance of 1e-6{where}"
 
 
 def _smaller(found: Audited) -> str:
@@ -208,6 +234,8 @@ def _show(found: Audited, *, json_output: bool) -> None:
             ("canaries", f"{found.canaries}; {found.guessed} guessed, {found.right} of them rightly"),
             ("releases", f"{found.rounds}, {found.mechanism} noise, multiplier {found.noise_multiplier:.4g}"),
             ("noise", "as claimed" if found.noise == 1 else "switched off"),
+            ("noise measured", _measured(found.noise_share, found.noise_share_at_most, found.noise_missing)),
+            ("through a daemon", _measured(found.daemon_share, found.daemon_share_at_most, found.daemon_missing)),
             ("clipping", "as claimed" if found.clipping else "switched off"),
         ]
         print_table(("audit", "refuted" if found.refuted else "not refuted"), rows, "")

@@ -20,6 +20,7 @@ from atoll.server.privacy.audit.bounds import CONFIDENCE, Guesses, epsilon_at_le
 from atoll.server.privacy.audit.canaries import OVERSIZE, Canaries, Directions
 from atoll.server.privacy.audit.evidence import Attack
 from atoll.server.privacy.audit.guessing import Reach, best_reach, strongest
+from atoll.server.privacy.audit.noise_scale import NoiseFound, noise_found
 from atoll.server.privacy.audit.rehearsal import Rehearsal, Safeguards
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.values import Sampling
@@ -39,6 +40,8 @@ LITTLE_NOISE = 0.1
 """Share of the contract's noise with which the audit is to fail."""
 MARGIN = 1.05
 """A run with next to no noise must be expected to show so many times what is claimed."""
+_KEPT = 1 << 22
+"""Values of noise that are looked at, or ``MIN_CANARIES`` in each round."""
 _SMALLER_DELTAS = (1.0, 0.1, 0.01, 0.001)
 
 
@@ -72,6 +75,7 @@ class Finding:
     Attributes:
         epsilon_at_least: the bound, with the design's confidence.
         guesses: those that gave it.
+        noise: what the releases hold beside the canaries that are in them.
     """
 
     design: Design
@@ -79,11 +83,12 @@ class Finding:
     directions: Directions
     epsilon_at_least: float
     guesses: Guesses
+    noise: NoiseFound
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false, but for a chance of 1 - confidence."""
-        return self.epsilon_at_least > self.design.claimed
+        """Whether the claim is false: but for a chance of 1 - confidence by the guesses, of 1e-6 by the noise."""
+        return self.epsilon_at_least > self.design.claimed or self.noise.refuted
 
 
 def design(
@@ -140,27 +145,34 @@ def audit(
     for number in range(groups):
         if told:
             told(number, groups)
-        scores[:, number] = _run(attacks, Canaries(size, plan.contract.clip, directions), coins[number], on)
+        canaries = Canaries(size, plan.contract.clip, directions)
+        scores[:, number], noise = _run(attacks, canaries, coins[number], on)
     guesses = [reach.guess(found.ravel(), coins.ravel()) for reach, found in zip(plan.reaches, scores, strict=True)]
     best, bound = strongest(guesses, plan.delta, plan.confidence)
-    return Finding(plan, on, directions, bound, best)
+    return Finding(plan, on, directions, bound, best, noise_found(plan.contract, noise))
 
 
-def _run(attacks: Sequence[Attack], canaries: Canaries, coins: Coins, safeguards: Safeguards) -> Doubles:
-    """The canaries' scores by each attack, (attacks, canaries), after one run."""
+def _run(
+    attacks: Sequence[Attack], canaries: Canaries, coins: Coins, safeguards: Safeguards
+) -> tuple[Doubles, Doubles]:
+    """The canaries' scores by each attack after one run, (attacks, canaries), and its noise, (rounds, some of them)."""
     contract = attacks[0].contract
     layout = Layout((TensorSpec("canaries", (canaries.size,), Dtype.FLOAT32),))
     max_abs = 2.0 ** math.ceil(math.log2(OVERSIZE * contract.clip))
     model = np.zeros(canaries.size, np.float32)
     run = Rehearsal(contract, layout, model, most=canaries.count, max_abs=max_abs, safeguards=safeguards)
     draw, scores = _Draw(attacks[0], canaries.count), np.zeros((len(attacks), canaries.count))
+    noise = np.empty((contract.rounds, min(canaries.count, max(MIN_CANARIES, _KEPT // contract.rounds))))
     for version in range(contract.rounds):
         drawn, before = draw.members(version), run.model
-        run.release(canaries.update(number) for number in drawn if coins[number])
+        sending = [number for number in drawn if coins[number]]
+        run.release(map(canaries.update, sending))
         sums = (run.model.astype(np.float64) - before) * (contract.divisor_weight / contract.weight_bound)
         found = canaries.found_in(sums)
         scores += [attack.evidence(version, found) for attack in attacks]
-    return scores
+        found[sending] -= 1.0
+        noise[version] = found[: noise.shape[1]]
+    return scores, noise
 
 
 class _Draw:
