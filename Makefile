@@ -1,4 +1,4 @@
-# Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint` and `make proto` also need npm (for buf).
+# Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint`, `make proto` and `make node-client` also need npm.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -16,7 +16,7 @@ GRPC_TOOLS := grpcio-tools==1.76.0
 MYPY_PROTOBUF := mypy-protobuf==3.7.0
 BUF := @bufbuild/buf@1.75.0
 
-.PHONY: demo demo-private demo-silo test test-silo test-federation test-fast lint types format proto proto-check bench \
+.PHONY: demo demo-private demo-silo test test-silo test-federation test-fast node-client lint types format proto proto-check bench \
   bench-silo bench-smoke clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
@@ -36,6 +36,8 @@ test-silo: $(VENV)/.dev ## training in a silo
 
 test-federation: $(VENV)/.dev ## everything else
 	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS)) 2>&1 | sed -u 's/^/federation  /'
+
+node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
 
 test-fast: $(VENV)/.dev ## without the tests that start many processes
 	$(BIN)/pytest -m "not system"
@@ -98,6 +100,12 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 $(TOOLS)/protogen/.installed: Makefile
 	$(PYTHON) -m venv $(TOOLS)/protogen
 	$(TOOLS)/protogen/bin/python -m pip --disable-pip-version-check --quiet install $(GRPC_TOOLS) $(MYPY_PROTOBUF)
+	@touch $@
+
+$(TOOLS)/conformance/.installed: tests/conformance/node/package.json tests/conformance/node/package-lock.json
+	mkdir -p $(@D)
+	cp $^ $(@D)
+	npm ci --silent --ignore-scripts --prefix $(@D)
 	@touch $@
 
 $(TOOLS)/node_modules/.bin/buf: Makefile

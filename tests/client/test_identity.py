@@ -61,9 +61,16 @@ async def test_an_identity_that_is_there_spends_no_token(server: SecureFederatio
 
 
 async def test_a_lost_answer_is_asked_for_again_with_the_same_key(server: SecureFederation, tmp_path: Path) -> None:
-    server.lose_enrolments = 1
+    server.lose_enrolments = 2
+    assert (await enrol(server.token(), tmp_path)).participant == "p1"
+    assert (server.lose_enrolments, len(server.spent)) == (0, 1)
+
+
+async def test_the_key_outlives_an_enrolment_that_was_given_up(server: SecureFederation, tmp_path: Path) -> None:
+    server.lose_enrolments = 1_000_000
     with pytest.raises(UnreachableError, match="the answer was lost"):
-        await enrol(server.token(), tmp_path)
+        await enrol(server.token(), tmp_path, timeout_s=0.5)
+    server.lose_enrolments = 0
     assert (await enrol(server.token(), tmp_path)).participant == "p1"
 
 

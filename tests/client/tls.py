@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from atoll.wire.join_token import JoinToken
-from atoll.wire.status import ErrorDetail, Fault
+from atoll.wire.status import ErrorDetail, Fault, Recovery
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import Federation, refuse
@@ -127,7 +127,8 @@ class SecureFederation(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )  # fmt: skip
         if request.secret != "s3cret" or self.spent.setdefault(request.token_id, key) != key:
-            detail = ErrorDetail("token.spent", Fault.CALLER, "this join token was used before", "ask for a new one")
+            message = "this join token was used before"
+            detail = ErrorDetail("token.used", Fault.CALLER, message, "ask for a new one", recovery=Recovery.ENROL)
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, detail)
         if self.lose_enrolments:
             self.lose_enrolments -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import time
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -18,11 +19,12 @@ from typing import TYPE_CHECKING
 
 import grpc
 
+from atoll.client.backoff import Backoff
 from atoll.client.clock import now_s, wall_s
 from atoll.client.errors import NotPermittedError, RefusedError, UnreachableError, UsageError
 from atoll.client.files import read_private, replace_file
 from atoll.client.limits import Limits
-from atoll.client.transfer.retry import error_of, retry_after_s
+from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
 
     from atoll.wire.join_token import JoinToken
 
+log = logging.getLogger("atoll.client")
+
 FILE_NAME = "identity.json"
 PENDING_NAME = "enrolling.json"
 ENROL_TIMEOUT_S = 30.0
 _KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT_KIND_SILO: "silo"}
-_SPENT = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.NOT_FOUND})
 
 
 @dataclass(frozen=True)
@@ -184,22 +187,24 @@ def _ask(token: JoinToken, csr_pem: bytes, timeout_s: float) -> enrolment_pb2.En
         token_id=token.token_id, secret=token.secret, csr_pem=csr_pem, client_version=version("atoll")
     )
     credentials = grpc.ssl_channel_credentials(root_certificates=token.ca_certificate_pem)
-    until = now_s() + timeout_s
+    limits, until = Limits(), now_s() + timeout_s
+    backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
     while True:
         try:
             with grpc.secure_channel(token.address, credentials) as channel:
                 return enrolment_pb2_grpc.EnrolmentServiceStub(channel).Enrol(request, timeout=until - now_s())
         except grpc.RpcError as error:
-            code, text, detail = error_of(error)
-            asked_s = retry_after_s(detail, Limits())
-            if code is grpc.StatusCode.RESOURCE_EXHAUSTED and 0.0 < asked_s < until - now_s():
-                time.sleep(asked_s)  # many enrol from this address; there is nothing to watch meanwhile
-                continue
-            if code in _SPENT:
+            _, text, detail = error_of(error)
+            refusal = refusal_of(error)
+            if isinstance(refusal, NotPermittedError):
                 raise NotPermittedError(f"the server refused the join token: {text}") from None
-            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            if refusal is not None:
+                raise RefusedError(f"enrolment was refused: {text}", detail) from None
+            delay = max(backoff.next_s(), retry_after_s(detail, limits))
+            if delay >= until - now_s():
                 raise UnreachableError(f"cannot reach {token.address} to enrol: {text}") from None
-            raise RefusedError(f"enrolment was refused: {text}", detail) from None
+            log.warning("enrolment failed (%s); trying again in %.1f s", text, delay)
+            time.sleep(delay)
 
 
 def _pending_key(state: Path, token_id: str) -> str:

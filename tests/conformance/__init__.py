@@ -1,0 +1,1 @@
+"""Does a client speak the wire contract? ``python -m tests.conformance --help``."""
