@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +153,9 @@ class ConformanceServer(SecureFederation):
 
     # -- what is counted on the way -----------------------------------------------------------------------------------
 
-    async def CheckIn(self, request_iterator: Any, context: Context) -> Any:  # noqa: N802
+    async def CheckIn(  # noqa: N802
+        self, request_iterator: Any, context: Context
+    ) -> AsyncIterator[part.CheckInResponse]:
         self.streams.append(common_name(context))
         if self.faults.bar is not None:
             await anext(request_iterator)  # refused while it is written, the cause may get lost in gRPC
