@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
+from atoll.server.control import Following
 from atoll.wire.digest import BlobManifest
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.loopback import INSECURE_OPERATOR
@@ -106,8 +107,10 @@ class Operator:
         seen: Sight | None = None
         call = self.stub.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=timeout_s, metadata=self._metadata)
         try:
-            for seen in call:
-                if reached(seen):
+            following = Following()
+            for message in call:
+                seen = following.complete(message)
+                if seen is not None and reached(seen):
                     return seen
         except grpc.RpcError as error:
             raise AssertionError(f"run {run}: not {what} ({error}); last seen: {seen}") from error

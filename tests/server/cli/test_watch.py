@@ -8,6 +8,7 @@ import grpc
 import pytest
 from rich.console import Console
 
+from atoll.server.cli import watch
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import RunFailedError, UnreachableError
 from atoll.server.cli.formats import reason_lines, round_line, round_row, run_row, shortened
@@ -15,6 +16,7 @@ from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
 from atoll.server.control import Member, Progress, Round, Run, RunDetail
 from atoll.wire.v1 import control_pb2
+from tests.server.cli.conftest import a_round as told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +109,22 @@ def test_without_patience_a_lost_server_is_the_end(fake: Any, client: ControlCli
     fake.control.watches = [[change(), None]]
     with pytest.raises(UnreachableError):
         follow(client, "rabc", Recorder(), reconnect_s=0.0)
+
+
+def test_only_new_rounds_are_fetched(
+    fake: Any, client: ControlClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "HISTORY_INTERVAL_S", 0.0)
+    messages = [change() for _ in range(5)]
+    for number, message in enumerate(messages):
+        message.round.round = number
+    fake.control.rounds = [told(number, version=number) for number in range(4)]
+    fake.control.watches = [[*messages, change(control_pb2.RUN_STATUS_FINISHED)]]
+    follow(client, "rabc", Recorder())
+    first, *rest = [request.since for request in fake.control.asked]
+    assert (first, set(rest)) == (0, {3}), "from the last round that is known"
+    printed = [line.split(" released")[0] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [f"[{number}/2] round {number}" for number in range(1, 5)]
 
 
 def test_each_round_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -236,7 +236,7 @@ class Federation:
         return await self.store.reader.run(lambda connection: runs.get(connection, run))
 
     async def rounds(self, run: str) -> tuple[rounds.Round, ...]:
-        return await self.store.reader.run(lambda connection: rounds.listed(connection, run))
+        return await self.store.reader.run(lambda connection: rounds.newest(connection, run, limit=1000))
 
     async def members(self, run: str, number: int = 0, attempt: int = 0) -> dict[str, tuple[str, str]]:
         found = await self.store.reader.run(lambda connection: rounds.members_of(connection, run, number, attempt))

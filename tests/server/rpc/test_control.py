@@ -1,5 +1,6 @@
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 import atoll.server
-from atoll.server.control import PHASES
-from atoll.server.rpc import control, people, views
+from atoll.server.control import PHASES, Following
+from atoll.server.rounds import Member, RoundState
+from atoll.server.rpc import control, people, views, watching
 from atoll.server.rpc.views import NEVER
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
@@ -211,7 +213,10 @@ class TestRuns:
         async with alice.check_in() as stream:
             run = await world.submit()
             await stream.next("participate")
-            answer = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
+            request = control_pb2.GetRunRequest(run=run, members=True)
+            answer = await world.operator.control.GetRun(request, timeout=WAIT_S)
+            lean = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
+        assert [len(one.members) for one in lean.rounds] == [0]
         (live,) = answer.rounds
         assert (live.phase, live.reported, live.cohort, live.quorum, live.wanted_reports) == ("open", 0, 1, 1, 1)
         assert 50.0 < live.remaining_s <= 60.0
@@ -334,6 +339,39 @@ class TestWatch:
                     await alice.report(task.key, update_values(1))
         assert seen[0] == (RUNNING, "open", 0)
         assert seen[-1] == (FINISHED, "released", 1)
+
+    async def test_a_change_names_the_members_that_changed(
+        self, world: World, alice: Participant, bob: Participant, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: list[str] = []
+        build = views.live_member
+
+        def counted(member: Member, live: RoundState) -> control_pb2.MemberSummary:
+            made.append(member.participant)
+            assert threading.current_thread() is not threading.main_thread(), "not on the event loop"
+            return build(member, live)
+
+        monkeypatch.setattr(views, "live_member", counted)
+        monkeypatch.setattr(watching, "PAGE_MEMBERS", 1)
+        async with alice.check_in() as stream, bob.check_in():
+            run = await world.submit(job(size=2))
+            task = await stream.next("participate")
+            call = world.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run), timeout=WAIT_S)
+            following, seen = Following(), list[list[str]]()
+            async for message in call:
+                complete = following.complete(message)
+                if complete is None:
+                    continue
+                if complete.round.phase == "open":
+                    seen.append([member.status for member in complete.round.members])
+                if len(seen) == 1 and complete.round.phase == "open":
+                    await alice.report(task.key, update_values(1))
+                if complete.round.reported == 1:
+                    call.cancel()
+                    break
+        assert seen[0] == ["invited", "invited"]
+        assert sorted(seen[-1]) == ["invited", "reported"]
+        assert sorted(made) == sorted([alice.name, bob.name, alice.name])
 
     async def test_an_ended_run_is_told_once(self, world: World, alice: Participant) -> None:
         run = await play(world, alice)

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from atoll.server.control import Following
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.server import Addresses, Daemon
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey, frame_upload, header_of, key_to_proto, update_digest
@@ -374,7 +375,11 @@ class World:
     async def until(self, run: str, wanted: str) -> control_pb2.WatchRunResponse:
         """Watch a run until its round is in the wanted phase, or its status is the wanted one."""
         async with asyncio.timeout(WAIT_S):
-            async for seen in self.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run)):
+            following = Following()
+            async for message in self.operator.control.WatchRun(control_pb2.WatchRunRequest(run=run)):
+                seen = following.complete(message)
+                if seen is None:
+                    continue
                 status = control_pb2.RunStatus.Name(seen.summary.status).removeprefix("RUN_STATUS_").lower()
                 if wanted in (seen.round.phase, status):
                     return seen

@@ -27,7 +27,7 @@ FULL = dataclasses.replace(
 async def test_attempts_come_back_in_order(with_run: Store) -> None:
     for record in (attempt(1), FULL, attempt(0, 0)):
         await with_run.writer.run(rounds.put, record)
-    assert await with_run.reader.run(rounds.listed, RUN) == (attempt(0, 0), FULL, attempt(1))
+    assert await with_run.reader.run(rounds.newest, RUN, limit=9) == (attempt(0, 0), FULL, attempt(1))
     assert await with_run.reader.run(rounds.get, RUN, 0, 1) == FULL
     assert await with_run.reader.run(rounds.get, RUN, 9, 0) is None
 
@@ -35,7 +35,7 @@ async def test_attempts_come_back_in_order(with_run: Store) -> None:
 async def test_an_attempt_is_written_again(with_run: Store) -> None:
     await with_run.writer.run(rounds.put, attempt(0, 1))
     await with_run.writer.run(rounds.put, FULL)
-    assert await with_run.reader.run(rounds.listed, RUN) == (FULL,)
+    assert await with_run.reader.run(rounds.newest, RUN, limit=9) == (FULL,)
 
 
 async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
@@ -51,6 +51,19 @@ async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
     assert await with_run.reader.run(rounds.members_of, RUN, 0, 0) == (reported, declined)
     assert await with_run.reader.run(rounds.members_of, RUN, 0, 1) == ()
     assert await with_run.reader.run(rounds.members_of_run, RUN) == (reported, declined)
+
+
+async def test_the_newest_attempts_are_read_and_no_more(with_run: Store) -> None:
+    for number, tried in ((0, 0), (0, 1), (1, 0), (2, 0)):
+        await with_run.writer.run(rounds.put, attempt(number, tried))
+
+    async def read(**asked: int) -> list[tuple[int, int]]:
+        found = await with_run.reader.run(rounds.newest, RUN, **({"limit": 9} | asked))
+        return [(row.round, row.attempt) for row in found]
+
+    assert await read(limit=2) == [(1, 0), (2, 0)]
+    assert await read(since=1) == [(1, 0), (2, 0)]
+    assert await read(only=0) == [(0, 0), (0, 1)]
 
 
 async def test_participations_are_the_released_rounds_that_an_update_was_sent_for(with_run: Store) -> None:

@@ -186,18 +186,21 @@ class ControlClient:
         """The id of the newest run; None before the first."""
         return next((run.run for run in self.runs(page=1)), None)
 
-    def run(self, run: str, *, members: bool = False, only: int | None = None) -> control.RunDetail:
-        """A run with its rounds (or ``only`` the attempts at one of them) and, if asked, their members."""
-        request = control_pb2.GetRunRequest(run=run, members=members, round=only)
+    def run(self, run: str, *, members: bool = False, only: int | None = None, since: int = 0) -> control.RunDetail:
+        """A run with its rounds (``only`` the attempts at one, or those from ``since`` on); if asked, with members."""
+        request = control_pb2.GetRunRequest(run=run, members=members, round=only, since=since)
         return control.detail_of(self._call(self._control.GetRun, request))
 
     def watch(self, run: str) -> Iterator[control.Progress]:
         """The run now and at every change until it has ended; if the stream breaks, watch again."""
         with translated(self.address):
             stream = self._control.WatchRun(control_pb2.WatchRunRequest(run=run), metadata=self._metadata)
+            following = control.Following()
             try:
                 for message in stream:
-                    yield control.progress_of(message)
+                    complete = following.complete(message)
+                    if complete is not None:
+                        yield control.progress_of(complete)
             finally:
                 stream.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Protocol
 
 import click
@@ -13,13 +14,15 @@ from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableErr
 from atoll.server.cli.formats import round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
-from atoll.server.control import Progress, Run, RunDetail
+from atoll.server.control import Progress, Round, Run, RunDetail
 from atoll.wire.figures import counted
 
 RECONNECT_S = 60.0
 """How long a server may be away before watching is given up."""
 HISTORY_INTERVAL_S = 0.5
 """At most this often the finished rounds are fetched."""
+
+ENDED_PHASES = ("released", "abandoned")
 
 
 class Sink(Protocol):
@@ -59,7 +62,7 @@ class LineSink:
 
     def history(self, detail: RunDetail) -> None:
         """Print the rounds that are new."""
-        ended = [item for item in detail.rounds if item.phase in ("released", "abandoned")]
+        ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
         for item in ended[self._shown :]:
             click.echo(round_line(item, detail.run.rounds_total))
         self._shown = max(self._shown, len(ended))
@@ -157,6 +160,7 @@ class _Historian:
         self._sink = sink
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
+        self._rounds: dict[tuple[int, int], Round] = {}
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
@@ -164,9 +168,16 @@ class _Historian:
         if not due and not progress.run.ended:
             return
         began = time.monotonic()
-        self._sink.history(self._client.run(self._run))
+        self._sink.history(self._fetched())
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
+
+    def _fetched(self) -> RunDetail:
+        """The run, of which only the rounds that are new are fetched, and the last one that is known again."""
+        ended = (item.round for item in self._rounds.values() if item.phase in ENDED_PHASES)
+        detail = self._client.run(self._run, since=max(ended, default=0))
+        self._rounds |= {(item.round, item.attempt): item for item in detail.rounds}
+        return replace(detail, rounds=tuple(self._rounds[key] for key in sorted(self._rounds)))
 
 
 def finish(run: Run) -> None:

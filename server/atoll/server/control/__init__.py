@@ -14,6 +14,7 @@ from atoll.server.control.convert import (
     server_info_of,
     token_of,
 )
+from atoll.server.control.following import Following
 from atoll.server.control.privacy import (
     Charge,
     Charges,
@@ -49,6 +50,7 @@ __all__ = [
     "Certified",
     "Charge",
     "Charges",
+    "Following",
     "Json",
     "Member",
     "NewTokens",

@@ -25,6 +25,7 @@ from atoll.server.rpc import bounds, views
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.people import PeopleHandlers, page_size
 from atoll.server.rpc.privacy import PrivacyHandlers
+from atoll.server.rpc.watching import LiveRound, Told
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.server.stores.pages import mark
 from atoll.wire.digest import BlobManifest
@@ -43,6 +44,8 @@ MODEL_LEASE_S = 3600.0
 """So long an uploaded model waits for the run that begins with it."""
 WATCH_INTERVAL_S = 0.05
 """Changes that come faster than this are sent together."""
+WATCH_PAUSE = 4
+"""A watcher's messages take at most one part in so many and one of the time."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,13 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
         only = request.round if request.HasField("round") else None
         active = self._coordinator.active(request.run)
         waits = self._waits(active)
-        live = self._live(active) if active is not None else None  # before the rows: a round that ends now is in one
+        seen = self._seen(active)  # before the rows: a round that ends now is in one
+        live = None if seen is None else await self._services.call(seen.summary, members=request.members)
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
-            newest, course = rounds.listed(connection, run.id, only)[-MAX_ROUNDS:], views.Course.of(run.job_toml)
+            newest = rounds.newest(connection, run.id, limit=MAX_ROUNDS, only=only, since=request.since)
+            course = views.Course.of(run.job_toml)
             shown = bounds.newest_rounds([course.placed(views.past_round(row, (), {})) for row in newest])
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
@@ -159,10 +164,14 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
     async def WatchRun(
         self, request: control_pb2.WatchRunRequest, context: Context
     ) -> AsyncIterator[control_pb2.WatchRunResponse]:
-        """The run now, then at every change, until it has ended."""
+        """The run now, then at every change, until it has ended.
+
+        Messages are made in threads, and further apart the longer they take: a cohort has thousands of members.
+        """
         await self._authenticator.operator(context)
-        watch = Watch(self._authenticator, context)
+        watch, told, loop = Watch(self._authenticator, context), Told(), asyncio.get_running_loop()
         while True:
+            began = loop.time()
             active = self._coordinator.active(request.run)
             changed = active.driver.changed if active is not None else None
             run = await self._services.reader.run(lambda connection: runs.get(connection, request.run))
@@ -170,10 +179,19 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
                 summary=views.run_summary(run), connected=len(self._services.sessions)
             )
             message.summary.reason = "; ".join(part for part in (run.reason, self._waits(active)) if part)
-            live = self._live(active) if active is not None else await self._last_round(run.id)
-            if live is not None:
-                message.round.CopyFrom(live)
+            seen = self._seen(active)
+            pages = iter(()) if seen is None else told.pages(seen)
+            last = await self._last_round(run.id) if active is None else await self._services.call(next, pages, None)
+            while last is not None:
+                following = await self._services.call(next, pages, None)
+                message.round.CopyFrom(last)
+                message.more = following is not None
+                if following is None:
+                    break
+                yield message
+                last = following
             yield message
+            took_s = loop.time() - began
             if active is None or changed is None:
                 return
             await watch.until(changed)
@@ -181,7 +199,7 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
                 raise UnavailableError(
                     "server.stopping", "the server is stopping", "watch again when it is back", retry_after_s=1.0
                 )
-            await asyncio.sleep(WATCH_INTERVAL_S)
+            await asyncio.sleep(max(WATCH_INTERVAL_S, WATCH_PAUSE * took_s))
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
         """No further round begins."""
@@ -279,25 +297,23 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
         shortage = self._services.room.shortage()
         return f"uploads are refused: {shortage}" if shortage else ""
 
-    def _live(self, active: ActiveRun) -> control_pb2.RoundSummary | None:
-        state = active.driver.state
-        if state.round is None:
+    def _seen(self, active: ActiveRun | None) -> LiveRound | None:
+        """The round in work as it stands now."""
+        live = None if active is None else active.driver.state.round
+        if active is None or live is None:
             return None
-        found = views.live_round(
-            state, state.round, active.performer.server_metrics(state.round.key), self._services.clock()
-        )
         course = views.Course(active.spec.aggregation.fragments, active.spec.evaluation.every)
-        return bounds.fitted(course.placed(found))
+        metrics = active.performer.server_metrics(live.key)
+        return LiveRound(active.driver.state, live, metrics, course, self._services.clock())
 
     async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
-            listed = rounds.listed(connection, run_id)
-            if not listed:
-                return None
-            members = rounds.members_of(connection, run_id, listed[-1].round, listed[-1].attempt)
-            organisations = _organisations(connection, {member.participant for member in members})
-            course = views.Course.of(runs.get(connection, run_id).job_toml)
-            return bounds.fitted(course.placed(views.past_round(listed[-1], members, organisations)))
+            for last in rounds.newest(connection, run_id, limit=1):
+                members = rounds.members_of(connection, run_id, last.round, last.attempt)
+                organisations = _organisations(connection, {member.participant for member in members})
+                course = views.Course.of(runs.get(connection, run_id).job_toml)
+                return bounds.fitted(course.placed(views.past_round(last, members, organisations)))
+            return None
 
         return await self._services.reader.run(work)
 

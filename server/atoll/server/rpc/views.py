@@ -68,7 +68,7 @@ def past_round(
 def live_round(
     state: RunState, live: RoundState, server_metrics: Mapping[str, float], now: float
 ) -> control_pb2.RoundSummary:
-    """The attempt in work, with its members."""
+    """The attempt in work, without its members."""
     straggler = state.policy.straggler
     return control_pb2.RoundSummary(
         round=live.key.round,
@@ -83,7 +83,6 @@ def live_round(
         closed_at=live.ended_at,
         remaining_s=max(0.0, live.deadline_at - now) if live.phase.value == "open" else -1.0,
         metrics={**metrics_of(live.roster, state.policy.max_weight), **server_metrics},
-        members=[_live_member(member, live) for member in live.roster],
         quorum=straggler.quorum,
         wanted_reports=straggler.cohort_size,
         created_at=live.created_at,
@@ -177,7 +176,8 @@ def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> con
     )
 
 
-def _live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
+def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
+    """A member of the attempt in work."""
     reported = member.status is MemberStatus.REPORTED
     ended = member.status not in (MemberStatus.INVITED, MemberStatus.TRAINING)
     return control_pb2.MemberSummary(

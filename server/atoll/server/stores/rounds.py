@@ -100,12 +100,15 @@ def get(connection: Connection, run_id: str, round_number: int, attempt: int) ->
     return fetch_one(connection, Round, query)
 
 
-def listed(connection: Connection, run_id: str, only: int | None = None) -> tuple[Round, ...]:
-    """Every attempt of a run, in order; of one round alone if ``only`` names it."""
-    query = select_all(Round, rounds).where(rounds.c.run_id == run_id)
+def newest(
+    connection: Connection, run_id: str, *, limit: int, only: int | None = None, since: int = 0
+) -> tuple[Round, ...]:
+    """Of a run's rounds from number ``since`` on, or of round ``only``, the newest ``limit`` attempts; in order."""
+    query = select_all(Round, rounds).where(rounds.c.run_id == run_id, rounds.c.round >= since)
     if only is not None:
         query = query.where(rounds.c.round == only)
-    return fetch_all(connection, Round, query.order_by(rounds.c.round, rounds.c.attempt))
+    query = query.order_by(rounds.c.round.desc(), rounds.c.attempt.desc()).limit(limit)
+    return fetch_all(connection, Round, query)[::-1]
 
 
 def members_of(connection: Connection, run_id: str, round_number: int, attempt: int) -> tuple[Member, ...]:

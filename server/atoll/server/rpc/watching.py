@@ -1,0 +1,64 @@
+"""What a watcher is told of the round in work: its members as they change, not all of them again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from atoll.server.rounds import Roster, RoundKey, RoundState, RunState
+from atoll.server.rpc import bounds, views
+from atoll.wire.v1 import control_pb2
+
+PAGE_MEMBERS = 500
+"""Members in one message."""
+
+
+@dataclass(frozen=True)
+class LiveRound:
+    """A run's round as it stands at one moment. Nothing of it changes, so messages are made of it in a thread.
+
+    Attributes:
+        state: the run.
+        live: its round.
+        server_metrics: what the operator's evaluator said of it.
+        course: where rounds of its job stand among each other.
+        at: epoch seconds.
+    """
+
+    state: RunState
+    live: RoundState
+    server_metrics: Mapping[str, float]
+    course: views.Course
+    at: float
+
+    def summary(self, *, members: bool) -> control_pb2.RoundSummary:
+        """The round, with its members if asked for, within the bounds of one message."""
+        found = views.live_round(self.state, self.live, self.server_metrics, self.at)
+        if members:
+            found.members.extend(views.live_member(member, self.live) for member in self.live.roster)
+        return bounds.fitted(self.course.placed(found))
+
+
+@dataclass
+class Told:
+    """What one watcher has been told of the members of a round."""
+
+    _key: RoundKey | None = None
+    _roster: Roster = field(default_factory=Roster)
+
+    def pages(self, seen: LiveRound) -> Iterator[control_pb2.RoundSummary]:
+        """The round with the members that the watcher has not been told as they stand, a page at a time; at least one.
+
+        Each page is made when it is asked for.
+        """
+        roster = seen.live.roster
+        before = self._roster if self._key == seen.live.key else Roster()
+        self._key, self._roster = seen.live.key, roster
+        head = seen.summary(members=False)
+        names = sorted(roster.changed_since(before))
+        for at in range(0, max(1, len(names)), PAGE_MEMBERS):
+            page = control_pb2.RoundSummary()
+            page.CopyFrom(head)
+            found = (roster.get(name) for name in names[at : at + PAGE_MEMBERS])
+            page.members.extend(views.live_member(member, seen.live) for member in found if member is not None)
+            yield bounds.fitted(page)
