@@ -109,6 +109,21 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
     assert f"run {run} round 1: no update came, so what is released and charged is noise alone" in caplog.text
 
 
+async def test_a_run_that_too_few_report_to_pauses_and_is_charged_no_further(federation: Federation) -> None:
+    """24 were drawn in each round of a busy machine, none reported in time, and all rounds were paid for."""
+    await federation.clients("alice", "bob")
+    nobody = 'sampler = "poisson"\nrate = 1e-9\nmin_available = 2'
+    run = await federation.submit(private_job(rounds=4, size=40, cohort=nobody, privacy="report_noise = 0.5"))
+    for released in (1, 2):
+        await federation.deadline(run)
+        state = await federation.state(run, lambda state: state.status is RunStatus.PAUSED)
+        assert state.version == released
+        assert f"less than half of cohort.size report to run {run}" in state.reason
+        assert "straggler.report_window_s" in state.reason
+        await federation.coordinator.resume(run)
+    assert len(await federation.store.reader.run(charges.listed, run)) == 2
+
+
 async def test_every_release_is_charged_and_leaves_another_secret(federation: Federation) -> None:
     clients = await federation.clients("alice", "bob")
     run = await federation.submit(private_job(rounds=3))

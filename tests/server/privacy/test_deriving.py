@@ -131,6 +131,22 @@ def test_the_quantile_is_paid_by_noise_on_the_updates() -> None:
     assert found.clip == 0.3
 
 
+@pytest.mark.parametrize("clip", ["clip = 0.5", "adaptive = { initial = 0.3 }"])
+def test_the_number_of_reports_is_paid_by_noise_on_the_updates(clip: str) -> None:
+    found = contract(privacy=f"{NOISE}\n{clip}\nreport_noise = 10")
+    without = contract(privacy=f"{NOISE}\n{clip}")
+    assert 1.004 < found.noise_multiplier / without.noise_multiplier < 1.006
+    event = found.cost(0)
+    assert event is not None
+    assert event.noise_multiplier == pytest.approx(1.0)
+
+
+def test_a_number_of_reports_that_costs_more_than_all_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="that number alone would cost more") as caught:
+        contract(privacy=f"{CLIP}\nreport_noise = 0.9")
+    assert caught.value.detail.remedy.startswith("set privacy.report_noise above 1; 10 costs")
+
+
 def test_a_count_that_costs_more_than_all_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="the count alone would cost more") as caught:
         noise_beside_count(10.0, 5.0)

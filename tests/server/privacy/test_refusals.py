@@ -75,6 +75,7 @@ def test_what_has_an_account_is_accepted(cohort: str, privacy: str, rest: str) -
             "privacy.adaptive",
             'mechanism "gaussian"',
         ),
+        ("availability", f"{CAPPED}\nreport_noise = 10", UNIFORM, "privacy.report_noise", "cohort.quorum"),
         # Whatever the sampler.
         ("poisson", CLIP, "", "aggregation.max_weight", "max_weight times the clip norm"),
         ("poisson", CLIP, f'{UNIFORM}[straggler]\nlate = "carry"', "straggler.late", 'allowed is "drop"'),

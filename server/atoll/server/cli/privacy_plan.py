@@ -182,9 +182,9 @@ def _draw_words(contract: Contract) -> str:
 
 def _noise_words(contract: Contract) -> str:
     words = f"{contract.noise_multiplier:.5g}"
-    if contract.count_noise is None:
-        return words
-    return f"{words} on updates, {contract.count_noise:g} on the count: together {contract.accounted_noise:.5g}"
+    counts = [("the count of norms", contract.count_noise), ("the number of reports", contract.report_noise)]
+    on_counts = ", ".join(f"{noise:g} on {what}" for what, noise in counts if noise is not None)
+    return f"{words} on updates, {on_counts}: together {contract.accounted_noise:.5g}" if on_counts else words
 
 
 def _signal(found: Plan) -> list[tuple[str, ...]]:

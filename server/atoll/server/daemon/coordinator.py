@@ -201,6 +201,7 @@ class Coordinator:
             await self._order(run_id, ResumeRequested())
             return
         self._budgets.let_go(run_id)
+        private.forgive()
         await private.reserve(afresh=True)
         try:
             await self._order(run_id, ResumeRequested())

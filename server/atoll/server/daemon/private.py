@@ -21,7 +21,7 @@ from atoll.server.jobs import JobSpec
 from atoll.server.privacy import ledger
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.privacy.errors import BudgetSpentError, UncomparedError
+from atoll.server.privacy.errors import BudgetSpentError, TooFewReportsError, UncomparedError
 from atoll.server.privacy.mechanisms.values import NOISE_BYTES
 from atoll.server.privacy.noise import warm
 from atoll.server.privacy.reservations import Reservations
@@ -176,10 +176,19 @@ class PrivateRounds:
         """See that there is budget for the next round. Raises as ``Budgets.reserve``.
 
         The first time the whole ledger of the population is verified, as it is with ``afresh``.
+
+        Raises:
+            TooFewReportsError: if so few report that the next release would be in vain.
         """
+        if self.at(self._driver.state.version).is_short:
+            raise TooFewReportsError(self._driver.run)
         wanted = afresh or not self._verified
         await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version, afresh=wanted)
         self._verified = True
+
+    def forgive(self) -> None:
+        """An operator has seen that too few reported, and goes on: they are counted anew, from the next release on."""
+        self._current = self.at(self._driver.state.version).forgiven()
 
     def give_back(self) -> None:
         """The round does not begin now: what it would cost is others' to reserve."""
@@ -223,7 +232,7 @@ class PrivateRounds:
         bound = [(item.update_id, item.weight) for item in items]
         binding = blake3(json.dumps(sorted(bound)).encode()).digest()
         norms = [] if self.contract.adaptive is None else [self._norm(item) for item in items]
-        return Summed(grid, elements, binding, norms)
+        return Summed(grid, elements, binding, norms, len(items))
 
     def _norm(self, item: FoldItem) -> float:
         spool = self._services.spool

@@ -112,6 +112,19 @@ class PrivacySection(Section):
         Field(description="A norm that follows the updates' norms, e.g. `adaptive = { initial = 1.0 }`."),
         Hint(allowed="a table, see below", default="none"),
     ] = None
+    report_noise: Annotated[
+        float | None,
+        Field(
+            ge=2**-4,
+            le=1e6,
+            description="With `poisson` and `gaussian`: each round also releases how many reported, with noise of this "
+            "standard deviation in participants, and the run pauses once it is clear that less than half of "
+            "`cohort.size` report. More noise on the updates pays for it: about half a hundredth at ten times the "
+            "noise multiplier. Without it rounds that nobody reports in are released and charged until an operator "
+            "pauses the run.",
+        ),
+        Hint(default="not counted"),
+    ] = None
     accountant: Annotated[
         Literal["prv", "rdp"] | None,
         Field(

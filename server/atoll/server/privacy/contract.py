@@ -67,6 +67,8 @@ class Contract:
         min_separation: rounds from one participation to the next, at least; 1 is no constraint.
         bands: of the banded mechanism; 1 for the others.
         strategy: of the BLT mechanism; None for the others.
+        report_noise: standard deviation of the noise on each round's number of reports, in participants; None where
+            that number is not released.
     """
 
     population: str
@@ -87,6 +89,7 @@ class Contract:
     min_separation: int = 1
     bands: int = 1
     strategy: Strategy | None = None
+    report_noise: float | None = None
 
     @property
     def count_noise(self) -> float | None:
@@ -95,14 +98,22 @@ class Contract:
 
     @property
     def accounted_noise(self) -> float:
-        """The noise multiplier of a whole release, updates and count: z of Andrew et al. 2021, section 3.1.
+        """The noise multiplier of a whole release, updates and counts: z of Andrew et al. 2021, section 3.1.
 
-        The count is of terms +-1/2, so one participant moves it by 1/2 where it moves the sum by one clip norm, and
-        both together are one Gaussian release with z**-2 = z_delta**-2 + (2 sigma_b)**-2.
+        Adaptive clipping counts in terms of +-1/2, so one participant moves its count by 1/2 where it moves the sum by
+        one clip norm, and the number of reports by 1. All together are one Gaussian release with
+        z**-2 = z_delta**-2 + (2 sigma_b)**-2 + report_noise**-2.
         """
-        if self.adaptive is None:
+        if self.adaptive is None and self.report_noise is None:
             return self.noise_multiplier
-        return 1.0 / math.hypot(1.0 / self.noise_multiplier, 0.5 / self.adaptive.count_noise)
+        of_norms = 0.0 if self.adaptive is None else 0.5 / self.adaptive.count_noise
+        of_reports = 0.0 if self.report_noise is None else 1.0 / self.report_noise
+        return 1.0 / math.hypot(1.0 / self.noise_multiplier, of_norms, of_reports)
+
+    @property
+    def planned_cohort(self) -> int:
+        """Reports that every sum is divided by."""
+        return max(1, self.divisor_weight // self.weight_bound)
 
     @property
     def participations(self) -> int:

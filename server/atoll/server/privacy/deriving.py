@@ -46,7 +46,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
         sample_rate=rate,
         epsilon=section.epsilon,
         delta=section.delta,
-        noise_multiplier=total if adaptive is None else noise_beside_count(total, adaptive.count_noise),
+        noise_multiplier=_noise_on_updates(total, section, adaptive),
         clip=section.first_clip,
         adaptive=adaptive,
         weight_bound=weight,
@@ -56,7 +56,24 @@ def contract_of(spec: JobSpec) -> Contract | None:
         min_separation=section.min_separation or 1,
         bands=_bands(section),
         strategy=strategy,
+        report_noise=section.report_noise,
     )
+
+
+def _noise_on_updates(total: float, section: PrivacySection, adaptive: AdaptiveClipping | None) -> float:
+    """What is left for the updates of a release's noise multiplier, once its counts are paid."""
+    if adaptive is not None:
+        total = noise_beside_count(total, adaptive.count_noise)
+    if section.report_noise is None:
+        return total
+    if section.report_noise <= total:
+        raise InvalidRequestError(
+            "privacy.count_noise",
+            f"noise of {section.report_noise:g} participants on the number of reports: that number alone would cost "
+            f"more than noise multiplier {total:.4g} allows for all",
+            f"set privacy.report_noise above {total:.4g}; {10 * total:.3g} costs half a hundredth of the noise",
+        )
+    return float((total**-2 - section.report_noise**-2) ** -0.5)
 
 
 def noise_beside_count(total: float, noise_on_count: float) -> float:

@@ -5,7 +5,8 @@
     ServerError
     └── ConflictError
         ├── BudgetSpentError       a round, or what is left of a run, would cost more than was promised
-        │   └── UncomparedError    what is spent is not known: the ledger was restored, and nobody has compared it
+        │   ├── UncomparedError    what is spent is not known: the ledger was restored, and nobody has compared it
+        │   └── TooFewReportsError  so few report that releases are paid for in vain
         └── AdjacencyError         a run promises something that cannot be added to what the population was promised
 """
 
@@ -36,6 +37,20 @@ class UncomparedError(BudgetSpentError):
             "and has nothing of what was released since that was made",
             "compare `atoll privacy ledger` with the heads or the export noted last, lower the population's limit by "
             f"what is missing, then `atoll run resume {run_id}`",
+        )
+
+
+class TooFewReportsError(BudgetSpentError):
+    """By the noised numbers of reports, less than half of those planned report."""
+
+    code: ClassVar[str] = "privacy.reports"
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"less than half of cohort.size report to run {run_id}, as far as noised counts can tell: its next rounds "
+            "would cost as much and teach little",
+            "see in `atoll run show` whether participants fail or are still at work at the deadline; then either "
+            f"`atoll run resume {run_id}`, or submit a job with a longer straggler.report_window_s",
         )
 
 

@@ -143,6 +143,12 @@ def _secret_draw(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
 
 
 def _no_amplification(spec: JobSpec, section: PrivacySection) -> Iterator[Refusal]:
+    if section.report_noise is not None:
+        yield (
+            "privacy.report_noise",
+            "is for secret draws alone: here the number of reports is no secret, and cohort.quorum says how many a "
+            "round needs; leave it out",
+        )
     if section.max_participations is None and section.mechanism == "gaussian":
         yield (
             "privacy.max_participations",

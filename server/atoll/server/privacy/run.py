@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.release import Readable
 from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.attendance import Attendance
 from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
@@ -28,10 +29,17 @@ CLIPPED_BY_ITSELF = 1 - 2.0**-10
 
 @dataclass(frozen=True, slots=True)
 class PrivateState:
-    """What a release depends on beside the sum: the L2 norm that updates are clipped to, and the noise's state."""
+    """What a release depends on beside the sum.
+
+    Attributes:
+        clip: L2 norm that updates are clipped to.
+        noise: the mechanism's state.
+        shortfall: by how much noised numbers of reports fell short (``attendance``).
+    """
 
     clip: float
     noise: NoiseState
+    shortfall: float = 0.0
 
     @property
     def version(self) -> int:
@@ -48,12 +56,14 @@ class Summed:
         elements: in the sum.
         binding: digest over the contributions: another set never gets the same noise.
         norms: L2 norm of each contribution before it was clipped; only an adaptive clip looks at them.
+        reports: contributions; looked at only where their noised number is released.
     """
 
     grid: Grid
     elements: int
     binding: bytes
     norms: Sequence[float]
+    reports: int = 0
 
 
 class PrivateRun:
@@ -83,7 +93,9 @@ class PrivateRun:
         """
         try:
             body: Mapping[str, Any] = json.loads(text)
-            state = PrivateState(float.fromhex(body["clip"]), NoiseState.from_json(body["noise"]))
+            state = PrivateState(
+                float.fromhex(body["clip"]), NoiseState.from_json(body["noise"]), float.fromhex(body["shortfall"])
+            )
             return cls(Contract.from_json(body["contract"]), float.fromhex(body["epsilon"]), state)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError(
@@ -100,6 +112,7 @@ class PrivateRun:
                 "epsilon": self.epsilon.hex(),
                 "clip": self.state.clip.hex(),
                 "noise": self.state.noise.to_json(),
+                "shortfall": self.state.shortfall.hex(),
             }
         )
 
@@ -115,8 +128,7 @@ class PrivateRun:
             GridError: if the sum has no room for the noise.
         """
         contract = self.contract
-        size = max(1, contract.divisor_weight // contract.weight_bound)
-        planned = most_members(size) * contract.weight_bound
+        planned = most_members(contract.planned_cohort) * contract.weight_bound
         return private_grid(max(total_weight, planned), max_abs, self.state.clip, self._noise_weight)
 
     @property
@@ -160,15 +172,39 @@ class PrivateRun:
         """The run after this release; its secret is another one each time."""
         before, version = self.state, self.state.version
         noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed), new_secret())
-        return PrivateRun(self.contract, self.epsilon, PrivateState(self._next_clip(summed), noise))
+        after = PrivateState(self._next_clip(summed), noise, self._next_shortfall(summed))
+        return PrivateRun(self.contract, self.epsilon, after)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether too few report, as far as may be known: less than half of those planned."""
+        attendance = self._attendance
+        return attendance is not None and self.state.shortfall > attendance.limit
+
+    def forgiven(self) -> PrivateRun:
+        """The run with its count of missing reports begun anew."""
+        return PrivateRun(self.contract, self.epsilon, replace(self.state, shortfall=0.0))
+
+    @property
+    def _attendance(self) -> Attendance | None:
+        noise = self.contract.report_noise
+        return None if noise is None else Attendance(self.contract.planned_cohort, noise)
+
+    def _next_shortfall(self, summed: Summed) -> float:
+        """After a noised number of reports; paid for with the release (``Contract.cost``)."""
+        attendance = self._attendance
+        if attendance is None:
+            return 0.0
+        key = derived(self.state.noise.secret, "reports", self.state.version, summed.binding)
+        return attendance.next_shortfall(self.state.shortfall, attendance.noised_count(summed.reports, key))
 
     def _next_clip(self, summed: Summed) -> float:
         """The norm after a noised count of the updates within it; paid for with the release (``Contract.cost``)."""
         clip, settings = self.state.clip, self.contract.adaptive
         if settings is None:
             return clip
-        members = max(1, self.contract.divisor_weight // self.contract.weight_bound)
-        moving = AdaptiveClip(settings.quantile, settings.learning_rate, members, settings.count_noise)
+        expected = self.contract.planned_cohort
+        moving = AdaptiveClip(settings.quantile, settings.learning_rate, expected, settings.count_noise)
         key = derived(self.state.noise.secret, "count", self.state.version, summed.binding)
         within = sum(norm < clip * CLIPPED_BY_ITSELF for norm in summed.norms)
         moved = moving.next_clip(clip, moving.noised_count(within, len(summed.norms), key))

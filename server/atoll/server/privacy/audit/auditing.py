@@ -108,7 +108,7 @@ def design(
     Raises:
         InvalidRequestError: if no run could refute the claim.
     """
-    contract = replace(contract, adaptive=None)
+    contract = replace(contract, adaptive=None, report_noise=None)
     attack, rng = Attack(contract), np.random.default_rng()
     suspicions = (attack, replace(attack, noise_share=LITTLE_NOISE), replace(attack, unit=OVERSIZE))
     each = 1.0 - (1.0 - confidence) / len(suspicions)
