@@ -156,8 +156,53 @@ async def test_an_expired_certificate_says_what_to_do(server: SecureFederation, 
     server.lifetime_s = 0.0
     identity = await enrol(server.token(), tmp_path)
     run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
-    with pytest.raises(NotPermittedError, match=r"expired on .* enrol with a new join token"):
+    with pytest.raises(NotPermittedError, match=r"expired on .* enrol with a new join token .*it expired long ago"):
         await run.finished()
+    assert server.recoveries == 1
+
+
+async def test_a_certificate_that_expired_while_it_was_away_is_renewed(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    server.lifetime_s, server.grace = 0.0, True
+    identity = await enrol(server.token(), tmp_path)
+    assert identity.enrolment_address == f"127.0.0.1:{server.enrolment_port}"
+    server.lifetime_s = 600.0
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+    await run.saw(Renewed)
+    await run.saw(Connected)
+    fresh = identities.load(tmp_path)
+    assert fresh is not None
+    assert fresh.key_pem != identity.key_pem
+    assert fresh.enrolment_address == identity.enrolment_address
+    assert server.recoveries == 1
+    await run.stop()
+
+
+async def test_a_server_that_is_away_is_waited_for_with_an_expired_certificate(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    server.lifetime_s, server.grace = 0.0, True
+    identity = await enrol(server.token(), tmp_path)
+    server.lifetime_s = 600.0
+    await server.kill()
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity))
+    await run.saw(Disconnected, times=2)
+    await server.start()
+    await run.saw(Connected)
+    await run.stop()
+
+
+async def test_a_server_that_gives_out_expired_certificates_is_not_asked_without_a_pause(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    server.lifetime_s, server.grace = 0.0, True
+    identity = await enrol(server.token(), tmp_path)
+    limits = dataclasses.replace(FAST, backoff_cap_s=60.0, give_up_after_s=1.0)
+    run = running(server, AddOne(), tmp_path, endpoint=Endpoint(server.address, identity), limits=limits)
+    with pytest.raises(UnreachableError):
+        await run.finished()
+    assert server.recoveries == 1
 
 
 async def test_a_clock_that_is_an_hour_fast_does_not_make_a_certificate_expire(

@@ -83,6 +83,8 @@ class SecureFederation(
         self.spent: dict[str, bytes] = {}
         self.lose_enrolments = 0
         self.renewals = 0
+        self.recoveries = 0
+        self.grace = False
         self.refuse_renewals = 0
         self.other_key = False
         self.peers: list[str] = []
@@ -150,6 +152,21 @@ class SecureFederation(
             self.refuse_renewals -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
         self.renewals += 1
+        return enrolment_pb2.RenewResponse(
+            certificate_pem=self._certify(request.csr_pem), ca_certificate_pem=self.authority.pem
+        )
+
+    async def RenewExpired(  # noqa: N802
+        self, request: enrolment_pb2.RenewExpiredRequest, context: Context
+    ) -> enrolment_pb2.RenewResponse:
+        old = x509.load_pem_x509_certificate(request.certificate_pem)
+        key = old.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(request.signature, b"atoll renewal 1\n" + request.csr_pem, ec.ECDSA(hashes.SHA256()))
+        self.recoveries += 1
+        if not self.grace:
+            detail = ErrorDetail("certificate.expired", Fault.CALLER, "it expired long ago", "enrol again")
+            await refuse(context, grpc.StatusCode.UNAUTHENTICATED, detail)
         return enrolment_pb2.RenewResponse(
             certificate_pem=self._certify(request.csr_pem), ca_certificate_pem=self.authority.pem
         )

@@ -11,11 +11,11 @@ import hashlib
 import json
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 
@@ -25,17 +25,19 @@ from atoll.client.errors import NotPermittedError, RefusedError, UnreachableErro
 from atoll.client.files import read_private, replace_file
 from atoll.client.limits import Limits
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
+from atoll.wire.renewal import renewal_proof
 from atoll.wire.v1 import enrolment_pb2, enrolment_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
-    from atoll.wire.join_token import JoinToken
-
 log = logging.getLogger("atoll.client")
 
+T = TypeVar("T")
 FILE_NAME = "identity.json"
 PENDING_NAME = "enrolling.json"
 ENROL_TIMEOUT_S = 30.0
@@ -46,7 +48,8 @@ _KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT
 class Identity:
     """A participant's identity at one federation.
 
-    ``kind`` is "edge" or "silo"; ``server_address`` the main port as host:port; the rest is PEM text.
+    ``kind`` is "edge" or "silo"; ``server_address`` the main port and ``enrolment_address`` the enrolment port as
+    host:port; the rest is PEM text.
     """
 
     participant: str
@@ -56,6 +59,7 @@ class Identity:
     certificate_pem: str
     ca_certificate_pem: str
     key_pem: str = field(repr=False)
+    enrolment_address: str = ""
 
     def credentials(self) -> grpc.ChannelCredentials:
         """TLS with this certificate, trusting the federation's own authority alone."""
@@ -128,7 +132,11 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     token = JoinToken.decode(join_token)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_pem = _pending_key(state, token.token_id)
-    answer = _ask(token, make_csr(key_pem), timeout_s)
+    request = enrolment_pb2.EnrolRequest(
+        token_id=token.token_id, secret=token.secret, csr_pem=make_csr(key_pem), client_version=version("atoll")
+    )
+    door = EnrolmentPort(token.address, token.ca_certificate_pem)
+    answer = door.call("the join token", timeout_s, lambda stub, left_s: stub.Enrol(request, timeout=left_s))
     identity = Identity(
         participant=answer.participant,
         organisation=answer.organisation,
@@ -137,6 +145,7 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
         certificate_pem=_text_of(answer.certificate_pem),
         ca_certificate_pem=_text_of(answer.ca_certificate_pem),
         key_pem=key_pem,
+        enrolment_address=token.address,
     )
     _check_pair(identity)
     store(state, identity)
@@ -150,16 +159,39 @@ def renewed(identity: Identity, answer: enrolment_pb2.RenewResponse, key_pem: st
     Raises:
         RefusedError: if the certificate is not for that key, or that of the authority is none.
     """
-    fresh = Identity(
-        participant=identity.participant,
-        organisation=identity.organisation,
-        kind=identity.kind,
-        server_address=identity.server_address,
+    fresh = replace(
+        identity,
         certificate_pem=_text_of(answer.certificate_pem),
         ca_certificate_pem=_text_of(answer.ca_certificate_pem) or identity.ca_certificate_pem,
         key_pem=key_pem,
     )
     _check_pair(fresh)
+    return fresh
+
+
+def renew_expired(identity: Identity, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> Identity:
+    """Have an identity's certificate renewed although it has expired, and store it; the server grants that for a while.
+
+    Raises:
+        NotPermittedError: if the server does not, or no longer, accept the identity.
+        UnreachableError: if the server did not answer.
+        RefusedError: if it refuses for another reason, or sends what is no certificate for the new key.
+    """
+    from cryptography.hazmat.primitives import hashes  # noqa: PLC0415  # see enrol
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key_pem = make_key()
+    csr_pem = make_csr(key_pem)
+    signature = _private_key(identity.key_pem).sign(renewal_proof(csr_pem), ec.ECDSA(hashes.SHA256()))
+    request = enrolment_pb2.RenewExpiredRequest(
+        certificate_pem=identity.certificate_pem.encode(), csr_pem=csr_pem, signature=signature
+    )
+    door = EnrolmentPort(identity.enrolment_address, identity.ca_certificate_pem.encode())
+    answer = door.call(
+        "the expired certificate", timeout_s, lambda stub, left_s: stub.RenewExpired(request, timeout=left_s)
+    )
+    fresh = renewed(identity, answer, key_pem)
+    store(state, fresh)
     return fresh
 
 
@@ -182,29 +214,44 @@ def make_csr(key_pem: str) -> bytes:
     return builder.sign(_private_key(key_pem), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _ask(token: JoinToken, csr_pem: bytes, timeout_s: float) -> enrolment_pb2.EnrolResponse:
-    request = enrolment_pb2.EnrolRequest(
-        token_id=token.token_id, secret=token.secret, csr_pem=csr_pem, client_version=version("atoll")
-    )
-    credentials = grpc.ssl_channel_credentials(root_certificates=token.ca_certificate_pem)
-    limits, until = Limits(), now_s() + timeout_s
-    backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
-    while True:
-        try:
-            with grpc.secure_channel(token.address, credentials) as channel:
-                return enrolment_pb2_grpc.EnrolmentServiceStub(channel).Enrol(request, timeout=until - now_s())
-        except grpc.RpcError as error:
-            _, text, detail = error_of(error)
-            refusal = refusal_of(error)
-            if isinstance(refusal, NotPermittedError):
-                raise NotPermittedError(f"the server refused the join token: {text}") from None
-            if refusal is not None:
-                raise RefusedError(f"enrolment was refused: {text}", detail) from None
-            delay = max(backoff.next_s(), retry_after_s(detail, limits))
-            if delay >= until - now_s():
-                raise UnreachableError(f"cannot reach {token.address} to enrol: {text}") from None
-            log.warning("enrolment failed (%s); trying again in %.1f s", text, delay)
-            time.sleep(delay)
+@dataclass(frozen=True)
+class EnrolmentPort:
+    """Where a server takes callers without a certificate in force: ``address`` is host:port."""
+
+    address: str
+    ca_certificate_pem: bytes
+
+    def call(
+        self, proof: str, timeout_s: float, call: Callable[[enrolment_pb2_grpc.EnrolmentServiceStub, float], T]
+    ) -> T:
+        """Make a call, again until it is answered; ``call`` gets a stub and the seconds left.
+
+        ``proof`` is what the call shows, for messages.
+
+        Raises:
+            NotPermittedError: if the server does not accept the token or certificate.
+            UnreachableError: if it did not answer.
+            RefusedError: if it refuses for another reason.
+        """
+        credentials = grpc.ssl_channel_credentials(root_certificates=self.ca_certificate_pem)
+        limits, until = Limits(), now_s() + timeout_s
+        backoff = Backoff(limits.backoff_base_s, limits.backoff_cap_s)
+        while True:
+            try:
+                with grpc.secure_channel(self.address, credentials) as channel:
+                    return call(enrolment_pb2_grpc.EnrolmentServiceStub(channel), until - now_s())
+            except grpc.RpcError as error:
+                _, text, detail = error_of(error)
+                refusal = refusal_of(error)
+                if isinstance(refusal, NotPermittedError):
+                    raise NotPermittedError(f"the server refused {proof}: {text}") from None
+                if refusal is not None:
+                    raise RefusedError(f"the server refused {proof}: {text}", detail) from None
+                delay = max(backoff.next_s(), retry_after_s(detail, limits))
+                if delay >= until - now_s():
+                    raise UnreachableError(f"cannot reach the enrolment port {self.address}: {text}") from None
+                log.warning("the enrolment port failed (%s); trying again in %.1f s", text, delay)
+                time.sleep(delay)
 
 
 def _pending_key(state: Path, token_id: str) -> str:

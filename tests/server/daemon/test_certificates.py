@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from atoll.server.daemon import certificates as module
 from atoll.server.daemon.certificates import CertificateBook
@@ -16,6 +18,7 @@ from atoll.server.identity import (
     CertificateRequest,
     CertificateRequestError,
     ParticipantKind,
+    PeerError,
     RevokedError,
     Role,
     TokenExpiredError,
@@ -27,6 +30,7 @@ from atoll.wire.join_token import JoinToken
 from tests.server.rpc.world import Key
 
 WAIT_S = 10.0
+SHA256 = ec.ECDSA(hashes.SHA256())
 MOST = DEFAULT_LIMITS.certificates_per_lifetime
 
 
@@ -233,6 +237,64 @@ class TestRenew:
             await rig.book.renew("pzzzzzzzzzzzz", Key().csr)
         with pytest.raises(RecordMissingError):
             await rig.book.revoke("pzzzzzzzzzzzz", "x")
+
+
+class TestRenewExpired:
+    """A device that was off for more than a certificate's lifetime."""
+
+    @pytest.fixture
+    def book(self, rig: Rig) -> CertificateBook:
+        stores = rig.store.writer, rig.store.reader
+        return CertificateBook(rig.authority, *stores, rig.clock, lifetime_s=3600.0, grace_s=86_400.0)
+
+    async def enrolled(self, rig: Rig) -> tuple[Key, str, bytes]:
+        token, key = await rig.token(), Key()
+        participant, pem = await rig.book.enrol(token.token_id, token.secret, key.csr)
+        return key, participant.id, pem
+
+    def proof(self, key: Key, csr: bytes) -> bytes:
+        return key.key.sign(b"atoll renewal 1\n" + csr, SHA256)
+
+    async def test_within_the_grace_period_its_key_is_enough(self, rig: Rig, book: CertificateBook) -> None:
+        key, participant, old = await self.enrolled(rig)
+        rig.clock.now += 3600.0 + 86_000.0
+        with pytest.raises(UnauthenticatedError, match="expired"):
+            await book.identify(old)
+        csr = Key().csr
+        pem = await book.renew_expired(old, csr, self.proof(key, csr))
+        assert (await book.identify(pem)).name == participant
+
+    async def test_after_it_a_new_token_is_needed(self, rig: Rig, book: CertificateBook) -> None:
+        key, _, old = await self.enrolled(rig)
+        rig.clock.now += 3600.0 + 86_400.0 + 2.0
+        csr = Key().csr
+        with pytest.raises(UnauthenticatedError, match="expired longer than 86400 s ago") as refused:
+            await book.renew_expired(old, csr, self.proof(key, csr))
+        assert refused.value.detail.code == "certificate.expired"
+
+    async def test_the_certificate_alone_is_not_enough(self, rig: Rig, book: CertificateBook) -> None:
+        """It is no secret: who has not its key gets nothing; a proof is for one request."""
+        key, _, old = await self.enrolled(rig)
+        csr = Key().csr
+        for signature in (b"", self.proof(Key(), csr), self.proof(key, Key().csr), key.key.sign(csr, SHA256)):
+            with pytest.raises(PeerError, match="not proved"):
+                await book.renew_expired(old, csr, signature)
+
+    async def test_revoked_ones_operators_and_strangers_get_nothing(
+        self, rig: Rig, book: CertificateBook, tmp_path: Path
+    ) -> None:
+        key, participant, old = await self.enrolled(rig)
+        await rig.book.revoke(participant, "lost")
+        csr = Key().csr
+        with pytest.raises(ForbiddenError, match="was revoked"):
+            await book.renew_expired(old, csr, self.proof(key, csr))
+        request = CertificateRequest.parse(key.csr)
+        operator = rig.authority.certify_operator(request, "dora", now=rig.clock()).pem
+        elsewhere = Authority.open(tmp_path / "elsewhere", now=rig.clock())
+        stranger = elsewhere.issue_participant(request, participant, now=rig.clock()).pem
+        for pem in (operator, stranger, b"rubbish", rig.authority.certificate_pem):
+            with pytest.raises(PeerError):
+                await book.renew_expired(pem, csr, self.proof(key, csr))
 
 
 class TestOperators:

@@ -64,7 +64,7 @@ CALLERS = {
         "GetUploadStatus": PARTICIPANT,
         "Report": PARTICIPANT,
     },
-    "EnrolmentService": {"Enrol": ANYBODY},
+    "EnrolmentService": {"Enrol": ANYBODY, "RenewExpired": ANYBODY},
     "DeskService": {"Identify": INSIDE, "GrantUpload": INSIDE, "GrantDownload": INSIDE, "Commit": INSIDE},
     "WorkerService": {
         "Fold": INSIDE,

@@ -6,9 +6,12 @@ from pathlib import Path
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from atoll.server.identity import Authority
-from atoll.wire.v1 import control_pb2, enrolment_pb2
+from atoll.server.identity import Authority, CertificateRequest
+from atoll.wire.renewal import renewal_proof
+from atoll.wire.v1 import control_pb2, enrolment_pb2, enrolment_pb2_grpc
 from tests.server.rpc.world import WAIT_S, Caller, Key, Participant, World, refusal, refused_code
 
 
@@ -87,6 +90,30 @@ class TestRenewal:
     async def test_a_bad_request_is_refused(self, alice: Participant) -> None:
         call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=b"rubbish"), timeout=WAIT_S)
         assert await refused_code(call) == ("INVALID_ARGUMENT", "identity.request")
+
+
+class TestRenewExpired:
+    async def test_over_the_enrolment_port_with_the_old_key(self, world: World, alice: Participant) -> None:
+        """The main port's TLS takes an expired certificate no more."""
+        authority = Authority.open(world.config.data / "ca", now=time.time())
+        request = CertificateRequest.parse(alice.key.csr)
+        expired = authority.issue_participant(request, alice.name, now=time.time() - 7200.0, lifetime_s=3600.0).pem
+        away = Participant(await world.channel(alice.key.pem, expired), alice.name, alice.key, expired)
+        call = away.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S)
+        assert (await refusal(call)).status is grpc.StatusCode.UNAVAILABLE
+        fresh = Key()
+        csr = fresh.csr
+        signature = alice.key.key.sign(renewal_proof(csr), ec.ECDSA(hashes.SHA256()))
+        stub = enrolment_pb2_grpc.EnrolmentServiceStub(await world.channel(address=world.addresses.enrolment))
+        asked = enrolment_pb2.RenewExpiredRequest(certificate_pem=expired, csr_pem=csr, signature=signature)
+        answer = await stub.RenewExpired(asked, timeout=WAIT_S)
+        back = Participant(
+            await world.channel(fresh.pem, answer.certificate_pem), alice.name, fresh, answer.certificate_pem
+        )
+        async with back.check_in():
+            pass
+        forged = enrolment_pb2.RenewExpiredRequest(certificate_pem=expired, csr_pem=Key().csr, signature=signature)
+        assert await refused_code(stub.RenewExpired(forged, timeout=WAIT_S)) == ("UNAUTHENTICATED", "identity.peer")
 
 
 class TestTransport:

@@ -14,6 +14,7 @@ from atoll.client import identity as identities
 from atoll.client.backoff import Backoff
 from atoll.client.channel import Endpoint
 from atoll.client.clock import bounded_s, now_s, wall_s
+from atoll.client.errors import NotPermittedError
 from atoll.client.events import Observer, Renewed
 from atoll.client.session.thread import in_thread
 from atoll.client.transfer.retry import error_of, refusal_of, retry_after_s
@@ -57,6 +58,31 @@ class Renewal:
             return now_s() >= self._ends_s
         return self.endpoint.identity is not None and self.endpoint.identity.expired()
 
+    async def recover(self) -> None:
+        """Have a certificate that has expired renewed: the main port takes it no more.
+
+        Raises:
+            NotPermittedError: if the server does not, or no longer, accept the identity.
+            UnreachableError: if the server did not answer.
+            RefusedError: if it refuses for another reason, or sends what is no certificate.
+        """
+        identity = self.endpoint.identity
+        if identity is None or not identity.enrolment_address:
+            raise NotPermittedError("the certificate expired; enrol with a new join token")
+        fresh = await in_thread(
+            lambda: identities.renew_expired(identity, self._state, self._limits.call_s), "atoll-recover"
+        )
+        self._take(fresh)
+
+    def too_soon(self) -> bool:
+        """Whether the last renewal was just now: a server that gives out expired certificates is not asked at once."""
+        return now_s() < self._not_before_s
+
+    def _take(self, fresh: Identity) -> None:
+        self.endpoint, self._ends_s = Endpoint(self.endpoint.address, fresh), None
+        self._not_before_s = now_s() + max(_APART_SHARE * fresh.lifetime_s, self._limits.backoff_cap_s)
+        self._observer(Renewed(fresh.lifetime_s))
+
     async def run(self, channel: grpc.aio.Channel, remaining_s: float) -> None:
         """Wait until renewal is due, renew, store; returns once ``endpoint`` has the new certificate.
 
@@ -80,9 +106,7 @@ class Renewal:
         await asyncio.sleep(max(due_s, self._not_before_s - now_s()))
         fresh = await self._renew(channel, identity)
         await in_thread(lambda: identities.store(self._state, fresh), "atoll-store")
-        self.endpoint, self._ends_s = Endpoint(self.endpoint.address, fresh), None
-        self._not_before_s = now_s() + max(_APART_SHARE * fresh.lifetime_s, self._limits.backoff_cap_s)
-        self._observer(Renewed(fresh.lifetime_s))
+        self._take(fresh)
 
     async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> Identity:
         stub = enrolment_pb2_grpc.RenewalServiceStub(channel)

@@ -18,7 +18,7 @@ import grpc
 
 from atoll.client.backoff import Backoff
 from atoll.client.clock import now_s
-from atoll.client.errors import NotPermittedError, UnreachableError
+from atoll.client.errors import ClientError, NotPermittedError, UnreachableError
 from atoll.client.events import Announcer, Disconnected, Finished, Observer, log_event
 from atoll.client.limits import Limits
 from atoll.client.policy import Policy
@@ -132,7 +132,9 @@ class Session:
                 if connection.welcomed:
                     backoff.reset()
                     last_seen = now_s()
-                reason = self._reason(error, renewal)
+                if await self._recovered(error, renewal):
+                    continue
+                reason = self._reason(error)
                 asked_s = retry_after_s(error_of(error)[2], self.limits) if isinstance(error, grpc.RpcError) else 0.0
                 delay = self._delay(max(backoff.next_s(desk.return_spread_s), asked_s), last_seen, reason)
                 announce(Disconnected(reason, delay))
@@ -158,13 +160,35 @@ class Session:
             stream.cancel()
             await asyncio.gather(stream, ending, return_exceptions=True)
 
-    def _reason(self, error: Exception, renewal: Renewal) -> str:
+    async def _recovered(self, error: Exception, renewal: Renewal) -> bool:
+        """Whether the connection failed because the certificate expired, and there is a new one now.
+
+        A server that cannot be reached for that is tried again like one that cannot be reached at all.
+
+        Raises:
+            NotPermittedError: if the server does not give one.
+        """
+        identity = renewal.endpoint.identity
+        failed = isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE
+        if identity is None or not failed or not renewal.expired() or renewal.too_soon():
+            return False
+        try:
+            await renewal.recover()
+        except UnreachableError:
+            return False
+        except ClientError as refusal:
+            until = f"{identity.validity[1]:%Y-%m-%d %H:%M} UTC"
+            raise NotPermittedError(
+                f"the certificate expired on {until}; enrol with a new join token ({refusal})"
+            ) from None
+        return True
+
+    def _reason(self, error: Exception) -> str:
         """What to say about a failed connection.
 
         Raises:
             NotPermittedError: if it failed because of who we are.
         """
-        identity = renewal.endpoint.identity
         if isinstance(error, TimeoutError):
             return f"no welcome from {self.endpoint.address} within {self.limits.connect_s:.0f} s"
         if not isinstance(error, grpc.aio.AioRpcError):
@@ -173,11 +197,6 @@ class Session:
         if refusal is not None:
             raise refusal
         code, text, _ = error_of(error)
-        if identity is not None and code is grpc.StatusCode.UNAVAILABLE and renewal.expired():
-            until = identity.validity[1]
-            raise NotPermittedError(
-                f"the certificate expired on {until:%Y-%m-%d %H:%M} UTC; enrol with a new join token"
-            )
         return f"{code.name}: {text}"
 
     def _delay(self, delay: float, last_seen: float, reason: str) -> float:

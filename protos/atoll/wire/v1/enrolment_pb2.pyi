@@ -93,6 +93,32 @@ class EnrolResponse(google.protobuf.message.Message):
 Global___EnrolResponse: typing_extensions.TypeAlias = EnrolResponse
 
 @typing.final
+class RenewExpiredRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
+    CSR_PEM_FIELD_NUMBER: builtins.int
+    SIGNATURE_FIELD_NUMBER: builtins.int
+    certificate_pem: builtins.bytes
+    """The expired certificate, PEM."""
+    csr_pem: builtins.bytes
+    """As in EnrolRequest; for a new key."""
+    signature: builtins.bytes
+    """ECDSA (P-256, SHA-256, DER) by the certificate's key over the bytes
+    "atoll renewal 1\\n" followed by csr_pem.
+    """
+    def __init__(
+        self,
+        *,
+        certificate_pem: builtins.bytes = ...,
+        csr_pem: builtins.bytes = ...,
+        signature: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_pem", b"certificate_pem", "csr_pem", b"csr_pem", "signature", b"signature"]) -> None: ...
+
+Global___RenewExpiredRequest: typing_extensions.TypeAlias = RenewExpiredRequest
+
+@typing.final
 class RenewRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

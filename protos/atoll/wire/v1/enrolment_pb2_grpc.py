@@ -39,6 +39,11 @@ class EnrolmentServiceStub(object):
                 request_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
                 _registered_method=True)
+        self.RenewExpired = channel.unary_unary(
+                '/atoll.wire.v1.EnrolmentService/RenewExpired',
+                request_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.SerializeToString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
+                _registered_method=True)
 
 
 class EnrolmentServiceServicer(object):
@@ -51,6 +56,14 @@ class EnrolmentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewExpired(self, request, context):
+        """A new certificate for one that expired not long ago, which no longer opens
+        the main port. The caller proves its old key by a signature.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EnrolmentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +71,11 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
                     servicer.Enrol,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolRequest.FromString,
                     response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.SerializeToString,
+            ),
+            'RenewExpired': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewExpired,
+                    request_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.FromString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +105,33 @@ class EnrolmentService(object):
             '/atoll.wire.v1.EnrolmentService/Enrol',
             atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_enrolment__pb2.EnrolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewExpired(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/atoll.wire.v1.EnrolmentService/RenewExpired',
+            atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.SerializeToString,
+            atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,12 +43,32 @@ _EnrolmentServiceEnrolType = typing_extensions.TypeVar(
     ],
 )
 
-class EnrolmentServiceStub(typing.Generic[_EnrolmentServiceEnrolType]):
+_EnrolmentServiceRenewExpiredType = typing_extensions.TypeVar(
+    '_EnrolmentServiceRenewExpiredType',
+    grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+        atoll.wire.v1.enrolment_pb2.RenewResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+        atoll.wire.v1.enrolment_pb2.RenewResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+        atoll.wire.v1.enrolment_pb2.RenewResponse,
+    ],
+)
+
+class EnrolmentServiceStub(typing.Generic[_EnrolmentServiceEnrolType, _EnrolmentServiceRenewExpiredType]):
     @typing.overload
     def __init__(self: EnrolmentServiceStub[
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.enrolment_pb2.EnrolRequest,
             atoll.wire.v1.enrolment_pb2.EnrolResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+            atoll.wire.v1.enrolment_pb2.RenewResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -58,15 +78,28 @@ class EnrolmentServiceStub(typing.Generic[_EnrolmentServiceEnrolType]):
             atoll.wire.v1.enrolment_pb2.EnrolRequest,
             atoll.wire.v1.enrolment_pb2.EnrolResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+            atoll.wire.v1.enrolment_pb2.RenewResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Enrol: _EnrolmentServiceEnrolType
     """Spends a one-time join token. The private key never leaves the participant."""
 
+    RenewExpired: _EnrolmentServiceRenewExpiredType
+    """A new certificate for one that expired not long ago, which no longer opens
+    the main port. The caller proves its old key by a signature.
+    """
+
 EnrolmentServiceAsyncStub: typing_extensions.TypeAlias = EnrolmentServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.enrolment_pb2.EnrolRequest,
         atoll.wire.v1.enrolment_pb2.EnrolResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+        atoll.wire.v1.enrolment_pb2.RenewResponse,
     ],
 ]
 
@@ -78,6 +111,16 @@ class EnrolmentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.enrolment_pb2.EnrolResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.EnrolResponse]]:
         """Spends a one-time join token. The private key never leaves the participant."""
+
+    @abc.abstractmethod
+    def RenewExpired(
+        self,
+        request: atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[atoll.wire.v1.enrolment_pb2.RenewResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.RenewResponse]]:
+        """A new certificate for one that expired not long ago, which no longer opens
+        the main port. The caller proves its old key by a signature.
+        """
 
 def add_EnrolmentServiceServicer_to_server(servicer: EnrolmentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 

@@ -19,6 +19,7 @@ from atoll.server.identity import (
     IssuedCertificate,
     ParticipantKind,
     Peer,
+    PeerError,
     RevokedError,
     Role,
     mint,
@@ -28,6 +29,7 @@ from atoll.server.identity import (
 from atoll.server.ingest.desk import Caller
 from atoll.server.stores import Reader, Writer, certificates, participants, tokens
 from atoll.wire.join_token import JoinToken
+from atoll.wire.renewal import renewal_proof
 from atoll.wire.status import Recovery
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class CertificateBook:
         restored_at: when the database was made of a back-up, which cannot know of certificates renewed since it was
             made; 0 if it was not.
         most_per_lifetime: certificates that one participant is given within ``lifetime_s``.
+        grace_s: how long after its end a participant's certificate may still be renewed.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class CertificateBook:
         lifetime_s: float,
         restored_at: float = 0.0,
         most_per_lifetime: int = DEFAULT_LIMITS.certificates_per_lifetime,
+        grace_s: float = 0.0,
     ) -> None:
         self._authority = authority
         self._writer = writer
@@ -71,6 +75,7 @@ class CertificateBook:
         self._lifetime_s = lifetime_s
         self._restored_at = restored_at
         self._most_per_lifetime = most_per_lifetime
+        self._grace_s = grace_s
         self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
         self._newest: OrderedDict[str, float] = OrderedDict()
         self._revocations = 0
@@ -178,6 +183,26 @@ class CertificateBook:
         await self._writer.run(self._record, issued, now)
         log.info("certificate of %s renewed", participant_id, extra={"participant": participant_id})
         return issued.pem
+
+    async def renew_expired(self, certificate_pem: bytes, csr_pem: bytes, signature: bytes) -> bytes:
+        """A new certificate for a participant that was away when its old one ended.
+
+        Args:
+            certificate_pem: the old one.
+            csr_pem: the request for the new one.
+            signature: by the old key over ``renewal_proof(csr_pem)``.
+
+        Raises:
+            PeerError: if the certificate is not a participant's of this federation, or the signature not by its key.
+            UnauthenticatedError: if it ended longer than ``grace_s`` ago. Else as ``renew``.
+        """
+        peer = await asyncio.to_thread(self._authority.verify_proof, certificate_pem, renewal_proof(csr_pem), signature)
+        if peer.role is not Role.PARTICIPANT:
+            raise PeerError(f"the certificate of {peer.name} is an operator's: only participants' are renewed here")
+        if peer.not_after + self._grace_s <= self._clock():
+            message = f"the certificate of {peer.name} expired longer than {self._grace_s:.0f} s ago"
+            raise self._refused(peer.name, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
+        return await self.renew(peer.name, csr_pem)
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
         """Shut a participant out, at once and for good.

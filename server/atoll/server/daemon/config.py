@@ -38,6 +38,13 @@ class ServerConfig(BaseModel):
     certificate_lifetime_s: float = Field(
         default=86_400.0, ge=30.0, le=90 * 86_400.0, description="Seconds that a participant's certificate is good for."
     )
+    renewal_grace_s: float = Field(
+        default=14 * 86_400.0,
+        ge=0.0,
+        le=365 * 86_400.0,
+        description="Seconds after its end in which a participant's certificate can still be renewed: for devices that "
+        "were off. A participant that is revoked gets nothing.",
+    )
     silence_s: float = Field(
         default=3 * LONGEST_RETRY_S,
         ge=0.0,

@@ -152,6 +152,7 @@ class Daemon:
             lifetime_s=config.certificate_lifetime_s,
             restored_at=restored_at,
             most_per_lifetime=config.limits.certificates_per_lifetime,
+            grace_s=config.renewal_grace_s,
         )
         spool = Spool(config.data / SPOOL_FOLDER, room)
         self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from atoll.server.identity import certificates
-from atoll.server.identity.errors import UNREADABLE, AuthorityError
+from atoll.server.identity.errors import UNREADABLE, AuthorityError, PeerError
 from atoll.server.identity.files import (
     PRIVATE_DIRECTORY_MODE,
     PRIVATE_MODE,
@@ -158,6 +159,24 @@ class Authority:
         key = certificates.new_key()
         issued = self._issue(key.public_key(), Role.OPERATOR, name, now, lifetime_s)
         return OperatorIdentity(issued, certificates.key_to_pem(key))
+
+    def verify_proof(self, certificate_pem: bytes, message: bytes, signature: bytes) -> Peer:
+        """Who signed ``message``, by a certificate of this authority, whether it has expired or not.
+
+        Raises:
+            PeerError: if the certificate is none of this authority's, or its key did not sign the message.
+        """
+        peer = Peer.from_pem(certificate_pem)
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+            key = certificate.public_key()
+            if not isinstance(key, ec.EllipticCurvePublicKey):
+                raise PeerError(f"the certificate of {peer.name} has no elliptic-curve key")
+            key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+        except (*UNREADABLE, TypeError, InvalidSignature):
+            raise PeerError(f"the key of {peer.name}'s certificate is not proved by this signature") from None
+        return peer
 
     def certify_operator(
         self, request: CertificateRequest, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from atoll.server.daemon.limits import Limits
-from atoll.server.errors import LimitExceededError
-from atoll.server.identity import TokenError
+from atoll.server.errors import LimitExceededError, UnauthenticatedError
 from atoll.server.rpc.buckets import Bucket, Kept
 from atoll.server.rpc.peers import network_of
 
@@ -17,7 +16,7 @@ MAX_ADDRESSES = 65_536
 
 
 class Door:
-    """Counts how often each address knocks, and how often with a token that does not admit.
+    """Counts how often each address knocks, and how often with a token or certificate that does not admit.
 
     Args:
         limits: how often they may.
@@ -37,7 +36,7 @@ class Door:
 
         Raises:
             LimitExceededError: if its address comes too often, or has brought too many bad tokens.
-            TokenError: from inside, counted.
+            UnauthenticatedError: from inside, counted.
         """
         address, now, limits = network_of(peer), self._clock(), self._limits
         if wait_s := self._tries[address].take(1.0, now):
@@ -56,6 +55,6 @@ class Door:
             )
         try:
             yield
-        except TokenError:
+        except UnauthenticatedError:
             self._wrong[address].take(1.0, now)
             raise

@@ -16,7 +16,7 @@ KINDS = {
 
 
 class EnrolmentService(EnrolmentServiceServicer):
-    """Spends join tokens. ``server_address`` is the main port that participants go to."""
+    """Spends join tokens, and renews what has expired. ``server_address`` is the main port that participants go to."""
 
     def __init__(self, certificates: CertificateBook, server_address: str, door: Door) -> None:
         self._certificates = certificates
@@ -38,6 +38,16 @@ class EnrolmentService(EnrolmentServiceServicer):
             certificate_pem=pem,
             ca_certificate_pem=self._certificates.ca_certificate_pem,
             server_address=self._server_address,
+        )
+
+    async def RenewExpired(
+        self, request: enrolment_pb2.RenewExpiredRequest, context: Context
+    ) -> enrolment_pb2.RenewResponse:
+        """A new certificate for one that has expired: TLS on the main port takes it no more."""
+        with self._door.knock(context.peer()):
+            pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
+        return enrolment_pb2.RenewResponse(
+            certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
         )
 
 
