@@ -136,7 +136,7 @@ async def duplicate_invitation(server: ConformanceServer) -> None:
 
 @scenario("declines another run's invitation while a task is in work, and finishes that task")
 async def busy(server: ConformanceServer) -> None:
-    task = server.next_round(settings={"seconds": 1.0})
+    task = server.next_round(settings={"seconds": 3.0})
     server.send(task)
     await server.said(ACCEPTED, task)
     other = server.participate(0, run="another")
