@@ -20,12 +20,12 @@ from atoll.client import (
     Update,
     UpdateError,
 )
-from atoll.client.events import Failed
+from atoll.client.events import Failed, Invited, Stopped
 from atoll.client.failures import told
 from atoll.wire.privacy import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
-from tests.client.harness import MODEL, AddOne, Federation
+from tests.client.harness import MODEL, AddOne, Federation, Gated
 from tests.client.test_session import accepted
 from tests.wire.test_privacy import TERMS
 
@@ -139,3 +139,15 @@ def test_by_default_no_server_fills_a_disk() -> None:
     policy, limits = Policy(), Limits()
     assert policy.max_model_bytes * (limits.cached_models + 1) <= 24 << 30
     assert policy.min_free_disk_bytes >= 1 << 30
+
+
+async def test_a_servers_words_are_made_printable_as_they_come(server: Federation, start: Start) -> None:
+    gated = Gated()
+    run = start(gated)
+    server.invite(run_name="demo\x1b[2J")
+    await accepted(server)
+    (invited,) = await run.saw(Invited)
+    assert invited.run_name == r"demo\x1b[2J"
+    server.stop(reason="enough\r\nround 9: reported\u202e")
+    (stopped,) = await run.saw(Stopped)
+    assert stopped.reason == r"enough\r\nround 9: reported\u202e"

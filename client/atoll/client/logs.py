@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from atoll.wire.text import printable
+
 if TYPE_CHECKING:
     from atoll.client.task import RoundKey
 
@@ -44,6 +46,7 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name
         """See ``logging.Formatter``."""
+        record.message = printable(record.message)
         key: RoundKey | None = getattr(record, "about_round", None)
         line = super().formatMessage(record)
         return line if key is None else f"{line} [run={key.run} round={key.round}.{key.attempt}]"

@@ -93,3 +93,29 @@ def test_no_bar_where_nobody_looks() -> None:
 
 def test_an_empty_transfer_is_whole() -> None:
     assert "0 of 0 MB" in bar(events.Transferred(KEY, "upload", 0, 0))
+
+
+HOSTILE = "\x1b]0;owned\x07\n12:00:00 round 1: reported\u202e\x9b31m"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.Connected(HOSTILE, HOSTILE, HOSTILE),
+        events.Disconnected(HOSTILE, 1.5),
+        events.Invited(KEY, HOSTILE, HOSTILE, 8, 60.0),
+        events.Declined(KEY, HOSTILE),
+        events.Trained(KEY, 20, 1.25, {HOSTILE: 0.5}),
+        events.Reported(KEY, HOSTILE, 20),
+        events.Stopped(KEY, HOSTILE),
+        events.Failed(KEY, HOSTILE),
+        events.Finished(HOSTILE, 3),
+    ],
+)
+@pytest.mark.parametrize("lines", [HumanLines, JsonLines])
+def test_what_a_server_says_does_nothing_to_the_participants_terminal(
+    event: events.Event, lines: type[HumanLines | JsonLines], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines()(event)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.isprintable()

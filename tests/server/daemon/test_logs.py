@@ -59,7 +59,7 @@ def test_exceptions_are_whole() -> None:
 
 def test_text_that_others_chose_forges_no_line_and_no_colour() -> None:
     line = TextFormatter().format(record("said: x\n2026 INFO forged\x1b[31m\u2028y"))
-    assert line.endswith("said: x 2026 INFO forged [31m y")
+    assert line.endswith("said: x\\n2026 INFO forged\\x1b[31m\\u2028y")
 
 
 @pytest.mark.parametrize(("extra", "tail"), [({}, "x"), ({"run": "r1", "round": 2}, "x [run=r1 round=2]")])

@@ -30,4 +30,4 @@ def test_a_member_that_fails_is_told_on_one_line(
 ) -> None:
     line = told(caplog, kind(KEY, "pa", "out of\nmemory"))
     assert (line.levelname, line.__dict__["participant"], line.__dict__["run"]) == (level, "pa", "r1")
-    assert "out of memory" in line.getMessage()
+    assert r"out of\nmemory" in line.getMessage()

@@ -16,6 +16,7 @@ import click
 
 from atoll.wire.errors import WireError
 from atoll.wire.installing import install_hint
+from atoll.wire.text import printable
 
 if TYPE_CHECKING:
     import grpc
@@ -86,7 +87,7 @@ def run_cli(arguments: Sequence[str] | None = None) -> int:
         code = exit_code_of(error)
         if code is None:
             raise
-        click.echo(f"atoll: {_text_of(error)}", err=True)
+        click.echo(f"atoll: {printable(_text_of(error), lines=True)}", err=True)
         return code
     return result if isinstance(result, int) else 0
 

@@ -14,6 +14,7 @@ import click
 from atoll.client import events
 from atoll.client.clock import now_s
 from atoll.wire.figures import counted
+from atoll.wire.text import printable
 
 BAR_AFTER_S = 1.0
 PROGRESS_EVERY_S = 1.0
@@ -59,7 +60,7 @@ class HumanLines:
             self._clear_bar()
             text = describe(event)
             if text:
-                click.echo(f"{time.strftime('%H:%M:%S')} {text}")
+                click.echo(f"{time.strftime('%H:%M:%S')} {printable(text)}")
 
     def _show_transfer(self, event: events.Transferred) -> None:
         if not self._bars:

@@ -16,6 +16,7 @@ from atoll.client.privacy.promises import Promise, path_of, read_promises, total
 from atoll.client.privacy.records import FOLDER
 from atoll.client.usage import UsageLog
 from atoll.wire.figures import SET_DIGITS, bound, counted, figure
+from atoll.wire.text import printable
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def describe(status: Status) -> str:
         *(("privacy", _spent(ledger)) for ledger in status.privacy),
         *(("promised", line) for line in _promised(status.promises)),
     )
-    return "\n".join(f"{name:<14} {value}" for name, value in rows)
+    return "\n".join(f"{name:<14} {printable(value)}" for name, value in rows)
 
 
 def _promised(promises: PromisesStatus | None) -> Iterator[str]:

@@ -19,6 +19,7 @@ from atoll.client.session.invitation import key_to
 from atoll.wire.encoding import Encoding
 from atoll.wire.errors import WireError
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.text import make_printable
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc, tensors_pb2
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Connection:
         message = await call.read()
         if not isinstance(message, participation_pb2.CheckInResponse):  # the end-of-stream mark
             raise StreamEnded("the server closed the stream")
+        make_printable(message, as_they_are=("layout", "key"))  # names of tensors and of rounds go back as they came
         return message
 
     async def _write(self, call: Call) -> None:

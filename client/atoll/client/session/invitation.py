@@ -134,8 +134,10 @@ def key_of(message: participation_pb2.RoundKey) -> RoundKey:
     """The round's key.
 
     Raises:
-        WireError: if the name of the run is longer than any.
+        WireError: if the name of the run is longer than any, or does not print.
     """
+    if not message.run.isprintable():
+        raise WireError(f"run {message.run[:80]!r}: a name that does not print")
     if len(message.run) > MAX_RUN_CHARS:
         raise WireError(f"run {message.run[:80]!r}...: {len(message.run)} characters, at most {MAX_RUN_CHARS}")
     return RoundKey(message.run, message.round, message.attempt)

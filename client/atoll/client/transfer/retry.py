@@ -13,6 +13,7 @@ from atoll.client.backoff import Backoff
 from atoll.client.clock import now_s
 from atoll.client.errors import NotPermittedError, RefusedError, RoundGoneError, UnreachableError
 from atoll.wire.status import ErrorDetail, Fault, Recovery, detail_from_trailers
+from atoll.wire.text import printable
 
 if TYPE_CHECKING:
     from atoll.client.control import TaskControl
@@ -54,9 +55,9 @@ def error_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str, ErrorDetail | 
         return grpc.StatusCode.UNKNOWN, str(error), None
     detail = detail_from_trailers(error.trailing_metadata() or ())
     if detail is not None:
-        return error.code(), str(detail), detail
+        return error.code(), printable(str(detail)), detail
     text = error.details() or error.code().name
-    return error.code(), text.rpartition("last error: ")[2].removeprefix("UNKNOWN: "), None
+    return error.code(), printable(text.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")), None
 
 
 def refusal_of(error: grpc.RpcError) -> Exception | None:

@@ -16,6 +16,8 @@ from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_fro
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, transfer_pb2, transfer_pb2_grpc
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from atoll.wire.digest import BlobManifest
     from atoll.wire.layout import Layout
 
@@ -34,8 +36,7 @@ _KINDS = {
     "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
     "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
 }
-Request = TypeVar("Request")
-Response = TypeVar("Response")
+Response = TypeVar("Response", bound="Message")
 
 
 def transfer_timeout_s(size_bytes: int) -> float:
@@ -198,6 +199,7 @@ class ControlClient:
             following = control.Following()
             try:
                 for message in stream:
+                    control.make_readable(message)
                     complete = following.complete(message)
                     if complete is not None:
                         yield control.progress_of(complete)
@@ -286,4 +288,6 @@ class ControlClient:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Response:
         with translated(self.address):
-            return method(request, timeout=timeout_s, metadata=self._metadata)
+            answer = method(request, timeout=timeout_s, metadata=self._metadata)
+        control.make_readable(answer)
+        return answer

@@ -19,6 +19,7 @@ import click
 import grpc
 
 from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
+from atoll.wire.text import printable
 
 _NOT_PERMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -38,8 +39,8 @@ class CommandError(click.ClickException):
     exit_code = 1
 
     def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message)
-        self.remedy = remedy
+        super().__init__(printable(message, lines=True))
+        self.remedy = printable(remedy, lines=True)
 
     def format_message(self) -> str:
         """The message and, on a line of its own, what to do."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from rich.text import Text
 
 from atoll.server.control import as_json
 
+_UNPRINTED = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""What JSON may hold and a terminal heeds, though it does not print: DEL, C1 and format characters."""
 PIPE_WIDTH = 400
 """Columns where the output is no terminal: nothing is cut."""
 
@@ -59,7 +62,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(value: object, *, line: bool = False) -> None:
     """Print a value as JSON: indented, or on one line."""
-    click.echo(json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, indent=None if line else 2))
+    text = json.dumps(as_json(value), ensure_ascii=False, allow_nan=False, indent=None if line else 2)
+    click.echo(_UNPRINTED.sub(lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:

@@ -57,12 +57,14 @@ class Picture:
             "rounds", _bar(run.rounds_released, run.rounds_total), f"{run.rounds_released} of {run.rounds_total}"
         )
         if run.status == "paused" and run.reason:
-            lines.add_row("paused", "", run.reason)
+            lines.add_row("paused", "", Text(run.reason))
         elif self._progress.round is not None and not run.ended:
             lines.add_row(*self._round_in_work(self._progress.round))
         for panel in panels(self._rounds)[:2]:
             values = [value for _, value in panel.best_curve.points]
-            lines.add_row(panel.metric, Text(sparkline(values[-BAR_COLUMNS:]), style="cyan"), f"{panel.final:.4f}")
+            lines.add_row(
+                Text(panel.metric), Text(sparkline(values[-BAR_COLUMNS:]), style="cyan"), f"{panel.final:.4f}"
+            )
         return Group(title, lines, self._table())
 
     def _round_in_work(self, item: Round) -> tuple[RenderableType, ...]:
@@ -91,7 +93,7 @@ class Picture:
         for column in _COLUMNS:
             table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
         for item in ended[-SHOWN_ROUNDS:]:
-            table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in round_row(item)))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in round_row(item)))
         return table
 
 

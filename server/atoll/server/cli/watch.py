@@ -8,6 +8,7 @@ from typing import Protocol
 
 import click
 from rich.live import Live
+from rich.text import Text
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableError
@@ -100,7 +101,7 @@ class LiveSink:
 
     def notice(self, text: str) -> None:
         """Print it above the picture."""
-        self._live.console.print(text)
+        self._live.console.print(Text(text))
 
 
 def watch(client: ControlClient, run: str, *, json_output: bool = False) -> Run:

@@ -3,6 +3,7 @@
 from atoll.server.control.convert import (
     certified_of,
     detail_of,
+    make_readable,
     new_tokens_of,
     operator_of,
     participant_of,
@@ -72,6 +73,7 @@ __all__ = [
     "certified_of",
     "charges_of",
     "detail_of",
+    "make_readable",
     "new_tokens_of",
     "operator_of",
     "participant_of",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.server.control.values import (
     PHASES,
@@ -22,7 +22,19 @@ from atoll.server.control.values import (
     ServerInfo,
     Token,
 )
+from atoll.wire.text import make_printable
 from atoll.wire.v1 import control_pb2, enrolment_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+
+def make_readable(message: Message) -> None:
+    """Escape what does not print in an answer, before any of it is shown; see ``atoll.wire.text``.
+
+    Lines of the ledger, which digests are of, and layouts, whose names models go by, stay as they are.
+    """
+    make_printable(message, as_they_are=("line", "limit_line", "layout"), lines=("job_toml",))
 
 
 def run_of(message: control_pb2.RunSummary) -> Run:

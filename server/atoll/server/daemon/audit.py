@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from atoll.server.errors import ServerError
+from atoll.wire.text import printable
 
 REFUSAL_INTERVAL_S = 10.0
 """A subject that is refused again within this time is not logged again."""
@@ -16,8 +17,8 @@ _MAX_CHARS = 200
 
 
 def one_line(text: str, most: int = _MAX_CHARS) -> str:
-    """Text of somebody else's as it may stand in the log: control and other unprintable characters become spaces."""
-    return "".join(char if char.isprintable() else " " for char in text[:most])
+    """Text of another party as it may stand in the log: what does not print is escaped."""
+    return printable(text[:most])
 
 
 class RefusalLog:

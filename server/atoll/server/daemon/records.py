@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from atoll.server.control import PHASES
 from atoll.server.rounds import Member, MemberStatus, RoundState
 from atoll.server.stores import reports, rounds
+from atoll.wire.text import printable
 from atoll.wire.v1 import transfer_pb2
 
 EVALUATION = "eval/"
@@ -23,9 +24,12 @@ MAX_CLAIM_S = 90 * 86_400.0
 def report_metrics(
     training: Mapping[str, float], evaluation: Mapping[str, float], evaluation_weight: int
 ) -> tuple[tuple[str, float], ...]:
-    """A report's figures under one roof: ``train/...`` and ``eval/...``, the latter with its number of examples."""
-    found = {TRAINING + name: value for name, value in training.items()}
-    found.update({EVALUATION + name: value for name, value in evaluation.items()})
+    """A report's figures under one roof: ``train/...`` and ``eval/...``, the latter with its number of examples.
+
+    Names are made printable.
+    """
+    found = {TRAINING + printable(name): value for name, value in training.items()}
+    found.update({EVALUATION + printable(name): value for name, value in evaluation.items()})
     if evaluation:
         found[EVALUATION_WEIGHT] = float(evaluation_weight)
     return tuple(sorted(found.items()))

@@ -22,6 +22,7 @@ from atoll.server.rpc.open_calls import end_call
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
+from atoll.wire.text import printable
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class ParticipationService:
                 key = request.reply.key
                 replies.count((key.run, key.round, key.attempt))
                 admission.reply(session.participant)
-                request.reply.reason = request.reply.reason[:MAX_REASON_CHARS]
+                request.reply.reason = printable(request.reply.reason[:MAX_REASON_CHARS])
                 await self._desk.replied(session.participant, request.reply)
         finally:
             session.close()
@@ -173,8 +174,8 @@ async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest
         examples=hello.examples,
         encodings=frozenset(item for item in Encoding if int(item) in {int(number) for number in hello.encodings}),
         can_evaluate=hello.can_evaluate,
-        client_version=hello.client_version[:64],
-        labels=MappingProxyType(dict(hello.labels)),
+        client_version=printable(hello.client_version[:64]),
+        labels=MappingProxyType({printable(name): printable(value) for name, value in hello.labels.items()}),
         resuming=frozenset((key.run, key.round, key.attempt) for key in hello.resuming),
     )
 
