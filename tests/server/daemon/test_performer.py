@@ -593,10 +593,10 @@ class TestCrashes:
 
 
 class TestEvaluators:
-    async def run_with(self, data: Path, name: str, evaluator: Any) -> tuple[Federation, str, Any]:
+    async def run_with(self, data: Path, name: str, evaluator: Any, more: str = "") -> tuple[Federation, str, Any]:
         async with opened(data, evaluators={name: evaluator}) as federation:
             (alice,) = await federation.clients("alice")
-            run = await federation.submit(job(rounds=2, evaluation=f'{QUIET}\nserver = "{name}"'))
+            run = await federation.submit(job(rounds=2, evaluation=f'{QUIET}\nserver = "{name}"\n{more}'))
             for _ in range(2):
                 await play_round(alice)
             row = await federation.ended(run)
@@ -607,6 +607,13 @@ class TestEvaluators:
         total = float(np.abs(update_values(0)).sum())
         assert row.status == "finished"
         assert [dict(one.metrics)["server/norm"] for one in found] == pytest.approx([total, 2 * total], rel=1e-6)
+
+    async def test_the_mean_of_the_models_is_judged_too(self, tmp_path: Path) -> None:
+        _, _, (_, found) = await self.run_with(tmp_path / "data", "norm", plugins.norm, "[iterate_averaging]")
+        total = float(np.abs(update_values(0)).sum())
+        judged = [dict(one.metrics) for one in found]
+        assert [one["server/norm"] for one in judged] == pytest.approx([total, 2 * total], rel=1e-6)
+        assert [one["server/averaged/norm"] for one in judged] == pytest.approx([total, 1.5 * total], rel=1e-6)
 
     async def test_one_that_fails_costs_no_release_and_is_told(self, tmp_path: Path) -> None:
         _, _, (row, found) = await self.run_with(tmp_path / "data", "broken", plugins.failing)

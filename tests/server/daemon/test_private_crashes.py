@@ -42,6 +42,8 @@ TOML = """
 weighting = "uniform"
 [optimiser]
 name = "fedadam"
+[iterate_averaging]
+decay = 0.5
 [privacy]
 population = "people"
 delta = 1e-5
@@ -153,7 +155,7 @@ def limit(connection: Connection, epsilon: float) -> None:
 
 
 async def play(federation: Federation, run: str, sends: Sends = values_of) -> str:
-    """Everybody attends until the run ends; its last model."""
+    """Everybody attends until the run ends; its last model, and the mean of all."""
     return await finish(federation, run, await federation.clients(*NAMES), sends)
 
 
@@ -168,7 +170,10 @@ async def finish(federation: Federation, run: str, clients: list[Client], sends:
             task.cancel()
         await asyncio.gather(*attending, return_exceptions=True)
     assert ended.status == RunStatus.FINISHED, ended.reason
-    return ended.current_model
+    newest = await federation.store.reader.run(models.latest, run)
+    assert newest is not None
+    assert newest.average_blob not in (None, newest.blob)
+    return f"{ended.current_model} {newest.average_blob}"
 
 
 def released_and_charged(connection: Connection, run: str) -> tuple[int, int, int]:
@@ -247,7 +252,7 @@ async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_
 async def photographed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int, toml: bytes, first: Play
 ) -> tuple[str, str, list[Path]]:
-    """A run that ``first`` plays: its name, its last model, and copies of the data directory on the way."""
+    """A run that ``first`` plays: its name, what ``first`` gives, and copies of the data directory on the way."""
     draw = random.Random(f"cuts {fault_seed}")
     async with opened(tmp_path / "data") as federation:
         run = await federation.submit(toml)
@@ -259,7 +264,7 @@ async def photographed(
 
 
 async def taken_up(cut: Path, run: str, then: Play) -> str:
-    """Play a copy to its end, each release of it charged once: the last model, "" if the run had ended."""
+    """Play a copy to its end, each release of it charged once: what ``then`` gives, "" if the run had ended."""
     released, charged, noise = await standing(cut, run)
     assert released == charged == noise, cut
     ended = ""

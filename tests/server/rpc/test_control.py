@@ -42,10 +42,10 @@ async def summary(world: World, run: str) -> control_pb2.RunSummary:
     return (await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)).summary
 
 
-async def play(world: World, *participants: Participant, rounds: int = 1) -> str:
+async def play(world: World, *participants: Participant, rounds: int = 1, more: str = "") -> str:
     """Play a whole run; gives its id."""
     streams = [await world._stack.enter_async_context(one.check_in()) for one in participants]
-    run = await world.submit(job(size=len(participants), rounds=rounds))
+    run = await world.submit(job(size=len(participants), rounds=rounds) + more.encode())
     for _ in range(rounds):
         tasks = [await stream.next("participate") for stream in streams]
         await asyncio.gather(
@@ -406,7 +406,7 @@ async def test_an_answer_larger_than_a_chunk_reaches_the_operator(
 
 
 class TestModels:
-    async def model(self, world: World, run: str, **asked: int) -> control_pb2.GetRunModelResponse:
+    async def model(self, world: World, run: str, **asked: Any) -> control_pb2.GetRunModelResponse:
         request = control_pb2.GetRunModelRequest(run=run, **asked)
         return await world.operator.control.GetRunModel(request, timeout=WAIT_S)
 
@@ -428,6 +428,25 @@ class TestModels:
         assert found.detail is not None
         assert found.detail.code == "model.missing"
         assert "there is no model 2" in found.detail.message
+
+    async def test_the_mean_of_the_models_can_be_had_beside_the_newest(self, world: World, alice: Participant) -> None:
+        run = await play(world, alice, rounds=3, more="\n[iterate_averaging]\ndecay = 0.5")
+        blobs = DirectoryBlobStore(world.config.data / "blobs")
+
+        def values(answer: control_pb2.GetRunModelResponse) -> np.ndarray[Any, np.dtype[np.float32]]:
+            with blobs.open(answer.model.blob) as blob:
+                return np.frombuffer(bytes(blob.read(0, 4 * LAYOUT.size)), "<f4")
+
+        first, second, third = [values(await self.model(world, run, round=number)) for number in (1, 2, 3)]
+        answer = await self.model(world, run, averaged=True)
+        assert answer.round == 3
+        mean = values(answer)
+        np.testing.assert_allclose(mean, first / 4 + second / 4 + third / 2, rtol=1e-5, atol=1e-6)
+        assert await refused_code(self.model(world, run, averaged=True, round=1)) == ("NOT_FOUND", "model.average")
+
+    async def test_without_a_mean_none_can_be_had(self, world: World, alice: Participant) -> None:
+        run = await play(world, alice)
+        assert await refused_code(self.model(world, run, averaged=True)) == ("NOT_FOUND", "model.average")
 
     async def test_old_models_go_but_never_the_first(self, tmp_path: Path) -> None:
         async with World(tmp_path / "data", keep_models=1) as world:

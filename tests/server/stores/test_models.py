@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Connection, text
 
@@ -101,6 +103,22 @@ async def test_of_a_run_that_ended_long_ago_first_best_and_last_are_to_be_kept(w
 
     assert await with_models.reader.run(kept, NOW + 1) == {DIGEST, name(1), name(2)}
     assert await with_models.reader.run(kept, NOW - 1) == {DIGEST, name(1), name(2), name(102)}
+
+
+async def test_of_a_run_that_ended_long_ago_the_mean_of_its_models_is_to_be_kept(with_models: Store) -> None:
+    def end(connection: Connection) -> None:
+        found = models.latest(connection, RUN)
+        assert found is not None
+        states = (*found.optimiser_blobs, (models.ITERATE_AVERAGE, name(300)))
+        models.add(connection, replace(found, version=3, round=7, blob=name(3), optimiser_blobs=states))
+        runs.set_status(connection, RUN, "finished", finished_at=NOW)
+
+    await with_models.writer.run(end)
+    newest = await with_models.reader.run(models.latest, RUN)
+    assert newest is not None
+    assert newest.average_blob == name(300)
+    kept = await with_models.reader.run(lambda connection: models.to_keep(connection, keep=1, ended_before=NOW + 1))
+    assert kept == {DIGEST, name(3), name(300)}
 
 
 async def test_the_best_model_is_no_surplus(with_models: Store) -> None:

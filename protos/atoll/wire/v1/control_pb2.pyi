@@ -668,17 +668,23 @@ class GetRunModelRequest(google.protobuf.message.Message):
 
     RUN_FIELD_NUMBER: builtins.int
     ROUND_FIELD_NUMBER: builtins.int
+    AVERAGED_FIELD_NUMBER: builtins.int
     run: builtins.str
     round: builtins.int
     """Absent: the newest released model. 0: the initial one; r: after round r."""
+    averaged: builtins.bool
+    """The mean of the models released so far, of a run with iterate averaging.
+    It is kept beside the newest model alone.
+    """
     def __init__(
         self,
         *,
         run: builtins.str = ...,
         round: builtins.int | None = ...,
+        averaged: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_round", b"_round", "round", b"round"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_round", b"_round", "round", b"round", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_round", b"_round", "averaged", b"averaged", "round", b"round", "run", b"run"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_round", b"_round"]) -> typing.Literal["round"] | None: ...
 
 Global___GetRunModelRequest: typing_extensions.TypeAlias = GetRunModelRequest

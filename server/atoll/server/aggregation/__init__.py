@@ -18,7 +18,7 @@ from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm
 from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
 from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
 from atoll.server.aggregation.partial_file import PartialFile
-from atoll.server.aggregation.release import STATE_BYTES, NewModel, OldModel, Released, release_model
+from atoll.server.aggregation.release import STATE_BYTES, IterateMean, NewModel, OldModel, Released, release_model
 
 __all__ = [
     "DEFAULT_MAX_ABS",
@@ -31,6 +31,7 @@ __all__ = [
     "Grid",
     "GridError",
     "Inspection",
+    "IterateMean",
     "MergedSum",
     "NewModel",
     "OldModel",

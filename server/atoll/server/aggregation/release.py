@@ -20,6 +20,7 @@ import numpy.typing as npt
 from atoll.server.aggregation import kernel
 from atoll.server.aggregation.background import MAX_PENDING, BackgroundWriter, Sink
 from atoll.server.aggregation.errors import ReleaseError
+from atoll.server.aggregation.iterates import moved_mean
 from atoll.server.aggregation.optimisers import Applied, FedAvg, ServerOptimiser, State
 from atoll.server.aggregation.partial import PartialSum, check_not_empty, mean_block
 from atoll.server.aggregation.workspace import Workspace, decode_into
@@ -35,7 +36,7 @@ RELEASE_BLOCK = 1 << 17
 
 STATE_BYTES = 4
 """Of one element of an optimiser's state tensor."""
-_MODEL = "model"  # cannot be the name of a state tensor
+_MODEL, _MEAN = "model", "mean"  # cannot be the names of state tensors
 _AVERAGE = FedAvg()
 
 
@@ -72,6 +73,26 @@ class NewModel:
 
     model: Sink
     state: Mapping[str, Sink] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class IterateMean:
+    """A mean of the released models, which the release moves on.
+
+    Attributes:
+        old: its blob so far, as the model's layout says; None before the first release.
+        share: of the new model in the new mean (``iterates.share_of``).
+        sink: where the new mean goes; empty, and committed by the caller.
+    """
+
+    old: Buffer | Readable | None
+    share: float
+    sink: Sink
+
+    def piece(self, block: _Block, new: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        """The block of the new mean."""
+        before = None if self.old is None else _bytes_of(self.old, block)
+        return moved_mean(before, new.data, self.share, block.encoding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +137,7 @@ def release_model(
     new: NewModel,
     averaged: Set[str] = frozenset(),
     fragment: ElementRange | None = None,
+    iterates: IterateMean | None = None,
 ) -> Released:
     """Write the next model and optimiser state to their sinks.
 
@@ -129,6 +151,7 @@ def release_model(
             statistics, which must not gather momentum. Their optimiser state stays as it is.
         fragment: the run of whole tensors that the round updates, and that the sum is over; None: all of them. Weights
             and state of the others are copied, bit for bit.
+        iterates: a mean of the released models, to be moved on; None for none.
 
     Raises:
         ReleaseError: if the inputs do not fit the layout or the optimiser, or a result is not finite (the message
@@ -138,15 +161,17 @@ def release_model(
     """
     summed = fragment or ElementRange.run(0, layout.size)
     _check_inputs(layout, optimiser, old, new)
+    _check_iterates(layout, iterates)
     _check_fragment(layout, partial, summed)
     check_not_empty(partial)
     _check_averaged(layout, averaged)
     squares = []
     work = Workspace(min(RELEASE_BLOCK, layout.size), MAX_PENDING + 1, optimiser.state_names)
-    with BackgroundWriter({_MODEL: new.model, **new.state}) as writer:
+    sinks = {_MODEL: new.model, **new.state} | ({} if iterates is None else {_MEAN: iterates.sink})
+    with BackgroundWriter(sinks) as writer:
         for block in _blocks(layout, averaged, summed):
             if block.kept:
-                writer.append(_as_it_is(block, optimiser, old))
+                writer.append(_with_mean(block, _as_it_is(block, optimiser, old), iterates))
                 continue
             rule = _AVERAGE if block.averaged else optimiser
             sums = slice(block.start - summed.offset, block.stop - summed.offset)
@@ -158,7 +183,7 @@ def release_model(
                 pieces = _next(block, optimiser, old, work)
                 _check_finite(layout, block, pieces)
             squares.append(sum_squares)
-            writer.append(pieces)
+            writer.append(_with_mean(block, pieces, iterates))
         writer.finish()
     return Released(
         updates=len(partial.updates),
@@ -203,11 +228,21 @@ def _as_it_is(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> dict[
     return {_MODEL: np.frombuffer(_old_bytes(old, block), np.uint8), **_state_of(block, optimiser, old)}
 
 
+def _with_mean(
+    block: _Block, pieces: dict[str, npt.NDArray[np.generic]], mean: IterateMean | None
+) -> dict[str, npt.NDArray[np.generic]]:
+    return pieces if mean is None else pieces | {_MEAN: mean.piece(block, pieces[_MODEL])}
+
+
 def _old_bytes(old: OldModel, block: _Block) -> memoryview:
+    return _bytes_of(old.model, block)
+
+
+def _bytes_of(source: Buffer | Readable, block: _Block) -> memoryview:
     start, stop = block.byte_start, block.byte_start + block.size * block.encoding.storage.itemsize
-    if isinstance(old.model, Readable):
-        return old.model.read(start, stop)
-    return memoryview(old.model).cast("B")[start:stop]
+    if isinstance(source, Readable):
+        return source.read(start, stop)
+    return memoryview(source).cast("B")[start:stop]
 
 
 def _size_bytes(source: Buffer | Readable) -> int:
@@ -252,6 +287,13 @@ def _check_inputs(layout: Layout, optimiser: ServerOptimiser, old: OldModel, new
                 f"{what} state {sorted(names)}, but {optimiser.name} keeps {sorted(expected_names)}",
                 "release with the optimiser that the run started with",
             )
+
+
+def _check_iterates(layout: Layout, iterates: IterateMean | None) -> None:
+    if iterates is None or iterates.old is None:
+        return
+    if (found := _size_bytes(iterates.old)) != layout.size_bytes:
+        raise ReleaseError(f"the bytes of the mean of models: {found}, expected {layout.size_bytes} for this layout")
 
 
 def _check_fragment(layout: Layout, partial: PartialSum, summed: ElementRange) -> None:

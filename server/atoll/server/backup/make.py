@@ -144,11 +144,11 @@ def _is_settled(connection: Connection) -> bool:
 
 def _vital(connection: Connection) -> frozenset[str]:
     """Blobs without which a run could not go on, or its result would be lost."""
-    found = set()
+    found: set[str] = set()
     for run in runs.listed(connection, limit=_ALL):
         newest = models.latest(connection, run.id)
         if newest is not None:
-            found.add(newest.blob)
+            found.update(blob for blob in (newest.blob, newest.average_blob) if blob)
             if run.finished_at is None:
                 found.update(blob for _, blob in newest.optimiser_blobs)
     return frozenset(found)

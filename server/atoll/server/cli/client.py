@@ -252,9 +252,9 @@ class ControlClient:
 
         return self._call(self._control.UploadModel, requests(), transfer_timeout_s(manifest.size_bytes)).blob
 
-    def model(self, run: str, round_number: int | None) -> ModelRef:
-        """The model after ``round_number`` rounds (0: the initial one), or the newest."""
-        request = control_pb2.GetRunModelRequest(run=run, round=round_number)
+    def model(self, run: str, round_number: int | None, *, averaged: bool = False) -> ModelRef:
+        """The model after ``round_number`` rounds (0: the initial one), or the newest; or the mean of all so far."""
+        request = control_pb2.GetRunModelRequest(run=run, round=round_number, averaged=averaged)
         answer = self._call(self._control.GetRunModel, request)
         return ModelRef(layout_from_proto(answer.model.layout), answer.model.blob, answer.round)
 

@@ -162,16 +162,20 @@ def delete(client: ControlClient, *, run_ids: tuple[str, ...], yes: bool, json_o
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The safetensors file."
 )
 @click.option("--round", "number", type=click.IntRange(0), help="After this many rounds; 0: the initial model.")
+@click.option("--averaged", is_flag=True, help="The mean of the released models, of a run with [iterate_averaging].")
 @json_option
 @connected
-def model(client: ControlClient, *, run_id: str, output: Path, number: int | None, json_output: bool) -> None:
+def model(
+    client: ControlClient, *, run_id: str, output: Path, number: int | None, averaged: bool, json_output: bool
+) -> None:
     """Fetch a released model, the newest by default, into a safetensors file."""
-    ref = client.model(find_run(client, run_id), number)
+    ref = client.model(find_run(client, run_id), number, averaged=averaged)
     model_files.download(client, ref, output)
     if json_output:
         print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
     else:
-        click.echo(f"{output}: the model after {counted(ref.round, 'round')}, {size(ref.layout.size_bytes)}", err=True)
+        what = "the mean of the models" if averaged else "the model"
+        click.echo(f"{output}: {what} after {counted(ref.round, 'round')}, {size(ref.layout.size_bytes)}", err=True)
 
 
 @run.command()

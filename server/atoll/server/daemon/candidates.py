@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from atoll.server.aggregation import (
     STATE_BYTES,
     Grid,
+    IterateMean,
     MergedSum,
     NewModel,
     OldModel,
     PartialSum,
     release_model,
 )
+from atoll.server.aggregation.iterates import share_of
 from atoll.server.aggregation.noised import EmptySum
 from atoll.server.daemon.driver import RunDriver
 from atoll.server.daemon.private import PrivateRounds, Settled
@@ -32,8 +34,9 @@ from atoll.wire.layout import Layout
 class Candidate:
     """A model that is durable but not released.
 
-    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, and noise that
-    later private rounds need. ``settled`` is what a private release leaves; None for any other.
+    ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, the mean of the
+    released models, and noise that later private rounds need. ``settled`` is what a private release leaves; None for
+    any other.
     """
 
     key: RoundKey
@@ -61,6 +64,7 @@ class Candidates:
         self._private = private
         self._optimiser = optimiser_of(spec)
         self._averaged = averaged_tensors(spec, layout)
+        self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
         self._fragments = fragments_of(spec, layout)
         self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
 
@@ -113,6 +117,11 @@ class Candidates:
             new_states = {
                 name: open_sink(name, STATE_BYTES * self._layout.size) for name in self._optimiser.state_names
             }
+            iterates = None
+            if self._mean_decay is not None:
+                mean_sink = open_sink(models.ITERATE_AVERAGE, self._layout.size_bytes)
+                share = share_of(self._mean_decay, version + 1)
+                iterates = IterateMean(old.get(models.ITERATE_AVERAGE), share, mean_sink)
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
             if private is not None and summed is not None:
                 history = {name: blob for name, blob in old.items() if name in private.kept}
@@ -125,6 +134,7 @@ class Candidates:
                 NewModel(sink, new_states),
                 self._averaged,
                 self._fragment(),
+                iterates,
             )
             manifest = sink.commit()
             written = {name: writer.commit().name for name, writer in sinks.items()}

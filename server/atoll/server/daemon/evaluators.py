@@ -41,6 +41,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 SERVER_METRIC = "server/"
 """Before the names of an evaluator's figures."""
+AVERAGED_METRIC = f"{SERVER_METRIC}averaged/"
+"""Before those of the mean of the released models."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,14 @@ def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
     return evaluators
 
 
-async def judge(name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStore, blob: str) -> Judgement:
+async def judge(
+    name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStore, blob: str, prefix: str = SERVER_METRIC
+) -> Judgement:
     """Have an evaluator judge a model. Whatever the operator's code does, the release goes on."""
 
     def work() -> dict[str, float]:
         with blobs.open(blob) as opened:
-            return run_evaluator(evaluator, layout, opened.read(0, opened.manifest.size_bytes))
+            return run_evaluator(evaluator, layout, opened.read(0, opened.manifest.size_bytes), prefix)
 
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -91,8 +95,10 @@ async def judge(name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStor
         return Judgement(failure=f"evaluator {name} failed: {type(error).__name__}: {error}"[:_MAX_REASON_CHARS])
 
 
-def run_evaluator(evaluator: Evaluator, layout: Layout, blob: memoryview) -> dict[str, float]:
-    """Judge a model; blocks. Metric names get the prefix ``server/``.
+def run_evaluator(
+    evaluator: Evaluator, layout: Layout, blob: memoryview, prefix: str = SERVER_METRIC
+) -> dict[str, float]:
+    """Judge a model; blocks. Metric names get the prefix.
 
     Raises:
         ValueError: if the evaluator gives a value that is not finite, or too many.
@@ -103,7 +109,7 @@ def run_evaluator(evaluator: Evaluator, layout: Layout, blob: memoryview) -> dic
         number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"the evaluator gave {name} = {number}; metrics must be finite")
-        metrics[SERVER_METRIC + name] = number
+        metrics[prefix + name] = number
     if len(metrics) > MAX_METRICS:
         raise ValueError(f"the evaluator gave {len(metrics)} metrics, at most {MAX_METRICS}")
     return metrics

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from atoll.server.aggregation import grid_for
 from atoll.server.daemon.candidates import Candidate, Candidates, live_round
 from atoll.server.daemon.driver import RunDriver
-from atoll.server.daemon.evaluators import Judgement, judge
+from atoll.server.daemon.evaluators import AVERAGED_METRIC, Evaluator, Judgement, judge
 from atoll.server.daemon.private import PrivateRounds, Recorder
 from atoll.server.daemon.records import metrics_of, round_record
 from atoll.server.daemon.services import Services
@@ -159,8 +159,19 @@ class Releaser:
         if evaluator is None:
             return Judgement(failure=f"evaluator {name} is not installed any more")
         found = await judge(name, evaluator, self._layout, self._services.blobs, effect.digest)
+        if not found.failure and self._spec.iterate_averaging is not None:
+            found = await self._with_average(found, name, evaluator)
         self._server_metrics = {effect.key: found.metrics}
         return found
+
+    async def _with_average(self, found: Judgement, name: str, evaluator: Evaluator) -> Judgement:
+        """What an evaluator said of the newest model, and what it says of the mean of all so far."""
+        run = self._driver.run
+        newest = await self._services.reader.run(lambda connection: models.latest(connection, run))
+        if newest is None or newest.average_blob is None:
+            return found
+        mean = await judge(name, evaluator, self._layout, self._services.blobs, newest.average_blob, AVERAGED_METRIC)
+        return Judgement({**found.metrics, **mean.metrics}, mean.failure)
 
     async def retain(self) -> None:
         """Remove models beyond those to be kept, never the first or best, and all but the newest optimiser states."""

@@ -18,7 +18,7 @@ from atoll.server.privacy.statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.stores import BlobMissingError, models, runs
 from atoll.wire.encoding import payload_bytes
-from atoll.wire.layout import Layout
+from atoll.wire.layout import Dtype, Layout
 from atoll.wire.messages import layout_to_proto
 
 
@@ -64,6 +64,7 @@ async def examined(
     spec = parse_job(job_toml, file_name or "job.toml")
     check_no_statistics(spec, layout)
     elements = fragments_of(spec, layout).largest
+    check_averaging(spec, layout)
     await _check_model(services, layout, initial_blob)
     await _check_room(services, layout, spec, elements)
     _check_evaluator(services, spec)
@@ -86,6 +87,17 @@ async def examined(
     return Submission(run, spec, private, layout.size_bytes)
 
 
+def check_averaging(spec: JobSpec, layout: Layout) -> None:
+    """A mean that is kept in 16 bits would round most of its steps away."""
+    narrow = [one for one in layout.tensors if one.dtype not in {Dtype.FLOAT32, Dtype.FLOAT64}]
+    if spec.iterate_averaging is not None and narrow:
+        raise InvalidRequestError(
+            "job.iterate_averaging",
+            f"tensor {narrow[0].name!r} is {narrow[0].dtype.value}: a mean of models needs float32 or float64",
+            "leave [iterate_averaging] out, or submit a model of wider tensors",
+        )
+
+
 async def _check_model(services: Services, layout: Layout, blob: str) -> None:
     manifest = await services.call(services.blobs.manifest, blob)
     if manifest.size_bytes != layout.size_bytes:
@@ -97,7 +109,8 @@ async def _check_model(services: Services, layout: Layout, blob: str) -> None:
 
 async def _check_room(services: Services, layout: Layout, spec: JobSpec, elements: int) -> None:
     """The first round must fit: a new model with its optimiser's states, and an update of every participant."""
-    models_bytes = layout.size_bytes * (1 + len(optimiser_of(spec).state_names))
+    tensors = 1 + len(optimiser_of(spec).state_names) + (spec.iterate_averaging is not None)
+    models_bytes = layout.size_bytes * tensors
     updates_bytes = payload_bytes(spec.aggregation.wire_encoding, elements) * spec.cohort.invited
     await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes)
 

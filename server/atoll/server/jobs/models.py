@@ -345,6 +345,21 @@ class OptimiserSection(Section):
                 yield from self.unused((key,), f"it is of {', '.join(optimisers)}, not of {self.name}")
 
 
+class IterateAveragingSection(Section):
+    """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
+
+    It costs a private run nothing, and carries less of its noise than the last model. Participants train on the models
+    themselves; the server's evaluator judges both, its figures of the mean are named `server/averaged/...`. Only the
+    newest mean is kept, as long as the last model. All models count alike until there are 1 / (1 - decay); then each
+    release makes the earlier ones count `decay` times as much as before.
+    """
+
+    decay: Annotated[
+        float,
+        Field(ge=0, le=0.9999, description="0.9 averages about the last ten models, 0.95 the last twenty."),
+    ] = 0.9
+
+
 class EvaluationSection(Section):
     """How the models are judged."""
 
@@ -415,6 +430,7 @@ class JobSpec(Section):
     training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
     evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
     retention: RetentionSection = Field(default_factory=RetentionSection)
+    iterate_averaging: IterateAveragingSection | None = None
     privacy: PrivacySection | None = None
 
     @model_validator(mode="before")

@@ -231,7 +231,7 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
     async def GetRunModel(
         self, request: control_pb2.GetRunModelRequest, context: Context
     ) -> control_pb2.GetRunModelResponse:
-        """Layout and blob of a released model."""
+        """Layout and blob of a released model, or of the mean of the models so far."""
         await self._authenticator.operator(context)
         version = request.round if request.HasField("round") else None
 
@@ -248,7 +248,8 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
                 f"run {run.id} has released {run.rounds_released} models; there is no model {version}",
                 f"ask for one of 0 (the initial model) to {run.rounds_released}",
             )
-        if not await self._services.call(self._services.blobs.exists, model.blob):
+        blob = _averaged(run, model) if request.averaged else model.blob
+        if not await self._services.call(self._services.blobs.exists, blob):
             raise NotFoundError(
                 "model.pruned",
                 f"model {model.version} of run {run.id} is no longer kept",
@@ -256,7 +257,7 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
             )
         layout = tensors_pb2.Layout.FromString(run.layout)
         return control_pb2.GetRunModelResponse(
-            model=tensors_pb2.TensorSet(name="model", layout=layout, blob=model.blob), round=model.version
+            model=tensors_pb2.TensorSet(name="model", layout=layout, blob=blob), round=model.version
         )
 
     async def GetServerInfo(
@@ -319,6 +320,17 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
 
     async def _summary(self, run_id: str) -> control_pb2.RunSummary:
         return views.run_summary(await self._services.reader.run(lambda connection: runs.get(connection, run_id)))
+
+
+def _averaged(run: runs.Run, model: models.Model) -> str:
+    """The blob of the mean of the models up to this one."""
+    if model.average_blob is None:
+        raise NotFoundError(
+            "model.average",
+            f"run {run.id} keeps no mean of its models up to model {model.version}",
+            "ask for that beside the newest model, of a run whose job has [iterate_averaging]",
+        )
+    return model.average_blob
 
 
 def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundSummary]) -> bool:

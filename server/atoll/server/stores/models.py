@@ -14,6 +14,8 @@ from atoll.server.stores.schema import models, runs
 
 _PAGE_NAMES = 500
 _WHOLE = select(runs.c.id, runs.c.initial_model, runs.c.best_model, runs.c.keep_models, runs.c.finished_at)
+ITERATE_AVERAGE = "iterate_average"
+"""The mean of a run's released models, among ``Model.optimiser_blobs``; kept as long as the newest model."""
 LOOK_BACK = 8
 """Versions that are looked at after each release; what was missed then is the sweep's."""
 
@@ -22,7 +24,8 @@ LOOK_BACK = 8
 class Model:
     """One version: 0 is the initial model (``round`` None), v the one after v train rounds.
 
-    ``optimiser_blobs`` names the server optimiser's state tensors: ((name, blob), ...).
+    ``optimiser_blobs`` names what the next release needs beside the model: the server optimiser's state tensors, kept
+    noise, and the mean of the released models as ``ITERATE_AVERAGE``: ((name, blob), ...).
     """
 
     run_id: str
@@ -37,6 +40,11 @@ class Model:
     def title(self) -> str:
         """What an error calls it."""
         return f"model {self.version} of run {self.run_id}"
+
+    @property
+    def average_blob(self) -> str | None:
+        """The mean of the models up to this one; None if there is none, or it is no longer kept."""
+        return dict(self.optimiser_blobs).get(ITERATE_AVERAGE)
 
     @property
     def checksum(self) -> str:
@@ -119,8 +127,8 @@ def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
 def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozenset[str]:
     """Every blob that should be there: all others may go once no run is being submitted or released.
 
-    Of each run the first, the best and the newest model; of runs that have not ended, or not before ``ended_before``,
-    the newest ``keep`` and, until then, the optimiser's states.
+    Of each run the first, the best and the newest model, with the mean of its models if there is one; of runs that have
+    not ended, or not before ``ended_before``, the newest ``keep`` and, until then, the optimiser's states.
 
     Raises:
         StoreDamagedError: if a row that says so was changed on disk: it may have named another blob.
@@ -137,7 +145,7 @@ def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozen
         kept.update(name for name in (run.initial_model, run.best_model) if name)
         for model in fetch_sound(connection, Model, newest):
             kept.add(model.blob)
-            kept.update(blob for _, blob in model.optimiser_blobs if recent)
+            kept.update(blob for name, blob in model.optimiser_blobs if recent or name == ITERATE_AVERAGE)
     return frozenset(kept)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.server.errors import InvalidRequestError, SetupError
+from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.mechanisms.prefix_error import QuickError
 from atoll.server.privacy.mechanisms.strategy import (
     MAX_FRACTION_BITS,
@@ -23,7 +23,6 @@ from atoll.server.privacy.mechanisms.strategy import (
     buffer_growth,
     rounded,
 )
-from atoll.wire.installing import install_hint
 
 ENOUGH = 1.005
 """Without a number of buffers: the fewest with so many times the least noise at most."""
@@ -48,7 +47,6 @@ def best_strategy(rounds: int, min_separation: int, max_participations: int, buf
 
     Raises:
         InvalidRequestError: for so many rounds that int64 buffers would overflow.
-        SetupError: if scipy, which comes with Opacus, is not installed.
     """
     error = QuickError(rounds, min_separation, max_participations)
     if buffers is not None:
@@ -69,7 +67,7 @@ class _Found:
 
 def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
     """The best with that many buffers."""
-    minimize = _minimize()
+    from scipy.optimize import minimize  # noqa: PLC0415  # half a second that other jobs save
 
     def logarithm(point: Doubles) -> float:
         slowness, scales, beyond = _parameters(point)
@@ -94,19 +92,6 @@ def _parameters(point: Doubles) -> tuple[Doubles, Doubles, float]:
     scales = np.exp(point[count:])
     total = float(scales.sum())
     return point[:count], scales / max(1.0, total), max(0.0, total - 1.0)
-
-
-def _minimize() -> Any:
-    """``scipy.optimize.minimize``, which takes half a second to load."""
-    try:
-        from scipy.optimize import minimize  # noqa: PLC0415
-    except ImportError as error:
-        raise SetupError(
-            "privacy.scipy",
-            f'mechanism "blt" needs scipy to find its matrix: {error}',
-            f'{install_hint("server,privacy")}, where the server runs; or set privacy.mechanism to "banded"',
-        ) from error
-    return minimize
 
 
 def _strategy(found: _Found, rounds: int) -> Strategy:
