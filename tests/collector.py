@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
+from tests.patience import WAIT_S
+
 
 @dataclass(frozen=True)
 class Span:
@@ -71,7 +73,7 @@ class Collector:
         self._server.shutdown()
         self._server.server_close()
 
-    def until(self, enough: Callable[[list[Span]], bool], timeout_s: float = 30.0) -> list[Span]:
+    def until(self, enough: Callable[[list[Span]], bool], timeout_s: float = WAIT_S) -> list[Span]:
         """The spans so far, once they are enough."""
         with self._came:
             assert self._came.wait_for(lambda: enough(self.spans), timeout_s), self.spans

@@ -22,7 +22,7 @@ SAMPLES = RESULTS.parent / "samples" / "soak.json"
 MINUTES = 30.0
 _SMOKE_MINUTES = 0.5
 _SAMPLE_S = 2.0
-_LEAST_SAMPLES = 16
+_LEAST_SAMPLES, _LEAST_STIRS = 16, 4
 """A machine that is very busy soaks for longer."""
 _LOOK_S = 4.0
 _STIR_S = 4.0
@@ -122,16 +122,17 @@ def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float, sample
     assert place.server is not None
     began, tick = time.monotonic(), threading.Event()
     found: list[Health] = []
-    told_s = looks_s = stirs_s = 0.0
-    while (now_s := time.monotonic() - began) < seconds or len(found) < _LEAST_SAMPLES:
+    told_s = looks_s = 0.0
+    stirs = 0
+    while (now_s := time.monotonic() - began) < seconds or len(found) < _LEAST_SAMPLES or stirs < _LEAST_STIRS:
         if place.server.poll() is not None:
             raise RuntimeError(f"the server ended after {now_s:.0f} s:\n{place.server_log()[-4000:]}")
         if now_s >= looks_s:
             runs.look()
             looks_s += _LOOK_S
-        if now_s >= stirs_s:
+        if now_s >= stirs * _STIR_S:
             crowd.stir(now_s)
-            stirs_s += _STIR_S
+            stirs += 1
         found.append(sample(place.server.pid, place.data, now_s, runs.released, len(crowd.running)))
         if now_s - told_s >= _PROGRESS_S:
             told_s = now_s

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from benchmarks.sampling import Sampler, cpu_s_of, disk_bytes, family, memory_of
+from tests.patience import WAIT_S
 
 BUSY = """
 import time
@@ -24,7 +25,7 @@ def test_peaks_and_processor_time_of_a_process() -> None:
     with Sampler({"busy": process.pid}) as sampler:
         assert process.stdout.readline() == b"spent\n"
         stopped = time.time()
-    process.communicate(b"\n", timeout=60)
+    process.communicate(b"\n", timeout=WAIT_S)
     assert sampler.peak("busy").anonymous > 64 << 20
     assert 0.3 < sampler.cpu_s(started, stopped + 1.0) < 60
 
@@ -41,7 +42,7 @@ def test_children_belong_to_the_family() -> None:
     try:
         assert child.pid in family(os.getpid())
     finally:
-        child.communicate(b"\n", timeout=60)
+        child.communicate(b"\n", timeout=WAIT_S)
 
 
 def test_what_a_folder_takes(tmp_path: Path) -> None:

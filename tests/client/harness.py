@@ -27,8 +27,8 @@ from atoll.wire.messages import SettingValue, layout_to_proto, manifest_to_proto
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.v1 import participation_pb2_grpc, tensors_pb2, transfer_pb2, transfer_pb2_grpc
+from tests.patience import WAIT_S
 
-WAIT_S = 10.0
 EventType = TypeVar("EventType", bound=Event)
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from atoll.client import Continuous, Settings, TrainerError
 from atoll.client.continuous import Weights
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.wire.chunks import ElementRange
+from tests.patience import WAIT_S
 
-WAIT_S = 10.0
 START = {"w": np.zeros(4, np.float32)}
 
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import threading
 
 from atoll.client.control import TaskControl
-
-WAIT_S = 5.0
+from tests.patience import WAIT_S
 
 
 def test_only_the_time_to_send_is_left() -> None:

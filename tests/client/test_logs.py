@@ -7,6 +7,7 @@ import pytest
 
 from atoll.client.logs import JsonLines, RoundFilter, TextLines, about
 from atoll.client.task import RoundKey
+from tests.patience import WAIT_S
 
 SCRIPT = """
 import logging
@@ -50,6 +51,6 @@ def test_exceptions_are_whole() -> None:
 
 
 def test_a_process_logs_as_told() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=WAIT_S, check=True)
     (line,) = done.stderr.splitlines()
     assert json.loads(line)["message"] == "shown 7"

@@ -27,6 +27,7 @@ from atoll.client.privacy.samples import cost
 from atoll.client.session.work import timed
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, to_array
+from tests.patience import WAIT_S
 
 SAMPLES = 64
 EASY = Limit(1000.0, 1e-5)
@@ -327,7 +328,7 @@ FakeServer(here.start(member.module), state=Path(sys.argv[1])).run(member)
 
 def test_a_round_that_is_killed_in_training_is_charged_whole(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False, timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL
     account = read_account(tmp_path / "0" / "privacy" / "samples-data.json")
     assert account is not None

@@ -34,7 +34,8 @@ from atoll.wire.encoding import Encoding, as_received, decode
 from atoll.wire.status import ErrorDetail, Fault, Recovery
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.conftest import Start
-from tests.client.harness import FAST, MODEL, WAIT_S, AddOne, Federation, Gated, running
+from tests.client.harness import FAST, MODEL, AddOne, Federation, Gated, running
+from tests.patience import WAIT_S
 
 SIZE = sum(array.size for array in MODEL.values())
 ACCEPTED, DECLINED, FAILED = (

@@ -5,6 +5,7 @@ import pytest
 
 from atoll.client.tracing import Tracing, is_wanted, tracing_of
 from atoll.wire.installing import install_hint
+from tests.patience import WAIT_S
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
@@ -30,5 +31,5 @@ def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
         "tracing_of({}).close()\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.patience import WAIT_S
+
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
@@ -62,7 +64,7 @@ class Started:
         return _received(self.rank, self.answers)
 
 
-def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 90.0) -> list[Any]:
+def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = WAIT_S) -> list[Any]:
     """Call ``function(*args)`` on each rank of a new world, and return what each returned, in order of rank.
 
     Args:
@@ -83,7 +85,7 @@ def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: f
 
 @contextmanager
 def started_ranks(
-    function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = 90.0
+    function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = WAIT_S
 ) -> Iterator[list[Started]]:
     """As ``run_ranks`` for a test that does something to ranks while they run; all are killed when it is left."""
     with tempfile.TemporaryDirectory() as folder:

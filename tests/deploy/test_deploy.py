@@ -14,6 +14,7 @@ from atoll.server.daemon.config_file import load_config
 from atoll.server.telemetry.gauges import Gauges, families
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures
+from tests.patience import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -23,7 +24,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 def run(*command: str, cwd: Path = ROOT) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

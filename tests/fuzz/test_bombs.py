@@ -11,10 +11,10 @@ import pytest
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from tests.fuzz.bombs import Bomb, bombs
 from tests.fuzz.memory import GROWTH_BYTES, forget_peak, peak_bytes
+from tests.patience import WAIT_S
 from tests.system.processes import nursery
 from tests.system.servers import Server, serving
 
-CALL_S = 30.0
 OPERATORS = "ControlService"
 
 
@@ -33,7 +33,7 @@ def throw(server: Server, bomb: Bomb, **options: Any) -> grpc.StatusCode:
     with grpc.insecure_channel(server.address, options=[("grpc.max_send_message_length", -1)]) as channel:
         call: Any = (channel.stream_unary if bomb.streaming else channel.unary_unary)(bomb.method)
         try:
-            call(iter([bomb.message]) if bomb.streaming else bomb.message, timeout=CALL_S, metadata=[who], **options)
+            call(iter([bomb.message]) if bomb.streaming else bomb.message, timeout=WAIT_S, metadata=[who], **options)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -67,6 +67,6 @@ def test_metadata_without_end(server: Server) -> None:
         with grpc.insecure_channel(server.address) as channel:
             call: Any = channel.unary_unary(bomb.method)
             with pytest.raises(grpc.RpcError) as caught:
-                call(b"", timeout=CALL_S, metadata=[(INSECURE_PARTICIPANT, "paaaaaaaaaaaa"), *extra])
+                call(b"", timeout=WAIT_S, metadata=[(INSECURE_PARTICIPANT, "paaaaaaaaaaaa"), *extra])
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, (count, size, caught.value)
     assert peak_bytes(server.process.pid) - before < GROWTH_BYTES

@@ -19,9 +19,10 @@ from atoll.wire.messages import manifest_to_proto
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.v1 import transfer_pb2
-from tests.client.harness import FAST, MODEL, WAIT_S, AddOne, Federation, running
+from tests.client.harness import FAST, MODEL, AddOne, Federation, running
 from tests.fuzz.hostile import CODES, Answer, Hostile
 from tests.fuzz.material import EXAMPLES, FUZZ, changed, messages
+from tests.patience import WAIT_S
 
 GROWTH_BYTES = 64 << 20
 LIMITS = dataclasses.replace(

@@ -21,6 +21,7 @@ from atoll.processes import (
     raising_on_signals,
     tail,
 )
+from tests.patience import WAIT_S
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = (
@@ -71,7 +72,7 @@ def test_children_of_children_are_ended_too(tmp_path: Path) -> None:
         processes.start("parent", python(PARENT))
         grandchild = int(wait_for_output(tmp_path / "parent.log"))
         assert alive(grandchild)
-    psutil.wait_procs([process for process in psutil.process_iter() if process.pid == grandchild], timeout=5)
+    psutil.wait_procs([process for process in psutil.process_iter() if process.pid == grandchild], timeout=WAIT_S)
     assert not alive(grandchild)
 
 
@@ -182,5 +183,5 @@ def test_nothing_is_left_when_the_supervisor_is_ended(tmp_path: Path, number: si
         assert all(map(alive, started))
         supervisor.send_signal(number)
         assert supervisor.wait(20) == (-signal.SIGKILL if number is signal.SIGKILL else 0)
-    psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=5)
+    psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=WAIT_S)
     assert not any(map(alive, started))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.system.processes import ATOLL, HERE, WAIT_S, Nursery, Process
+from tests.patience import WAIT_S
+from tests.system.processes import ATOLL, HERE, Nursery, Process
 from tests.system.servers import Server
 
 Event = dict[str, Any]

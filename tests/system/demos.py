@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.patience import WAIT_S
+
 _ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
-ENDS_S = 120.0
 
 
 def demo(tmp_path: Path, *command: str) -> subprocess.Popen[str]:
@@ -48,6 +49,6 @@ def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str) -> None:
         if line.startswith("round 1/"):
             break
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=ENDS_S)
+    process.communicate(timeout=WAIT_S)
     assert process.returncode == 128 + signal.SIGINT
     assert left_over(tmp_path) == []

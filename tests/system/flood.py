@@ -12,7 +12,7 @@ from atoll.client.identity import enrol
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc
-from tests.system.processes import WAIT_S
+from tests.patience import WAIT_S
 
 HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=PROTOCOL, examples=1))
 """It takes no encoding, so that no round is drawn with it."""

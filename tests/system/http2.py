@@ -19,7 +19,7 @@ from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RemoteSettingsChanged, ResponseReceived, StreamReset, TrailersReceived
 
 from atoll.wire.status import ERROR_TRAILER, detail_from_trailers
-from tests.system.processes import WAIT_S
+from tests.patience import WAIT_S
 
 _READ_BYTES = 1 << 18
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.patience import WAIT_S
 from tests.system.clients import Client, Crew, crew
 from tests.system.operators import job_toml, seconds_since
 from tests.system.processes import Nursery, nursery
@@ -56,7 +57,7 @@ def outages(processes: Nursery) -> None:
             since = time.monotonic()
             held.go()
             for client in (held, *others):
-                client.wait("connected", count=2, timeout_s=120.0)
+                client.wait("connected", count=2, timeout_s=WAIT_S)
             tell(
                 f"server away for {outage_s:g} s and its start: {CLIENTS} participants back after", seconds_since(since)
             )
@@ -80,7 +81,7 @@ def lost_clients(processes: Nursery) -> None:
                 client.wait("reported")
             lose(lost, network)
             since = time.monotonic()
-            server.operator.finished(run, timeout_s=120.0)
+            server.operator.finished(run, timeout_s=WAIT_S)
             tell(f"participant {what} in training: the round released without it after", seconds_since(since))
 
 

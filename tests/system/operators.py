@@ -19,7 +19,7 @@ from atoll.wire.loopback import INSECURE_OPERATOR
 from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_to_proto
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, transfer_pb2, transfer_pb2_grpc
 from atoll.wire.views import tensor_views
-from tests.system.processes import WAIT_S
+from tests.patience import WAIT_S
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Section = Mapping[str, object]

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tests.patience import WAIT_S
 from tests.system.forked import Forked
 
 HERE = Path(__file__).parent
 ATOLL = (str(Path(sys.executable).with_name("atoll")),)
-WAIT_S = 40.0
-"""The longest wait for anything: only a test that fails waits so long."""
 _LOG_TAIL = 4000
 _FORKED = {ATOLL, (sys.executable, str(HERE / "dying_server.py")), (sys.executable, str(HERE / "eager_client.py"))}
 _LOADED = ("server", "client")

@@ -27,7 +27,7 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.status import ErrorDetail, detail_from_trailers
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc, tensors_pb2, transfer_pb2, transfer_pb2_grpc
-from tests.system.processes import WAIT_S
+from tests.patience import WAIT_S
 
 ACCEPTED = participation_pb2.TaskReply.VERDICT_ACCEPTED
 Values = npt.NDArray[np.float32]

@@ -16,6 +16,7 @@ from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.job import SiloJob
 from atoll.wire.safetensors import read_header
 from atoll.wire.views import tensor_views
+from tests.patience import WAIT_S
 from tests.system.operators import job_toml
 from tests.system.processes import ATOLL, Nursery, Process
 from tests.system.servers import Server
@@ -26,8 +27,6 @@ command._MODULE = "held_rank"
 command.join()
 """
 Sections = Mapping[str, Mapping[str, Any]]
-START_S = 90.0
-"""The longest wait for silos' processes to start, several side by side on a small machine."""
 STEPS, GLOBAL_BATCH, SEQUENCE = 4, 4, 16
 JOB: Sections = {
     "job": {"name": "silo", "steps": 1000, "seed": 7},
@@ -121,7 +120,7 @@ class Silo:
             wanted = {"event": name, **fields}.items()
             return next((one for one in self._said("event") if wanted <= one.items()), None)
 
-        return self.process.wait_for(choose, f"event {name} {fields or ''}", START_S)
+        return self.process.wait_for(choose, f"event {name} {fields or ''}", WAIT_S)
 
     def _said(self, key: str) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self.process.lines if line.startswith("{")]
@@ -147,7 +146,7 @@ class Hold:
         """The process that is held, once it is; SIGCONT lets it go on."""
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            ready, _, _ = select.select([descriptor], [], [], START_S)
+            ready, _, _ = select.select([descriptor], [], [], WAIT_S)
             assert ready, f"no rank was held at {self.place}"
             self._fifo.unlink()
             return int(os.read(descriptor, 32))

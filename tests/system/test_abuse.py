@@ -19,12 +19,12 @@ from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
 from atoll.wire.v1 import control_pb2, transfer_pb2
 from tests.fuzz.memory import forget_peak, peak_bytes
+from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
 from tests.system.flood import Flood
 from tests.system.http2 import Http2
 from tests.system.noise import noise
 from tests.system.operators import job_toml
-from tests.system.processes import WAIT_S
 from tests.system.raw import RawParticipant, refusal
 from tests.system.reference import JOB, LARGE_JOB, LARGE_MODEL, MODEL, ROUNDS, SIZE, assert_undisturbed
 from tests.system.servers import Server

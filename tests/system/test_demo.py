@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_S
 from tests.system.demos import assert_ctrl_c_leaves_nothing, demo, left_over, report_of
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.system
 
 
 def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None:
     process = demo(tmp_path, "demo", "--json")
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, err
     result = json.loads(out)
     assert result["status"] == "finished"
@@ -27,7 +28,7 @@ def test_it_learns_the_digits_and_leaves_only_its_report(tmp_path: Path) -> None
 
 def test_with_privacy_the_budget_and_both_accuracies_are_told(tmp_path: Path) -> None:
     process = demo(tmp_path, "demo", "--private", "--clients", "60", "--rounds", "10", "--json")
-    out, err = process.communicate(timeout=170)
+    out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, err
     result = json.loads(out)
     assert (result["status"], result["rounds"], result["charges"], result["clients"]) == ("finished", 10, 10, 60)

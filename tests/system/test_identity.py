@@ -21,10 +21,11 @@ from atoll.client.identity import load
 from atoll.datacenter.cli.enrol import enrol
 from atoll.wire.join_token import JoinToken
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc, participation_pb2_grpc
+from tests.patience import WAIT_S, kept
 from tests.system.clients import Client, insecure_id
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
-from tests.system.processes import ATOLL, WAIT_S, Nursery
+from tests.system.processes import ATOLL, Nursery
 from tests.system.reference import LARGE_JOB, LARGE_MODEL, MODEL, assert_close, averaged, shares_of
 from tests.system.servers import Server, free_ports
 
@@ -83,9 +84,9 @@ def test_revoked_it_is_cut_off_within_five_seconds_and_cannot_come_back(shared_s
     for client in (at_work, idle):
         operator.revoke(client.participant, "laptop stolen")
     for client in (at_work, idle):
-        assert client.process.wait(REVOKED_WITHIN_S) == NOT_PERMITTED
+        assert client.process.wait() == NOT_PERMITTED
         assert "was revoked: laptop stolen" in last_line(client)
-    assert time.monotonic() - revoked_at < REVOKED_WITHIN_S
+    assert kept(time.monotonic() - revoked_at, REVOKED_WITHIN_S)
 
     operator.finished(run)  # what it had reported before counts; what it had not will not come
     assert_close(operator.arrays(run), averaged(MODEL, shares_of([0, 2]), 0))
@@ -113,7 +114,6 @@ def test_revoked_in_its_upload_it_is_cut_off_within_five_seconds(shared_server: 
     assert_close(operator.arrays(run), averaged(LARGE_MODEL, shares_of([0, 1]), 0))
 
 
-@pytest.mark.timeout(100)
 def test_certificates_are_renewed_while_work_goes_on_beyond_their_life(serve: Serve, hire: Hire) -> None:
     """The work begins under a certificate of 30 s and is reported after its end, over a stream that has moved on."""
     server = serve("brief", "--certificate-lifetime-s", "30")

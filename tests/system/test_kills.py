@@ -50,7 +50,6 @@ def has_ended(server: Server, run: str) -> bool:
     return True
 
 
-@pytest.mark.timeout(240)
 def test_killed_at_random_moments_again_and_again_the_run_ends_with_the_same_bits(
     serve: Serve, hire: Hire, killed_undisturbed: bytes, fault_seed: int
 ) -> None:
@@ -79,7 +78,6 @@ def submitted(server: Server, crew: Crew, **straggler: object) -> str:
     return server.operator.submit(toml, MODEL)
 
 
-@pytest.mark.timeout(180)
 def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(serve: Serve, hire: Hire) -> None:
     """The states that an undisturbed run never sees, and the last one."""
     server = serve("states")

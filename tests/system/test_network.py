@@ -14,6 +14,7 @@ import pytest
 
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
+from tests.patience import WAIT_S, kept, window_s
 from tests.system.conftest import Hire
 from tests.system.operators import job_toml, seconds_since
 from tests.system.participants import examples_of
@@ -38,7 +39,6 @@ DARK_S = 20.0
 """A silent connection is given up after so long: keepalive pings go every 10 s and are answered within 10 s."""
 
 
-@pytest.mark.timeout(180)
 def test_over_a_network_that_stalls_resets_and_reorders_the_bits_are_the_same(
     shared_server: Server, hire: Hire, killed_undisturbed: bytes, fault_seed: int
 ) -> None:
@@ -59,7 +59,6 @@ def test_over_a_network_that_stalls_resets_and_reorders_the_bits_are_the_same(
         assert sum(network.resets for network in networks) > 0
 
 
-@pytest.mark.timeout(120)
 def test_a_participant_whose_network_goes_dark_is_given_up_without_a_word_from_it(
     shared_server: Server, hire: Hire
 ) -> None:
@@ -74,7 +73,7 @@ def test_a_participant_whose_network_goes_dark_is_given_up_without_a_word_from_i
         network.darken()
         since = time.monotonic()
         operator.until(run, lambda seen: seen.summary.rounds_released == 1, "through the first round")
-        assert seconds_since(since) < DARK_S + 15.0
+        assert kept(seconds_since(since), DARK_S + 15.0)
         network.lighten()
         operator.finished(run)
     assert_close(operator.arrays(run), averaged(averaged(MODEL, shares_of([0, 1]), 0), shares_of([0, 1, 2]), 1))
@@ -100,10 +99,11 @@ def test_an_upload_that_trickles_neither_holds_its_round_nor_stays_open_after_it
     (token,) = operator.tokens(1)
     with closing(RawParticipant(token, tmp_path / "trickling", examples_of(1))) as slow:
         slow.check_in()
+        window = window_s()
         toml = job_toml(
             job={"name": "trickle", "rounds": 1},
             cohort={"size": 2, "quorum": 1, "min_available": 2},
-            straggler={"report_window_s": 3.0},
+            straggler={"report_window_s": window},
         )
         run = operator.submit(toml, MODEL)
         task = slow.accept()
@@ -113,11 +113,12 @@ def test_an_upload_that_trickles_neither_holds_its_round_nor_stays_open_after_it
         operator.finished(run)
         over = time.monotonic()
         with pytest.raises(grpc.RpcError) as refused:
-            call.result(timeout=20.0)
+            call.result(timeout=WAIT_S)
         ended.set()
         assert refusal(refused.value)[1].code in ("round.over", "run.ended")
-        assert seconds_since(over) < 10.0
+        assert kept(seconds_since(over), 10.0)
     (seen,) = operator.rounds(run)
-    assert 3.0 <= seen.closed_at - seen.opened_at < 13.0
+    assert seen.closed_at - seen.opened_at >= window
+    assert kept(seen.closed_at - seen.opened_at, window + 10.0)
     assert {member.status for member in seen.members} == {"reported", "timed_out"}
     assert_close(operator.arrays(run), averaged(MODEL, shares_of([0]), 0))

@@ -16,9 +16,10 @@ import pytest
 
 from atoll.server.control import PHASES
 from tests.collector import Collector, Span
+from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
-from tests.system.processes import ATOLL, WAIT_S
+from tests.system.processes import ATOLL
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, ROUNDS, SIZE
 from tests.system.servers import Server
 
@@ -108,7 +109,7 @@ def test_a_deleted_run_gives_back_what_it_kept_and_stays_gone(serve: Serve, hire
 
 
 def metrics_of(server: Server) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 3}/readyz", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port + 3}/readyz", timeout=WAIT_S) as answer:
         text: str = answer.read().decode()
         return text
 

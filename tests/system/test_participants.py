@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll.wire.v1 import control_pb2
+from tests.patience import window_s
 from tests.system.clients import Client
 from tests.system.conftest import Hire
 from tests.system.operators import FAILED, Operator, job_toml
@@ -17,7 +18,6 @@ from tests.system.servers import Server
 
 pytestmark = pytest.mark.system
 
-WINDOW_S = 4.0
 """The report window where a deadline must pass: long enough for those who report at once, on a busy machine too."""
 
 
@@ -115,17 +115,18 @@ def test_past_the_deadline_a_straggler_is_timed_out_and_the_quorum_goes_on(share
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(2)
     straggler = crew.start("Held", index=2, rounds=[0], obey=False)
+    window = window_s()
     toml = job_toml(
         job={"name": "straggler", "rounds": 2},
         cohort={"size": 3, "quorum": 2},
-        straggler={"report_window_s": WINDOW_S},
+        straggler={"report_window_s": window},
     )
     run = operator.submit(toml, MODEL)
     straggler.wait("held")
     operator.until(run, lambda seen: seen.summary.rounds_released == 1, "past the deadline")
     (first,) = (seen for seen in operator.rounds(run) if seen.round == 0)
     assert fates(first, straggler) == [("timed_out", "the deadline has passed")]
-    assert first.closed_at - first.opened_at >= WINDOW_S
+    assert first.closed_at - first.opened_at >= window
     assert_released_from(operator, run, 0, [0, 1])
     straggler.wait("invited", round=1)
     straggler.go()
@@ -140,10 +141,11 @@ def test_near_the_deadline_a_trainer_that_listens_reports_what_it_has(shared_ser
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(1)
     listening = crew.start("Held", index=1, rounds=[0])
+    window = window_s()
     toml = job_toml(
         job={"name": "listening", "rounds": 1},
         cohort={"size": 2, "quorum": 2},
-        straggler={"report_window_s": WINDOW_S, "max_attempts": 3, "retry_delay_s": 0.0},
+        straggler={"report_window_s": window, "max_attempts": 3, "retry_delay_s": 0.0},
     )
     run = operator.submit(toml, MODEL)
     told = listening.wait("told_to_stop")
@@ -222,10 +224,11 @@ def test_late_reports_are_carried_into_a_later_round_with_less_weight(shared_ser
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(1)
     late = crew.start("Held", index=1, rounds=[0], obey=False)
+    window = window_s()
     toml = job_toml(
         job={"name": "late", "rounds": 3},
         cohort={"size": 2, "quorum": 1},
-        straggler={"report_window_s": WINDOW_S, "late": "carry", "max_staleness": 2, "exponent": 0.5},
+        straggler={"report_window_s": window, "late": "carry", "max_staleness": 2, "exponent": 0.5},
     )
     run = operator.submit(toml, MODEL)
     late.wait("held")

@@ -54,7 +54,6 @@ def charged(server: Server, run: str) -> list[tuple[int, int]]:
     return asyncio.run(read())
 
 
-@pytest.mark.timeout(240)
 def test_killed_at_random_moments_each_release_is_charged_once_and_has_the_noise_of_an_undisturbed_run(
     serve: Serve, hire: Hire, fault_seed: int
 ) -> None:

@@ -7,6 +7,7 @@ import re
 import psutil
 import pytest
 
+from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import Operator
 from tests.system.participants import examples_of
@@ -49,7 +50,6 @@ def assert_each_counted_once(operator: Operator, run: str) -> None:
         assert seen.total_weight == sum(map(examples_of, range(SIZE)))
 
 
-@pytest.mark.timeout(180)
 def test_killed_at_ten_exact_moments_the_run_ends_with_the_same_bits(
     serve: Serve, hire: Hire, reference_model: bytes
 ) -> None:
@@ -152,7 +152,7 @@ def test_killed_server_takes_its_workers_along(serve: Serve, hire: Hire, referen
     workers = psutil.Process(server.process.pid).children()
     assert len(workers) == 2
     server.kill()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
+    gone, alive = psutil.wait_procs(workers, timeout=WAIT_S)
     assert (len(gone), alive) == (2, [])
 
     server.start()

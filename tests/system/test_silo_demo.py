@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import WAIT_S
 from tests.system.demos import assert_ctrl_c_leaves_nothing, demo, left_over, report_of
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 
 def test_silos_and_clients_learn_together_and_leave_only_the_report(tmp_path: Path) -> None:
     process = demo(tmp_path, "silo", "demo", "--json", "--rounds", "3", "--inner-steps", "8")
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, err
     result = json.loads(out)
     assert (result["status"], result["rounds"], result["participants"]) == ("finished", 3, 4)

@@ -13,12 +13,13 @@ import pytest
 from atoll.datacenter.checkpoint.folder import step_folder
 from atoll.datacenter.checkpoint.manifest import read_manifest
 from atoll.datacenter.job import SiloJob
+from tests.patience import WAIT_S, kept
 from tests.system.conftest import Serve
 from tests.system.diloco import diloco
 from tests.system.operators import seconds_since
 from tests.system.processes import Nursery
 from tests.system.proxy import Proxy, Weather
-from tests.system.silos import JOB, START_S, STEPS, Hold, Silo, initial_of, job_of, outer_job
+from tests.system.silos import JOB, STEPS, Hold, Silo, initial_of, job_of, outer_job
 
 pytestmark = pytest.mark.system
 ROUNDS = 3
@@ -26,7 +27,6 @@ REPORTS_AGAIN_S = 30.0
 """From the death of a rank until its silo has reported the round."""
 
 
-@pytest.mark.timeout(300)
 def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
@@ -42,7 +42,7 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     killed = time.monotonic()
     silo.reported(0)
     took_s = seconds_since(killed)
-    assert took_s < REPORTS_AGAIN_S
+    assert kept(took_s, REPORTS_AGAIN_S)
 
     in_second.wait()
     silo.process.kill()
@@ -59,7 +59,7 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
     held = in_fourth.wait()
     silo.process.send(signal.SIGTERM)
     os.kill(held, signal.SIGCONT)
-    assert silo.process.wait(START_S) == 128 + signal.SIGTERM
+    assert silo.process.wait(WAIT_S) == 128 + signal.SIGTERM
     assert silo.outcome()["outcome"] == "stopped"
 
     released = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
@@ -70,11 +70,10 @@ def test_whoever_is_killed_in_the_midst_of_a_round_it_counts_once_and_is_right(
         np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
 
     made = silo.outcome()["step"]
-    kept = read_manifest(step_folder(silo.folder / "kept", made)).values["federation"]
-    assert (kept["run"], kept["round"], kept["first_step"]) == (run, ROUNDS, ROUNDS * STEPS)
+    manifest = read_manifest(step_folder(silo.folder / "kept", made)).values["federation"]
+    assert (manifest["run"], manifest["round"], manifest["first_step"]) == (run, ROUNDS, ROUNDS * STEPS)
 
 
-@pytest.mark.timeout(180)
 def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
@@ -88,7 +87,7 @@ def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
     held = beside.wait()
     silo.process.send(signal.SIGTERM)
     os.kill(held, signal.SIGCONT)
-    assert silo.process.wait(START_S) == 128 + signal.SIGTERM
+    assert silo.process.wait(WAIT_S) == 128 + signal.SIGTERM
     ended = silo.outcome()
     assert (ended["outcome"], ended["step"] > STEPS) == ("stopped", True)
     assert read_manifest(step_folder(silo.folder / "kept", ended["step"])).values["federation"]["run"] == run
@@ -101,7 +100,6 @@ def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
         np.testing.assert_allclose(value, expected.weights[name], rtol=0, atol=1e-5)
 
 
-@pytest.mark.timeout(240)
 def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
@@ -118,8 +116,8 @@ def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
         silo.event("disconnected")
         os.kill(held, signal.SIGCONT)
         network.mend()
-        server.operator.finished(run, START_S)
-        assert silo.process.wait(START_S) == 0
+        server.operator.finished(run, WAIT_S)
+        assert silo.process.wait(WAIT_S) == 0
         assert network.resets > 0
     expected = diloco([SiloJob.model_validate(job)], tmp_path, initial, 1, lr=0.7, momentum=0.9)
     (released,) = server.operator.rounds(run)

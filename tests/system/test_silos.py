@@ -13,6 +13,7 @@ import torch
 
 from atoll.datacenter.job import SiloJob
 from atoll.server.jobs.fragments import deal
+from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
 from tests.system.diloco import diloco, streaming
 from tests.system.operators import Operator, layout_of
@@ -24,7 +25,6 @@ from tests.system.silos import (
     JOB,
     OUTER,
     SEQUENCE,
-    START_S,
     STEPS,
     Sections,
     Silo,
@@ -60,7 +60,7 @@ def train_together(
         for number, layout in enumerate(LAYOUTS)
     ]
     run = server.operator.submit(outer_job(name, ROUNDS, len(silos)), initial)
-    server.operator.finished(run, START_S)
+    server.operator.finished(run, WAIT_S)
     assert [silo.process.wait() for silo in silos] == [0] * len(silos)
     assert [silo.outcome()["step"] for silo in silos] == [ROUNDS * STEPS] * len(silos)
     return server.operator.model(run), reported_weights(server.operator, run)
@@ -71,7 +71,6 @@ def of_layout(number: int, layout: str) -> Sections:
     return job_of(job={"seed": number}, **LAYOUTS[layout])
 
 
-@pytest.mark.timeout(240)
 def test_silos_of_different_layouts_are_diloco_to_the_bit_of_one_another(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
@@ -89,7 +88,6 @@ def test_silos_of_different_layouts_are_diloco_to_the_bit_of_one_another(
     assert_near(found, expected.weights, initial)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("overlap", [pytest.param(0, marks=pytest.mark.every_layout), 2])
 def test_fragments_stream_while_steps_go_on(processes: Nursery, serve: Serve, tmp_path: Path, overlap: int) -> None:
     """Streaming DiLoCo over two layouts, against one process: Douillard et al. 2025, algorithm 2."""
@@ -104,7 +102,7 @@ def test_fragments_stream_while_steps_go_on(processes: Nursery, serve: Serve, tm
     ]
     aggregation = {**OUTER["aggregation"], "fragments": 2}
     run = server.operator.submit(outer_job("streaming", 4, 2, aggregation=aggregation), initial)
-    server.operator.finished(run, START_S)
+    server.operator.finished(run, WAIT_S)
     assert [silo.process.wait() for silo in silos] == [0, 0]
 
     parts = deal(layout_of(initial), 2).parts
@@ -129,7 +127,6 @@ def assert_near(
     np.testing.assert_allclose(np.frombuffer(found, np.float32), flat, rtol=0, atol=1e-5)
 
 
-@pytest.mark.timeout(120)
 def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
     processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
 ) -> None:
@@ -141,7 +138,7 @@ def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
     silo = Silo(processes, "adapters", server, 2, job, "--max-rounds", "1").start()
     hire(server).start("Steady", index=0)
     run = server.operator.submit(outer_job("mixed", 1, 2, optimiser={"name": "fedavg"}), initial)
-    server.operator.finished(run, START_S)
+    server.operator.finished(run, WAIT_S)
     assert reported_weights(server.operator, run) == [sorted([TOKENS, examples_of(0)])]
     assert silo.process.wait() == 0
 
@@ -155,7 +152,6 @@ def test_a_silo_of_adapters_and_an_edge_client_train_one_model(
     assert 0 < np.abs(steps).max() < 2 * STEPS * JOB["optimiser"]["lr"]  # AdamW's: about the learning rate each
 
 
-@pytest.mark.timeout(180)
 def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_their_tokens(
     processes: Nursery, serve: Serve, hire: Hire, tmp_path: Path
 ) -> None:
@@ -166,7 +162,7 @@ def test_a_silo_that_runs_out_of_time_reports_the_steps_that_it_has_made_with_th
     hire(server).start("Steady", index=0)
     late: Sections = {"straggler": {"report_window_s": 6.0}, "training": {"inner_steps": 100_000}}
     run = server.operator.submit(outer_job("deadline", 1, 2, optimiser={"name": "fedavg"}, **late), initial)
-    server.operator.finished(run, START_S)
+    server.operator.finished(run, WAIT_S)
     (released,) = [seen for seen in server.operator.rounds(run) if seen.phase == "released"]
     made = silo.event("trained", round=0, attempt=released.attempt)["metrics"]
     assert STEPS < made["steps"] < 100_000
@@ -183,7 +179,6 @@ MIXED: Mapping[str, tuple[int, Sections, Sections]] = {
 """Ranks, what is added to the job, and what to that of the silo that is cut otherwise."""
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["moe", pytest.param("3-d", marks=pytest.mark.every_layout)])
 def test_a_silo_that_is_cut_otherwise_sends_the_same_update(
     processes: Nursery, serve: Serve, tmp_path: Path, kind: str
@@ -199,7 +194,7 @@ def test_a_silo_that_is_cut_otherwise_sends_the_same_update(
             for number, (size, job) in enumerate(silos)
         ]
         run = server.operator.submit(outer_job(name, 2, len(silos)), initial)
-        server.operator.finished(run, 2 * START_S)
+        server.operator.finished(run, WAIT_S)
         assert [silo.process.wait() for silo in started] == [0] * len(silos)
         return np.frombuffer(server.operator.model(run), np.float32)
 

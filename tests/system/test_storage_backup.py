@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import WAIT_S
 from tests.system.conftest import Hire, Serve
-from tests.system.processes import ATOLL, WAIT_S
+from tests.system.processes import ATOLL
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, KILLED_ROUNDS, MODEL, ROUNDS, SIZE
 
 pytestmark = pytest.mark.system

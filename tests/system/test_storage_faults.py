@@ -21,11 +21,12 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.patience import WAIT_S
 from tests.system.clients import Client
 from tests.system.conftest import Hire
 from tests.system.disks import MIB, Faults, SmallDisk, compiler, namespaces
 from tests.system.operators import Sight
-from tests.system.processes import ATOLL, WAIT_S, Nursery
+from tests.system.processes import ATOLL, Nursery
 from tests.system.reference import JOB, KILLED_JOB, KILLED_MODEL, MODEL, SIZE
 from tests.system.servers import Server
 

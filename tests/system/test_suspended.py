@@ -8,6 +8,7 @@ import threading
 import psutil
 import pytest
 
+from tests.patience import WAIT_S, kept, window_s
 from tests.system.conftest import Hire, Serve
 from tests.system.operators import job_toml
 from tests.system.reference import (
@@ -26,7 +27,6 @@ from tests.system.servers import Server, free_ports
 
 pytestmark = pytest.mark.system
 
-WINDOW_S = 4.0
 STILL_S = 3.0
 """How long a server stands still: longer than its patience with participants that are not connected (1 s)."""
 
@@ -37,10 +37,11 @@ def test_a_participant_that_stands_still_past_the_deadline_is_timed_out_and_goes
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(2)
     still = crew.start("Held", index=2, rounds=[0], obey=False)
+    window = window_s()
     toml = job_toml(
         job={"name": "still", "rounds": 2},
         cohort={"size": 3, "quorum": 2, "min_available": 3},
-        straggler={"report_window_s": WINDOW_S},
+        straggler={"report_window_s": window},
     )
     run = operator.submit(toml, MODEL)
     still.wait("held")
@@ -53,7 +54,8 @@ def test_a_participant_that_stands_still_past_the_deadline_is_timed_out_and_goes
     first, second = operator.rounds(run)
     (member,) = [m for m in first.members if m.participant == still.participant]
     assert (member.status, member.detail) == ("timed_out", "the deadline has passed")
-    assert WINDOW_S <= first.closed_at - first.opened_at < 3 * WINDOW_S
+    assert first.closed_at - first.opened_at >= window
+    assert kept(first.closed_at - first.opened_at, 3 * window)
     assert [m.status for m in second.members] == ["reported"] * 3
     assert not still.events("reported", round=0)
     assert_close(operator.arrays(run), averaged(averaged(MODEL, shares_of([0, 1]), 0), shares_of([0, 1, 2]), 1))
@@ -119,7 +121,6 @@ def test_a_server_that_moves_to_another_port_keeps_its_runs_and_participants(
     assert server.operator.model(run) == reference_model
 
 
-@pytest.mark.timeout(180)
 def test_workers_that_stand_still_are_replaced_and_nothing_is_lost(
     serve: Serve, hire: Hire, reference_model: bytes
 ) -> None:
@@ -135,7 +136,7 @@ def test_workers_that_stand_still_are_replaced_and_nothing_is_lost(
     for worker in psutil.Process(server.process.pid).children():
         worker.suspend()
     held.go()
-    server.operator.finished(run, timeout_s=120.0)
+    server.operator.finished(run, timeout_s=WAIT_S)
     assert server.operator.model(run) == reference_model
     assert_undisturbed(server.operator, run, clients, ROUNDS)
     assert server.process.log.count("did not answer for") >= 2

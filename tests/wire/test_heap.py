@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.patience import WAIT_S
+
 _SCRIPT = """
 import resource
 from atoll.wire.heap import keep_chunks
@@ -45,14 +47,14 @@ print(before - held, held - resident())
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's")
 def test_chunks_that_come_and_go_cost_no_page_faults() -> None:
-    done = subprocess.run([sys.executable, "-c", _SCRIPT], check=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], check=True, capture_output=True, timeout=WAIT_S)
     chunk_pages = (2 << 20) // 4096
     assert int(done.stdout) < chunk_pages, "80 chunks passed"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's")
 def test_what_lies_between_things_in_use_is_given_back() -> None:
-    done = subprocess.run([sys.executable, "-c", _LEFT], check=True, capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _LEFT], check=True, capture_output=True, timeout=WAIT_S)
     by_itself, given_back = map(int, done.stdout.split())
     assert by_itself < 4 << 20, "else there was nothing to give back"
     assert given_back > 30 << 20

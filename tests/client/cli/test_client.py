@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 
 from atoll.wire.privacy import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
-from tests.client.harness import MODEL, WAIT_S, Federation
+from tests.client.harness import MODEL, Federation
 from tests.client.tls import SecureFederation
+from tests.patience import WAIT_S
 from tests.wire.test_privacy import TERMS
 
 SOURCE = """

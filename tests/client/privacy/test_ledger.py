@@ -15,6 +15,7 @@ import pytest
 from atoll.client import BudgetSpentError, RoundKey, UsageError
 from atoll.client.privacy import ledger as ledgers
 from atoll.client.privacy.ledger import Ledger, Limit, Release, read_account
+from tests.patience import WAIT_S
 
 ROUND = RoundKey("r1", 0, 0)
 STEPS = Release("steps", noise_multiplier=1.0, sample_rate=0.1, count=10)
@@ -217,7 +218,7 @@ def test_killed_at_every_step_of_a_charge(tmp_path: Path) -> None:
     for step in range(1, 40):
         before = ledger.account().epsilon
         command = [sys.executable, "-c", KILLED, str(path), str(step)]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, check=False, timeout=WAIT_S)
         after = ledger.account().epsilon
         killed += done.returncode == -9
         assert done.returncode in (0, -9), done.stderr

@@ -19,6 +19,7 @@ from atoll.client.privacy.demand import Total
 from atoll.client.privacy.promises import Promises, path_of, read_promises
 from atoll.client.privacy.protection import Protection
 from atoll.client.testing import make_task
+from tests.patience import WAIT_S
 from tests.wire.test_privacy import TERMS
 
 UNREADABLE = "privacy: the record of what was promised to this participant cannot be read; its log says why"
@@ -188,6 +189,6 @@ print(kept)
 def test_two_processes_never_join_more_than_the_limit_allows(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SPENDER, str(tmp_path)]
     both = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in "ab"]
-    counts = [int(process.communicate(timeout=60)[0]) for process in both]
+    counts = [int(process.communicate(timeout=WAIT_S)[0]) for process in both]
     assert sum(counts) == 20
     assert spent(tmp_path).epsilon == 5.0

@@ -25,6 +25,7 @@ from atoll.client.randomise import Gaussian, Limit, LocalPrivacy, Mechanism, Sph
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
+from tests.patience import WAIT_S
 from tests.wire.test_privacy import TERMS
 
 START: dict[str, npt.NDArray[Any]] = {"w": np.zeros((20, 5), np.float32), "b": np.zeros(10, np.float64)}
@@ -190,7 +191,7 @@ server.run(Killed(), rounds=5, policy=policy)
 
 
 def test_a_round_that_was_killed_in_training_is_charged(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ, check=False, timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL
     account = read_account(tmp_path / "0" / "privacy" / "updates.json")
     assert account is not None

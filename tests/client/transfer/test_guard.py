@@ -6,8 +6,7 @@ import pytest
 
 from atoll.client.control import TaskControl
 from atoll.client.transfer.guard import guarded
-
-WAIT_S = 5.0
+from tests.patience import WAIT_S
 
 
 def test_a_transfer_that_does_not_move_is_broken_off_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from atoll.datacenter.asynchrony.clocks import Clocks
 from atoll.datacenter.errors import TrainingError
-
-WAIT_S = 20.0
+from tests.patience import WAIT_S
 
 
 def nothing(_: int) -> None:

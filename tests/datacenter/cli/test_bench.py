@@ -12,16 +12,16 @@ import pytest
 from atoll.client.cli.app import run_cli
 from atoll.datacenter.machine import load_rates
 from atoll.datacenter.machine.cost import COLLECTIVES
+from tests.patience import WAIT_S
 
 START = "import sys; from atoll.client.cli.app import run_cli; sys.exit(run_cli(sys.argv[1:]))"
 
 
-@pytest.mark.timeout(180)
 def test_rates_are_measured_on_two_processes_printed_and_kept(tmp_path: Path) -> None:
     out = tmp_path / "rates.json"
     arguments = ("silo", "bench", "--nproc", "2", "--smoke", "--max-mb", "0.001", "--out", str(out), "--json")
     done = subprocess.run(
-        [sys.executable, "-c", START, *arguments], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, "-c", START, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

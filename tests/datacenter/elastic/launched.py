@@ -17,9 +17,9 @@ from typing import Any
 
 from atoll.datacenter.checkpoint.folder import step_folder
 from atoll.datacenter.checkpoint.manifest import read_manifest
+from tests.patience import WAIT_S
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 100.0
 _STARTER = """
 import atoll.datacenter.cli.train as command
 command._MODULE = "tests.datacenter.elastic.program"

@@ -18,10 +18,11 @@ from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import train
-from tests.datacenter.elastic.launched import WAIT_S, Hold, launched, tensors_of, write_job
+from tests.datacenter.elastic.launched import Hold, launched, tensors_of, write_job
 from tests.datacenter.ranks import run_ranks
+from tests.patience import WAIT_S
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.system
 
 
 def undisturbed(job: str) -> None:

@@ -21,13 +21,13 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.status import ErrorDetail, Fault
 from atoll.wire.v1 import transfer_pb2
+from tests.patience import WAIT_S
 
 if TYPE_CHECKING:
     from atoll.client.transfer import TransferLink
 
 FETCHED, ELEMENTS = 1000, 6
 SENT = 4 * ELEMENTS
-WAIT_S = 30.0
 LAYOUT = Layout((TensorSpec("weight", (ELEMENTS,), Dtype.FLOAT32),))
 HEADER = ChunkHeader(ElementRange.run(0, ELEMENTS), Encoding.FLOAT32, bytes(32))
 DELIVERY = Delivery([HEADER], 1, {}, FETCHED, (0.0, 0.0, 0.0), partial=False)

@@ -22,9 +22,9 @@ from atoll.datacenter.mesh import World
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
 from tests.datacenter.federation.parts import LAYOUT
+from tests.patience import WAIT_S
 
 RANKS = 3
-WAIT_S = 30.0
 
 
 def order(number: int) -> Order:

@@ -40,11 +40,11 @@ from atoll.wire.views import tensor_views
 from tests.client.harness import FAST, Federation
 from tests.datacenter.ranks import RankError, run_ranks
 from tests.datacenter.training import small
+from tests.patience import WAIT_S
 from tests.system.diloco import Worker
 from tests.wire.test_privacy import TERMS
 
 RANKS, STEPS = 2, 3
-WAIT_S = 60.0
 ENDLESS = 1 << 19
 FEDERATION = {"inner_steps": STEPS, "max_inner_steps": ENDLESS}
 JOB = small(

@@ -14,8 +14,7 @@ from atoll.client.session import Session
 from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import FAST, Federation
-
-WAIT_S = 20.0
+from tests.patience import WAIT_S
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from atoll.datacenter.metrics import prometheus
 from atoll.datacenter.metrics.prometheus import MetricsPortError, Prometheus
 from tests.datacenter.metrics.records import FACTS, record
+from tests.patience import WAIT_S
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def served() -> Iterator[Prometheus]:
 
 
 def scraped(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {sample.name: sample.value for family in families for sample in family.samples}
 
@@ -43,14 +44,14 @@ def test_values_are_the_last_record_and_counters_add_up(served: Prometheus) -> N
 
 def test_other_paths_are_not_there(served: Prometheus) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://127.0.0.1:{served.port}/", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{served.port}/", timeout=WAIT_S)
 
 
 def test_a_scraper_that_says_nothing_is_cut_off_and_the_next_is_answered(
     served: Prometheus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "TOTAL_S", 0.2)
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as silent:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=WAIT_S) as silent:
         assert scraped(served.port)["atoll_silo_total_steps"] == 100
         assert silent.recv(1) == b"", "closed"
 

@@ -62,7 +62,6 @@ def test_equal_to_one_process(ranks: int, sections: dict[str, Any]) -> None:
     assert_same_together(run_ranks(train, ranks, small_in_two(ranks, **sections)), alone)
 
 
-@pytest.mark.timeout(400)  # the compiler, on a busy machine
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
 @pytest.mark.parametrize(
     ("ranks", "sections"),

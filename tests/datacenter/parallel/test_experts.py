@@ -132,7 +132,6 @@ def test_a_checkpoint_of_dealt_out_experts_goes_on_without_them_dealt_out(tmp_pa
         torch.testing.assert_close(last["parameters"][f"model.{name}"], value, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.timeout(400)  # the compiler, on a busy machine
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=every_layout)])
 @pytest.mark.parametrize(
     ("ranks", "sections"),

@@ -24,6 +24,7 @@ from atoll.server.aggregation import (
 from atoll.server.aggregation.partial import BLOCK
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding
+from tests.patience import WAIT_S
 from tests.server.aggregation.updates import (
     Piece,
     Update,
@@ -249,7 +250,7 @@ def test_folds_take_turns() -> None:
     def gated() -> Iterator[Piece]:
         yield update.pieces[0]
         begun.set()
-        assert gate.wait(timeout=30)
+        assert gate.wait(timeout=WAIT_S)
         yield from update.pieces[1:]
 
     def again() -> None:
@@ -259,13 +260,13 @@ def test_folds_take_turns() -> None:
 
     first = threading.Thread(target=made.fold, args=("a", 1, gated()))
     first.start()
-    assert begun.wait(timeout=30)
+    assert begun.wait(timeout=WAIT_S)
     second = threading.Thread(target=again)
     second.start()
     assert not refused.wait(timeout=0.2)
     gate.set()
     for thread in (first, second):
-        thread.join(timeout=30)
+        thread.join(timeout=WAIT_S)
     assert refused.is_set()
     assert made.mean_block(0, 1000).tolist() == [1.0] * 1000
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from atoll.server.aggregation.background import MAX_PENDING, BackgroundWriter
+from tests.patience import WAIT_S
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -21,7 +22,7 @@ class Sink:
         self.written = bytearray()
 
     def write(self, piece: Buffer, /) -> None:
-        assert self.gate.wait(timeout=30)
+        assert self.gate.wait(timeout=WAIT_S)
         self.written += piece
 
 
@@ -62,7 +63,7 @@ def test_no_more_blocks_are_held_than_stated() -> None:
         assert not done.wait(timeout=0.2)
         assert len(handed) == MAX_PENDING
         sink.gate.set()
-        producer.join(timeout=30)
+        producer.join(timeout=WAIT_S)
         writer.finish()
     assert list(sink.written[::10]) == list(range(MAX_PENDING + 3))
 

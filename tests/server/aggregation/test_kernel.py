@@ -23,6 +23,7 @@ from atoll.server.aggregation.kernel import fold, mean
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import PLAIN, Encoding, decode, encode, payload_bytes
 from atoll.wire.errors import ChunkError
+from tests.patience import WAIT_S
 from tests.server.aggregation.updates import exact_fold, indices
 
 GRID = grid_for(1797)
@@ -321,7 +322,7 @@ def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": missing, "XDG_CACHE_HOME": missing}
     environment.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.stdout.strip() == "1.0", done.stderr
     assert "NUMBA_CACHE_DIR" in done.stderr

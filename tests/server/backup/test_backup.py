@@ -36,6 +36,7 @@ from atoll.server.stores import (
     schema,
 )
 from atoll.server.stores.rows import to_checksummed_row
+from tests.patience import WAIT_S
 from tests.server.ingest.uploads import flip
 from tests.server.privacy import ledgers
 from tests.server.rpc.world import job
@@ -174,7 +175,7 @@ def test_a_disk_of_its_own_is_restored_to(data: Path, tmp_path: Path) -> None:
     )
     command = [*ATOLL, "server", "restore", str(tmp_path / "kept"), "--data", str(disk)]
     done = subprocess.run(
-        [*namespaces(), "sh", "-c", script, str(disk), *command], capture_output=True, timeout=60, check=False
+        [*namespaces(), "sh", "-c", script, str(disk), *command], capture_output=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     assert not list(disk.iterdir())

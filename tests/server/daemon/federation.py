@@ -37,11 +37,11 @@ from atoll.wire.chunks import ElementRange, header_of, update_digest
 from atoll.wire.encoding import Encoding
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
+from tests.patience import WAIT_S
 from tests.server.rpc.world import job
 
 __all__ = ["Client", "Federation", "job"]
 
-WAIT_S = 15.0
 LAYOUT = Layout((TensorSpec("w", (20,), Dtype.FLOAT32), TensorSpec("b", (4,), Dtype.FLOAT32)))
 NODE = "main"
 Values = npt.NDArray[np.float32]

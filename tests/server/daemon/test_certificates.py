@@ -27,9 +27,9 @@ from atoll.server.identity import (
 )
 from atoll.server.stores import RecordMissingError, Store, certificates, tokens
 from atoll.wire.join_token import JoinToken
+from tests.patience import WAIT_S
 from tests.server.rpc.world import Key
 
-WAIT_S = 10.0
 SHA256 = ec.ECDSA(hashes.SHA256())
 MOST = DEFAULT_LIMITS.certificates_per_lifetime
 

@@ -41,7 +41,8 @@ from atoll.server.rounds import (
 from atoll.server.stores import BlobMissingError, RecordMissingError, participants, runs
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.v1 import participation_pb2, transfer_pb2
-from tests.server.daemon.federation import LAYOUT, NODE, WAIT_S, Client, Federation, Key, job, opened, update_values
+from tests.patience import WAIT_S
+from tests.server.daemon.federation import LAYOUT, NODE, Client, Federation, Key, job, opened, update_values
 
 FAMILY = "final = true\nbefore_training = false"
 

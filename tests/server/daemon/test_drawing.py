@@ -13,7 +13,8 @@ from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, PrepareRound, Ro
 from atoll.server.stores import ParticipantHistory, history
 from atoll.wire.encoding import PLAIN, Encoding
 from atoll.wire.v1 import participation_pb2
-from tests.server.daemon.federation import WAIT_S, Federation, job
+from tests.patience import WAIT_S
+from tests.server.daemon.federation import Federation, job
 from tests.server.privacy.jobs import job as private_job
 
 KEY = RoundKey(3, 1)

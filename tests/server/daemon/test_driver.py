@@ -38,8 +38,8 @@ from atoll.server.rounds import (
     replay,
     resume,
 )
+from tests.patience import WAIT_S
 
-WAIT_S = 5.0
 KEY = RoundKey(0, 0)
 GRID = RoundGrid(30, 32.0, 10, 24)
 POLICY = RunPolicy(rounds=1, straggler=StragglerPolicy(cohort_size=2, quorum=2))

@@ -12,10 +12,10 @@ from atoll.server.daemon.evaluators import Judgement, judge, load_evaluators, ru
 from atoll.server.errors import InvalidRequestError
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.layout import Dtype, Layout, TensorSpec
+from tests.patience import WAIT_S
 from tests.server.daemon import plugins
 
 HERE = "tests.server.daemon.plugins"
-WAIT_S = 5.0
 LAYOUT = Layout((TensorSpec("w", (2, 2), Dtype.FLOAT32), TensorSpec("b", (3,), Dtype.BFLOAT16)))
 CONTENT = np.array([1, 2, 3, 4], np.float32).tobytes() + np.array([0x3F80, 0x4000, 0xBF80], np.uint16).tobytes()
 

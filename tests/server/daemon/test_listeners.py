@@ -18,8 +18,7 @@ from atoll.server.daemon.limits import Limits
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.errors import SetupError
 from atoll.server.identity import Authority, AuthorityError, ServerKeyPair
-
-WAIT_S = 10.0
+from tests.patience import WAIT_S
 
 DAY_S = 86_400.0
 Fetch = Callable[[], object]

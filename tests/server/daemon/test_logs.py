@@ -11,6 +11,7 @@ from atoll.server.daemon.logs import FIELDS, ContextFilter, JsonFormatter, TextF
 from atoll.server.errors import StorageError
 from atoll.server.rounds import RoundKey
 from atoll.server.telemetry.context import about, remember
+from tests.patience import WAIT_S
 
 SCRIPT = """
 import logging
@@ -69,7 +70,7 @@ def test_text_ends_with_what_is_known(extra: dict[str, object], tail: str) -> No
 
 
 def test_a_process_logs_as_told() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=WAIT_S, check=True)
     first, second = done.stderr.strip().split("\n")
     assert json.loads(first)["message"] == "shown 7"
     assert second.endswith("INFO    x: plain [round=3]")

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from atoll.server.daemon.journal import SqlJournal
 from atoll.server.stores import StoreDamagedError, StoreUnavailableError
 from atoll.wire.v1 import control_pb2
+from tests.patience import WAIT_S
 from tests.server.daemon.test_private import private_job
 from tests.server.rpc.world import Participant, World, job, refusal, update_values
 
@@ -49,7 +50,7 @@ COHORTS = {"poisson": 'sampler = "poisson"\nrate = 1.0', "uniform": 'sampler = "
 
 def get(world: World, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{world.addresses.metrics}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{world.addresses.metrics}{path}", timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

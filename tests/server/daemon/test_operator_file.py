@@ -12,8 +12,8 @@ from atoll.server.daemon.operator_file import OperatorFile
 from atoll.server.errors import UnauthenticatedError
 from atoll.server.identity import Authority, OperatorCredential, Peer, Role
 from atoll.server.stores import Store
+from tests.patience import WAIT_S
 
-WAIT_S = 10.0
 DAY_S = 86_400.0
 BEGINNING = 1_800_000_000.0
 

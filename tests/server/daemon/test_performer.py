@@ -26,8 +26,9 @@ from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, 
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
 from atoll.wire.encoding import Encoding
+from tests.patience import WAIT_S
 from tests.server.daemon import plugins
-from tests.server.daemon.federation import WAIT_S, Client, Federation, job, opened, update_values
+from tests.server.daemon.federation import Client, Federation, job, opened, update_values
 from tests.server.ingest.uploads import flip
 
 FIRST = RoundKey(0, 0)

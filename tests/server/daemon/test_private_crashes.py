@@ -208,7 +208,6 @@ def _phase(state: RunState) -> Phase | None:
 
 
 @pytest.mark.system
-@pytest.mark.timeout(300)
 async def test_cut_off_anywhere_it_ends_with_the_same_bits_each_release_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
@@ -216,7 +215,6 @@ async def test_cut_off_anywhere_it_ends_with_the_same_bits_each_release_charged_
 
 
 @pytest.mark.system
-@pytest.mark.timeout(300)
 async def test_cut_off_while_it_waits_for_budget_it_ends_with_the_same_bits_each_release_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
@@ -234,7 +232,6 @@ async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: i
 
 
 @pytest.mark.system
-@pytest.mark.timeout(300)
 async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_is_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:

@@ -15,7 +15,8 @@ from atoll.server.daemon.server import Daemon
 from atoll.server.errors import InvalidRequestError, ServerError, SetupError
 from atoll.server.stores import StoreUnavailableError
 from atoll.wire.v1 import control_pb2
-from tests.server.rpc.world import WAIT_S, World
+from tests.patience import WAIT_S
+from tests.server.rpc.world import World
 
 SERVICES = {
     "atoll.wire.v1.ControlService",

@@ -3,7 +3,8 @@ import threading
 
 import pytest
 
-from tests.server.daemon.federation import WAIT_S, Federation
+from tests.patience import WAIT_S
+from tests.server.daemon.federation import Federation
 
 
 async def test_a_blocking_function_runs_in_a_thread(federation: Federation) -> None:

@@ -13,8 +13,8 @@ from atoll.server.daemon.sessions import (
     Sessions,
     come_back,
 )
+from tests.patience import WAIT_S
 
-WAIT_S = 5.0
 HELLO = Introduction(examples=1, encodings=frozenset(), can_evaluate=False)
 
 STOPPING = ComeBack.CAUSE_STOPPING

@@ -6,8 +6,8 @@ import pytest
 
 from atoll.server.daemon.tasks import Job, Tasks
 from atoll.server.rounds import RoundKey
+from tests.patience import WAIT_S
 
-WAIT_S = 5.0
 FIRST, SECOND = RoundKey(0, 0), RoundKey(1, 0)
 
 

@@ -19,11 +19,11 @@ from atoll.server.daemon.nodes import Node, NodePool
 from atoll.server.errors import SetupError
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2, tensors_pb2, transfer_pb2
-from tests.server.rpc.world import WAIT_S, Participant, Stream, World, job, refused_code, update_values
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Participant, Stream, World, job, refused_code, update_values
 
 pytestmark = pytest.mark.system
 
-STARTED_S = 60.0
 MEMBERS = 4
 FLOAT32 = tensors_pb2.Encoding.ValueType(tensors_pb2.ENCODING_FLOAT32)
 COUNTED = transfer_pb2.ReportResponse.DISPOSITION_COUNTED
@@ -136,14 +136,12 @@ async def crowd(tmp_path: Path, arrivals: Arrivals) -> AsyncIterator[World]:
     assert processes() == []
 
 
-@pytest.mark.timeout(180)
 async def test_two_workers_make_the_model_of_one(crowd: World, reference: str) -> None:
     run, people, at = await begin(crowd)
     await asyncio.gather(*(report(crowd, person, at, seed) for seed, person in enumerate(people)))
     assert await model_of(crowd, run) == reference
 
 
-@pytest.mark.timeout(180)
 async def test_killed_workers_are_started_again_and_nothing_is_lost(
     crowd: World, reference: str, arrivals: Arrivals
 ) -> None:
@@ -156,7 +154,7 @@ async def test_killed_workers_are_started_again_and_nothing_is_lost(
     for process in processes():
         os.kill(process.pid, signal.SIGKILL)
     (partials / "worker-0-0123456789abcdef.partial").write_bytes(b"half a sum")
-    async with asyncio.timeout(STARTED_S):
+    async with asyncio.timeout(WAIT_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
     assert again == {"worker-0", "worker-1"}
     assert list(partials.iterdir()) == []
@@ -166,7 +164,6 @@ async def test_killed_workers_are_started_again_and_nothing_is_lost(
     assert await model_of(crowd, run) == reference
 
 
-@pytest.mark.timeout(180)
 async def test_workers_answer_as_the_server_does(crowd: World) -> None:
     run, people, at = await begin(crowd)
     person = await receiving(crowd, people[0])
@@ -193,7 +190,6 @@ async def test_workers_answer_as_the_server_does(crowd: World) -> None:
     assert set(figures["process_resident_memory_bytes"]) == {"main", "worker-0", "worker-1"}
 
 
-@pytest.mark.timeout(180)
 async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
     crowd: World, reference: str, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +202,7 @@ async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
     frozen = processes()
     for process in frozen:
         process.suspend()
-    async with asyncio.timeout(STARTED_S):
+    async with asyncio.timeout(WAIT_S):
         again = {await arrivals.names.get(), await arrivals.names.get()}
     assert again == {"worker-0", "worker-1"}
     assert not any(process.is_running() for process in frozen)
@@ -215,7 +211,6 @@ async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
     assert await model_of(crowd, run) == reference
 
 
-@pytest.mark.timeout(180)
 async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path) -> None:
     """They hold the reading end of a pipe that closes with it, however it ends."""
     script = (
@@ -231,7 +226,7 @@ async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path) -> 
     )
     coordinator = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
     assert coordinator.stdout is not None
-    assert await asyncio.wait_for(coordinator.stdout.readline(), STARTED_S) == b"serving\n"
+    assert await asyncio.wait_for(coordinator.stdout.readline(), WAIT_S) == b"serving\n"
     children = processes()
     assert len(children) == 2
     coordinator.kill()

@@ -14,6 +14,7 @@ from atoll.server.errors import CorruptDataError, NotFoundError, StorageError
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.spool import Spool
+from tests.patience import WAIT_S
 from tests.server.ingest.uploads import (
     ALICE,
     BOB,
@@ -30,7 +31,6 @@ from tests.server.ingest.uploads import (
     write,
 )
 
-WAIT_S = 10.0
 CAROL = "pcccccccccccc"
 
 

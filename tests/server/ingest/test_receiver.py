@@ -17,9 +17,9 @@ from atoll.server.ingest.spool import Spool
 from atoll.wire.chunks import Chunk, ChunkHeader, header_of
 from atoll.wire.encoding import Encoding, decode
 from atoll.wire.errors import ChunkError
+from tests.patience import WAIT_S
 from tests.server.ingest.uploads import SIZE, chunk_of, chunks_of, grant, ref, values_of, write
 
-WAIT_S = 10.0
 VALUES = values_of(1)
 CHUNKS = chunks_of(VALUES)
 

@@ -10,7 +10,8 @@ from atoll.server.errors import LimitExceededError
 from atoll.server.rpc import admission as module
 from atoll.server.rpc.admission import Admission, Replies
 from atoll.wire.v1 import participation_pb2
-from tests.server.rpc.world import WAIT_S, World, refusal, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import World, refusal, refused_code
 
 
 class Call:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from atoll.wire.v1 import control_pb2, enrolment_pb2
-from tests.server.rpc.world import WAIT_S, Key, Participant, World, job, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Key, Participant, World, job, refused_code
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,8 @@ from atoll.wire.v1 import (
     tensors_pb2,
     transfer_pb2,
 )
-from tests.server.rpc.world import WAIT_S, Participant, Refusal, World, each, refusal, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Participant, Refusal, World, each, refusal, refused_code
 
 OPERATOR, PARTICIPANT, EITHER, INSIDE, ANYBODY = "operator", "participant", "either", "inside", "anybody"
 CALLERS = {

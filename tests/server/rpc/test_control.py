@@ -18,9 +18,9 @@ from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import PROTOCOL, layout_from_proto, layout_to_proto, manifest_to_proto
 from atoll.wire.v1 import control_pb2, enrolment_pb2, participation_pb2
+from tests.patience import WAIT_S
 from tests.server.rpc.world import (
     LAYOUT,
-    WAIT_S,
     Participant,
     World,
     each,

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from atoll.server.identity import Authority, CertificateRequest
 from atoll.wire.renewal import renewal_proof
 from atoll.wire.v1 import control_pb2, enrolment_pb2, enrolment_pb2_grpc
-from tests.server.rpc.world import WAIT_S, Caller, Key, Participant, World, refusal, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Caller, Key, Participant, World, refusal, refused_code
 
 
 class TestEnrol:

@@ -16,7 +16,8 @@ import pytest
 
 from atoll.server.daemon.limits import Limits
 from atoll.wire.v1 import control_pb2, transfer_pb2
-from tests.server.rpc.world import WAIT_S, Participant, World, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Participant, World, refused_code
 from tests.system.http2 import Call, Http2
 
 SERVICE = "/atoll.wire.v1.TransferService"

@@ -15,17 +15,8 @@ from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL, layout_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2
-from tests.server.rpc.world import (
-    LAYOUT,
-    WAIT_S,
-    Participant,
-    Stream,
-    World,
-    job,
-    refusal,
-    refused_code,
-    update_values,
-)
+from tests.patience import WAIT_S
+from tests.server.rpc.world import LAYOUT, Participant, Stream, World, job, refusal, refused_code, update_values
 
 ACCEPTED = participation_pb2.TaskReply.VERDICT_ACCEPTED
 DECLINED = participation_pb2.TaskReply.VERDICT_DECLINED

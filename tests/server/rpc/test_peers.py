@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from atoll.server.rpc.peers import Address, address_of, cut, network_of
-from tests.server.rpc.world import WAIT_S
+from tests.patience import WAIT_S
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from atoll.server.privacy.values import Event, Sampling
 from atoll.server.rpc import ledger_answers
 from atoll.server.stores import Store, deletion, rounds, runs, schema
 from atoll.wire.v1 import control_pb2
+from tests.patience import WAIT_S
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
-from tests.server.rpc.world import WAIT_S, Participant, World, refusal, refused_code
+from tests.server.rpc.world import Participant, World, refusal, refused_code
 from tests.server.stores.samples import NOW, attempt, run
 
 OPEN = "ropen"

@@ -17,7 +17,8 @@ from atoll.server.rpc import authentication, transfer
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.open_calls import OpenCalls
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
-from tests.server.rpc.world import WAIT_S, Participant, Stream, World, chunks_of, frames_of, job, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Participant, Stream, World, chunks_of, frames_of, job, refused_code
 from tests.server.rpc.world import update_values as values
 
 REVOKED = ("UNAUTHENTICATED", "certificate.revoked")

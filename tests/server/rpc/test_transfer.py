@@ -19,10 +19,10 @@ from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.status import Recovery
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
+from tests.patience import WAIT_S
 from tests.server.rpc.world import (
     LAYOUT,
     TRANSFER,
-    WAIT_S,
     Caller,
     Participant,
     World,

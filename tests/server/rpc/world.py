@@ -40,13 +40,13 @@ from atoll.wire.v1 import (
     transfer_pb2,
     transfer_pb2_grpc,
 )
+from tests.patience import WAIT_S
 
 if TYPE_CHECKING:
     from atoll.wire.v1.control_pb2_grpc import ControlServiceAsyncStub
     from atoll.wire.v1.participation_pb2_grpc import ParticipationServiceAsyncStub
     from atoll.wire.v1.transfer_pb2_grpc import TransferServiceAsyncStub
 
-WAIT_S = 15.0
 LAYOUT = Layout((TensorSpec("w", (30, 8), Dtype.FLOAT32), TensorSpec("b", (10,), Dtype.FLOAT32)))
 Values = npt.NDArray[np.float32]
 TRANSFER = "/atoll.wire.v1.TransferService"

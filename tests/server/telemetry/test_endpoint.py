@@ -10,6 +10,7 @@ import pytest
 from atoll.server.errors import SetupError, StorageError
 from atoll.server.telemetry import endpoint as endpoints
 from atoll.server.telemetry.endpoint import Endpoint, Page
+from tests.patience import WAIT_S
 
 
 def broken() -> Page:
@@ -42,7 +43,7 @@ def endpoint() -> Iterator[Endpoint]:
 def fetch(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, bytes]:
     request = urllib.request.Request(f"http://127.0.0.1:{endpoint.port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

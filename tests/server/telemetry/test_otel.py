@@ -18,6 +18,7 @@ from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 from atoll.server.telemetry.tracing import is_wanted, tracer_of
 from atoll.wire.installing import install_hint
 from tests.collector import Collector, Span
+from tests.patience import WAIT_S
 from tests.server.rounds.scenario import policy
 from tests.server.telemetry.test_rounds import ENDED, KEY, MEMBERS
 
@@ -135,5 +136,5 @@ def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
         "assert tracer_of({}) is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr

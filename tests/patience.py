@@ -1,0 +1,37 @@
+"""How long a test waits for what must happen: bounds that end a test that hangs, on a machine however busy.
+
+A test that passes never waits this long, so the bounds cost nothing. A test must not expect anything to be *fast*: what
+has to be prompt is shown by what caused it, by counting, or by ``kept``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+WAIT_S = 300.0
+"""Seconds until a wait for an event, a process or a call gives up."""
+_STARTS = 20
+"""Starts of a Python process that a step may take besides the time that it promises."""
+_LEAST_WINDOW_S = 4.0
+
+
+def kept(took_s: float, promised_s: float) -> bool:
+    """Whether a promise in seconds was kept, on a machine as busy as this one is just now.
+
+    Commands, connections and processes that are part of what was timed take longer on a busy machine. The time to start
+    a Python process that imports numpy, measured if the promise seems broken, stands for that.
+    """
+    return took_s < promised_s or took_s < promised_s + _STARTS * _start_s()
+
+
+def window_s() -> float:
+    """A report window that a test waits out, long enough on this machine for participants that report at once."""
+    return max(_LEAST_WINDOW_S, _STARTS * _start_s())
+
+
+def _start_s() -> float:
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import numpy"], check=True, timeout=WAIT_S)
+    return time.monotonic() - began
