@@ -131,7 +131,7 @@ async def test_one_that_fails_leaves_no_files_of_the_others(rig: Rig) -> None:
 async def test_a_torn_file_is_worth_another_try(rig: Rig) -> None:
     """Its worker was killed while it wrote: that is no reason to fail a run."""
     rig.calls["worker-0"].torn = True
-    with pytest.raises(UnavailableError, match="digest"):
+    with pytest.raises(UnavailableError, match="checksum"):
         await rig.merged()
     assert list(rig.files.iterdir()) == []
 

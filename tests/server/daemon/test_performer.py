@@ -207,7 +207,7 @@ class TestSums:
         assert federation.model(row.current_model) == mean_of(2)
         status, detail = (await federation.members(run))[alice.name]
         assert status == "rejected"
-        assert "does not match its digest" in detail
+        assert "does not match its checksum" in detail
         assert str(federation.services.spool.root) not in detail
 
     async def test_the_row_of_a_report_whose_update_is_lost_does_not_say_that_it_counts(

@@ -9,7 +9,8 @@ import pytest
 
 from atoll.server.rpc import authentication
 from atoll.wire.v1 import control_pb2
-from tests.server.rpc.world import WAIT_S, Caller, Key, Participant, World, job, refused_code
+from tests.patience import WAIT_S
+from tests.server.rpc.world import Caller, Key, Participant, World, job, refused_code
 
 REVOKED = ("UNAUTHENTICATED", "certificate.revoked")
 DAY_S = 86_400.0
