@@ -74,6 +74,26 @@ async def test_the_key_outlives_an_enrolment_that_was_given_up(server: SecureFed
     assert (await enrol(server.token(), tmp_path)).participant == "p1"
 
 
+@pytest.mark.parametrize("retry_after_s", [None, 0.01])
+async def test_a_server_that_is_busy_with_others_is_asked_again(
+    server: SecureFederation, tmp_path: Path, retry_after_s: float | None
+) -> None:
+    """Without a detail it is gRPC itself that refuses, or a connection that was closed to make room."""
+    server.put_off_enrolments = 3
+    server.put_off_s = retry_after_s
+    assert (await enrol(server.token(), tmp_path)).participant == "p1"
+    assert server.put_off_enrolments == 0
+
+
+async def test_an_enrolment_that_is_refused_for_good_is_not_tried_again(
+    server: SecureFederation, tmp_path: Path
+) -> None:
+    server.reject_enrolments = 2
+    with pytest.raises(RefusedError, match="not a request"):
+        await enrol(server.token(), tmp_path)
+    assert server.reject_enrolments == 1
+
+
 async def test_a_spent_token_is_refused_with_the_remedy(server: SecureFederation, tmp_path: Path) -> None:
     await enrol(server.token(), tmp_path / "one")
     with pytest.raises(NotPermittedError, match=r"used before.*ask for a new one") as caught:

@@ -82,6 +82,9 @@ class SecureFederation(
         self.enrolment_port = 0
         self.spent: dict[str, bytes] = {}
         self.lose_enrolments = 0
+        self.put_off_enrolments = 0
+        self.put_off_s: float | None = None
+        self.reject_enrolments = 0
         self.renewals = 0
         self.recoveries = 0
         self.grace = False
@@ -132,6 +135,7 @@ class SecureFederation(
             message = "this join token was used before"
             detail = ErrorDetail("token.used", Fault.CALLER, message, "ask for a new one", recovery=Recovery.ENROL)
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, detail)
+        await self._hinder(context)
         if self.lose_enrolments:
             self.lose_enrolments -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
@@ -143,6 +147,18 @@ class SecureFederation(
             ca_certificate_pem=self.authority.pem,
             server_address=self.address,
         )
+
+    async def _hinder(self, context: Context) -> None:
+        if self.reject_enrolments:
+            self.reject_enrolments -= 1
+            detail = ErrorDetail("identity.request", Fault.CALLER, "this is not a request")
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, detail)
+        if self.put_off_enrolments:
+            self.put_off_enrolments -= 1
+            if self.put_off_s is None:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Concurrent RPC limit exceeded!")
+            detail = ErrorDetail("enrolment.rate", Fault.CALLER, "too many", retry_after_s=self.put_off_s)
+            await refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, detail)
 
     async def Renew(  # noqa: N802
         self, request: enrolment_pb2.RenewRequest, context: Context

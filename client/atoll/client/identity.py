@@ -40,8 +40,13 @@ log = logging.getLogger("atoll.client")
 T = TypeVar("T")
 FILE_NAME = "identity.json"
 PENDING_NAME = "enrolling.json"
-ENROL_TIMEOUT_S = 30.0
+ENROL_TIMEOUT_S = 60.0
+"""Enrolment is tried again for so long where others keep the server busy, or it cannot be reached."""
+TRY_S = 15.0
+"""The longest wait for the answer to one try."""
 _KINDS = {enrolment_pb2.PARTICIPANT_KIND_EDGE: "edge", enrolment_pb2.PARTICIPANT_KIND_SILO: "silo"}
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+"""How gRPC words that the server is none that the join token vouches for: it stays so."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     Raises:
         JoinTokenError: for a token that is not whole.
         NotPermittedError: if the token is wrong, expired or spent.
-        UnreachableError: if the server did not answer.
+        UnreachableError: if the server did not answer, or put every try off, for ``timeout_s``.
+        RefusedError: if it refuses for another reason.
     """
     known = load(state)
     if known is not None:
@@ -224,7 +230,7 @@ class EnrolmentPort:
     def call(
         self, proof: str, timeout_s: float, call: Callable[[enrolment_pb2_grpc.EnrolmentServiceStub, float], T]
     ) -> T:
-        """Make a call, again until it is answered; ``call`` gets a stub and the seconds left.
+        """Make a call, again until it is answered; ``call`` gets a stub and a time limit in seconds.
 
         ``proof`` is what the call shows, for messages.
 
@@ -239,7 +245,8 @@ class EnrolmentPort:
         while True:
             try:
                 with grpc.secure_channel(self.address, credentials) as channel:
-                    return call(enrolment_pb2_grpc.EnrolmentServiceStub(channel), until - now_s())
+                    try_s = max(0.0, min(TRY_S, until - now_s()))
+                    return call(enrolment_pb2_grpc.EnrolmentServiceStub(channel), try_s)
             except grpc.RpcError as error:
                 _, text, detail = error_of(error)
                 refusal = refusal_of(error)
@@ -248,7 +255,7 @@ class EnrolmentPort:
                 if refusal is not None:
                     raise RefusedError(f"the server refused {proof}: {text}", detail) from None
                 delay = max(backoff.next_s(), retry_after_s(detail, limits))
-                if delay >= until - now_s():
+                if _UNTRUSTED in text or delay >= until - now_s():
                     raise UnreachableError(f"cannot reach the enrolment port {self.address}: {text}") from None
                 log.warning("the enrolment port failed (%s); trying again in %.1f s", text, delay)
                 time.sleep(delay)
