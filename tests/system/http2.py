@@ -62,8 +62,10 @@ class Http2:
         self._take_until(lambda events: any(isinstance(event, RemoteSettingsChanged) for event in events), WAIT_S)
 
     @classmethod
-    def secure(cls, address: str, ca: str, key: str = "", certificate: str = "", *, reads: bool = True) -> Http2:
-        """Over TLS, with a certificate or without one (PEM)."""
+    def secure(
+        cls, address: str, ca: str, key: str = "", certificate: str = "", *, reads: bool = True, source: str = ""
+    ) -> Http2:
+        """Over TLS, with a certificate or without one (PEM); from an address of this machine, ``source``."""
         context = ssl.create_default_context(cadata=ca)
         context.check_hostname = False
         context.set_alpn_protocols(["h2"])
@@ -72,7 +74,7 @@ class Http2:
                 pair = Path(folder) / "pair.pem"
                 pair.write_text(key + certificate)
                 context.load_cert_chain(pair)
-        return cls(context.wrap_socket(_dial(address)), reads=reads)
+        return cls(context.wrap_socket(_dial(address, source)), reads=reads)
 
     @classmethod
     def plain(cls, address: str, *, reads: bool = True) -> Http2:
@@ -177,9 +179,9 @@ class Http2:
             self._socket.sendall(self._h2.data_to_send())
 
 
-def _dial(address: str) -> socket.socket:
+def _dial(address: str, source: str = "") -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), WAIT_S)
+    return socket.create_connection((host, int(port)), WAIT_S, (source, 0) if source else None)
 
 
 def _framed(message: bytes) -> bytes:

@@ -123,7 +123,10 @@ async def test_a_port_is_shared_only_by_those_who_mean_to(kind: Port, shared: bo
 
 
 async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> None:
-    """Those that find a place are greeted; if they say nothing they are closed long before gRPC's own two minutes."""
+    """Those that find a place are greeted; if they say nothing they are closed long before gRPC's own two minutes.
+
+    There are twice as many places as the front takes connections: those that it has just closed may still be there.
+    """
     server = make_server(Port.ENROLMENT, Limits(enrolment_connections=2, handshake_s=3.0))
     port = bind(server, "127.0.0.1", 0, None)
     await server.start()
@@ -139,4 +142,4 @@ async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> 
             greetings = await asyncio.gather(*(heard() for _ in range(6)))
     finally:
         await server.stop(None)
-    assert sum(bool(said) for said in greetings) == 2
+    assert sum(bool(said) for said in greetings) == 4

@@ -57,14 +57,16 @@ class Limits(BaseModel):
     arriving_mib_per_caller: Annotated[
         Whole,
         Field(
-            description="MiB of messages of one caller that may arrive at the same time, uploads and all else counted "
-            "apart; each counts as the largest that the port takes. On the enrolment port a caller is an address."
+            description="MiB of chunks of one caller that may arrive at the same time, and a quarter as much of all "
+            "other messages; each counts as the largest that the port takes."
         ),
         Refusal("request.slow", "further messages wait, until their time is over", "nothing"),
     ] = 128
     arriving_mib: Annotated[
         Whole,
-        Field(description="The same, of all callers of one port together."),
+        Field(
+            description="MiB of chunks that may arrive at the same time at one port, and as much of all other messages."
+        ),
         Refusal("request.crowded", "the caller with most of them loses its oldest; it is logged", "nothing"),
     ] = 1024
     unread_s: Annotated[
@@ -163,7 +165,7 @@ class Limits(BaseModel):
     enrolment_connections: Annotated[
         Whole,
         Field(description="Connections to the enrolment port, where callers have no certificate yet."),
-        Refusal("", "the connection is closed at once", "try again: each is closed after a minute"),
+        Refusal("", "the address with most of them loses its oldest", "nothing: clients try again"),
     ] = 256
     enrolments_per_minute: Annotated[
         Whole,

@@ -83,7 +83,7 @@ def make_server(
             port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
         limits: what callers may do; those INSIDE have none.
         refused: told the code of every error that a caller gets.
-        enter: begins every call, before its request is received; on ENROLMENT, calls count for their addresses.
+        enter: begins every call, before its request is received.
     """
     options = _options_of(port, limits)
     interceptor = CallInterceptor(_bounds_of(port, limits, options["grpc.max_receive_message_length"], enter), refused)
@@ -94,7 +94,7 @@ def _bounds_of(port: Port, limits: Limits, message_bytes: int, enter: Enter) -> 
     if port is Port.INSIDE:
         return None
     if port is Port.ENROLMENT:
-        return Bounds.nameless(limits, ENROLMENT_REQUESTS_EACH, ENROLMENT_REQUESTS, ENROLMENT_REQUEST_S)
+        return Bounds.nameless(limits, enter, ENROLMENT_REQUESTS_EACH, ENROLMENT_REQUESTS, ENROLMENT_REQUEST_S)
     return Bounds.named(limits, message_bytes, enter)
 
 
@@ -116,7 +116,8 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options |= {
             "grpc.max_receive_message_length": ENROLMENT_BYTES,
             "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
-            "grpc.max_allowed_incoming_connections": limits.enrolment_connections,
+            # Those that ``front`` takes, and as many that it has just closed.
+            "grpc.max_allowed_incoming_connections": 2 * limits.enrolment_connections,
             "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),
             "grpc.max_connection_age_grace_ms": int(1000 * ENROLMENT_AGE_S),
         }
@@ -176,12 +177,17 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     except RuntimeError:
         bound = 0
     if bound == 0:
-        raise SetupError(
-            "server.port",
-            f"cannot listen on {address}: the port is taken, or the address is not of this machine",
-            "choose another with --port, --enrol-port, --transfer-port or --host",
-        )
+        raise port_taken(address)
     return bound
+
+
+def port_taken(address: str) -> SetupError:
+    """The error of a port that cannot be listened on."""
+    return SetupError(
+        "server.port",
+        f"cannot listen on {address}: the port is taken, or the address is not of this machine",
+        "choose another with --port, --enrol-port, --transfer-port or --host",
+    )
 
 
 async def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:

@@ -20,6 +20,7 @@ from atoll.server.daemon.clock import SteadyClock
 from atoll.server.daemon.config import ServerConfig
 from atoll.server.daemon.coordinator import Coordinator
 from atoll.server.daemon.evaluators import load_evaluators
+from atoll.server.daemon.front import BEHIND, Front
 from atoll.server.daemon.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.daemon.nodes import LocalNode, NodePool
 from atoll.server.daemon.observatory import Observatory
@@ -97,6 +98,7 @@ class Daemon:
         self._listeners: list[grpc.aio.Server] = []
         self._health: list[HealthServicer] = []
         self._figures = NodeFigures()
+        self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
         self._workers: WorkerPool | None = None
         self._serving = False
 
@@ -186,6 +188,7 @@ class Daemon:
             log.warning("%s", doubt)
         for listener in self._listeners:
             await listener.start()
+        await self._front.start()
         self._serving = True
         return replace(addresses, metrics=self._observe(services, coordinator, authority, rounds, addresses))
 
@@ -234,10 +237,13 @@ class Daemon:
         authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
         book.listen(authenticator.calls.end)
         main = make_server(Port.MAIN, config.limits, refused, authenticator.enter)
-        enrolment = make_server(Port.ENROLMENT, config.limits, refused)
+        front = self._front
+        self._closing.push_async_callback(front.close)
+        enrolment = make_server(Port.ENROLMENT, config.limits, refused, front.enter)
         self._listeners += [main, enrolment]
         main_port = bind(main, config.host, config.port, mutual)
-        enrol_port = bind(enrolment, config.host, config.port_after(main_port, 1, config.enrol_port), plain)
+        enrol_port = config.port_after(main_port, 1, config.enrol_port)
+        enrol_port = await front.bind(config.host, enrol_port, bind(enrolment, BEHIND, 0, plain))
         main_address = f"{config.advertised_host}:{main_port}"
         enrol_address = f"{config.advertised_host}:{enrol_port}"
         transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
@@ -271,7 +277,8 @@ class Daemon:
         main.add_generic_rpc_handlers((participation.handler(),))
         add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
         add_ControlServiceServicer_to_server(control, main)
-        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, Door(config.limits)), enrolment)
+        door = Door(config.limits)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, door, front.origin), enrolment)
         self._health = [
             await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
             await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),

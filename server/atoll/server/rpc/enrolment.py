@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from atoll.server.daemon.certificates import CertificateBook
 from atoll.server.identity import ParticipantKind
 from atoll.server.rpc.authentication import Authenticator, Context
@@ -16,12 +18,22 @@ KINDS = {
 
 
 class EnrolmentService(EnrolmentServiceServicer):
-    """Spends join tokens, and renews what has expired. ``server_address`` is the main port that participants go to."""
+    """Spends join tokens, and renews what has expired.
 
-    def __init__(self, certificates: CertificateBook, server_address: str, door: Door) -> None:
+    Args:
+        certificates: makes them.
+        server_address: the main port, which participants go to.
+        door: counts attempts by address.
+        origin: the peer that a call comes from, given the one that it seems to come from.
+    """
+
+    def __init__(
+        self, certificates: CertificateBook, server_address: str, door: Door, origin: Callable[[str], str] = str
+    ) -> None:
         self._certificates = certificates
         self._server_address = server_address
         self._door = door
+        self._origin = origin
 
     async def Enrol(
         self,
@@ -29,7 +41,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         context: Context,
     ) -> enrolment_pb2.EnrolResponse:
         """A certificate for the key of the request."""
-        with self._door.knock(context.peer()):
+        with self._door.knock(self._origin(context.peer())):
             participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
         return enrolment_pb2.EnrolResponse(
             participant=participant.id,
@@ -44,7 +56,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewResponse:
         """A new certificate for one that has expired: TLS on the main port takes it no more."""
-        with self._door.knock(context.peer()):
+        with self._door.knock(self._origin(context.peer())):
             pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem

@@ -38,6 +38,8 @@ Enter = Callable[[str, Context], Awaitable[str]]
 
 STREAM_MESSAGE_S = 60.0
 """A message of a stream that does not bound its waits itself must be whole within so long after the one before."""
+_CHUNKS_TO_REQUESTS = 4
+"""A caller may have so many chunks arriving for each other message: those are small, and soon there."""
 _CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
 _UPLOADS = frozenset({"/atoll.wire.v1.TransferService/Upload", "/atoll.wire.v1.ControlService/UploadModel"})
 """Streams of chunks, whose pace ``authentication.Watch`` looks at."""
@@ -73,13 +75,14 @@ class Bounds:
         """For a port that takes messages of up to ``message_bytes`` from callers with names."""
         each = max(1, limits.arriving_mib_per_caller * MIB // message_bytes)
         most = max(1, limits.arriving_mib * MIB // message_bytes)
-        return cls(limits, enter, limits.request_s, Intake(each, most), Intake(each, most))
+        requests = Intake(max(1, each // _CHUNKS_TO_REQUESTS), most)
+        return cls(limits, enter, limits.request_s, requests, Intake(each, most))
 
     @classmethod
-    def nameless(cls, limits: Limits, each: int, most: int, request_s: float) -> Bounds:
+    def nameless(cls, limits: Limits, enter: Enter, each: int, most: int, request_s: float) -> Bounds:
         """For a port whose callers have no names: ``each`` is for an address."""
         requests = Intake(each, most)
-        return cls(limits, by_address, min(request_s, limits.request_s), requests, requests)
+        return cls(limits, enter, min(request_s, limits.request_s), requests, requests)
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):

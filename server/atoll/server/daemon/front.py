@@ -1,0 +1,172 @@
+"""The port for strangers: takes connections for a gRPC server behind it, and makes room by address.
+
+gRPC closes what comes beyond its greatest number of connections, and knows no connection's age or address before its
+first call: so one address that holds all of them would keep everybody else out. Here the address with most connections
+loses its oldest where another has fewer. Bytes pass as they are; TLS ends behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import grpc.aio
+
+from atoll.server.daemon.audit import RefusalLog
+from atoll.server.daemon.listeners import port_taken
+from atoll.server.errors import LimitExceededError
+from atoll.server.ingest.meter import ignore
+from atoll.server.rpc.peers import network_of
+
+log = logging.getLogger(__name__)
+
+BEHIND = "127.0.0.1"
+"""Where the gRPC server listens."""
+_PIECE_BYTES = 1 << 14
+_BACKLOG = 512
+
+
+class Front:
+    """Connections from outside, each with one of its own to the server behind. For the event loop alone.
+
+    Args:
+        most: connections at the same time.
+        refused: told ``enrolment.connections`` for each connection that is closed to make room.
+    """
+
+    def __init__(self, most: int, refused: Callable[[str], None] = ignore) -> None:
+        self._most = most
+        self._refused = refused
+        self._refusals = RefusalLog(log)
+        self._open: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._origins: dict[str, str] = {}
+        self._behind = 0
+        self._server: asyncio.Server | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    async def bind(self, host: str, port: int, behind: int) -> int:
+        """Listen on a port (0: any free one) and return it; connections wait until ``start``.
+
+        Args:
+            host: address to listen on.
+            port: port to listen on.
+            behind: the port of the server behind, on ``BEHIND``.
+
+        Raises:
+            SetupError: if the port cannot be had.
+        """
+        six = ":" in host
+        try:
+            listener = socket.create_server(
+                (host, port),
+                family=socket.AF_INET6 if six else socket.AF_INET,
+                backlog=_BACKLOG,
+                dualstack_ipv6=six and socket.has_dualstack_ipv6(),
+            )
+        except OSError as error:
+            raise port_taken(f"[{host}]:{port}" if six else f"{host}:{port}") from error
+        self._behind = behind
+        self._server = await asyncio.start_server(self._take, sock=listener, start_serving=False)
+        return int(listener.getsockname()[1])
+
+    async def start(self) -> None:
+        """Take connections from now on."""
+        if self._server is None:
+            raise RuntimeError("bind first")
+        await self._server.start_serving()
+
+    async def close(self) -> None:
+        """Take no more connections and close those that are open."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for tasks in self._open.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def origin(self, peer: str) -> str:
+        """The peer of a call as gRPC would name it were it connected without this front."""
+        return self._origins.get(peer, peer)
+
+    async def enter(self, _: str, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+        """Begins a call (``rpc.interceptor.Enter``): what it counts for is where its connection comes from."""
+        return network_of(self.origin(context.peer()))
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its beginning to its end."""
+        task, peer = asyncio.current_task(), _name_of(writer)
+        network = network_of(peer)
+        with contextlib.closing(writer):
+            if task is None:
+                raise RuntimeError("a connection is taken in a task")
+            self._make_room(network)
+            self._open.setdefault(network, {})[task] = None
+            try:
+                await self._join(peer, reader, writer)
+            except (OSError, asyncio.CancelledError):
+                writer.transport.abort()
+            finally:
+                tasks = self._open[network]
+                del tasks[task]
+                if not tasks:
+                    del self._open[network]
+
+    def _make_room(self, network: str) -> None:
+        """Close the oldest connection of the greediest network if there are too many; of this one, if none has more."""
+        if len(self) < self._most:
+            return
+        greediest = max(self._open, key=lambda name: len(self._open[name]))
+        held = len(self._open[greediest])
+        if held <= len(self._open.get(network, ())):
+            greediest = network
+        next(iter(self._open[greediest])).cancel()
+        error = LimitExceededError(
+            "enrolment.connections",
+            f"{greediest} has {held} of the {self._most} connections to the enrolment port; its oldest is closed",
+            retry_after_s=1.0,
+        )
+        self._refused(error.detail.code)
+        self._refusals.tell(greediest, error)
+
+    async def _join(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass bytes both ways until either end closes."""
+        inner_reader, inner_writer = await asyncio.open_connection(BEHIND, self._behind)
+        host, port = inner_writer.get_extra_info("sockname")[:2]
+        name = f"ipv4:{host}:{port}"
+        self._origins[name] = peer
+        try:
+            ways = [
+                asyncio.ensure_future(_pass(reader, inner_writer)),
+                asyncio.ensure_future(_pass(inner_reader, writer)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            del self._origins[name]
+            inner_writer.close()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(_PIECE_BYTES):
+        writer.write(piece)
+        await writer.drain()
+    await writer.drain()
+
+
+def _name_of(writer: asyncio.StreamWriter) -> str:
+    """The peer, as gRPC names it; empty if it has gone already."""
+    found = writer.get_extra_info("peername")
+    if not found:
+        return ""
+    host, port = found[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
