@@ -42,6 +42,7 @@ from atoll.server.rounds import (
     RunPolicy,
     Started,
     StragglerPolicy,
+    SumLost,
     UpdateRef,
     WentSilent,
     initial,
@@ -76,6 +77,7 @@ EVERY: list[Event] = [
     CancelRequested("enough"),
     EffectFailed(KEY, "fold", "disk"),
     BudgetSpent(KEY, "the limit is reached"),
+    SumLost(KEY, "2 updates of its sum cannot be read any more"),
 ]
 
 

@@ -218,7 +218,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     await federation.state(first, lambda state: _open_round(state) == 0)
     second = await federation.submit(private_job(noise=LOUD))  # its draw waits for the end of the other's secret round
     spent = (await state_of(federation, first)).contract.epsilon_after(1)
-    await federation.store.writer.run(_limit, spent * 1.2)
+    await federation.store.writer.run(limit_to, spent * 1.2)
     for client in clients:
         await report(client, 1)
     await federation.deadline(first)
@@ -233,7 +233,7 @@ async def test_a_round_that_would_pass_the_populations_limit_does_not_start(fede
     with pytest.raises(BudgetSpentError, match=f"round 1 of run {second} would make it"):
         await federation.coordinator.resume(second)
     await paused(federation, second)
-    await federation.store.writer.run(_limit, spent * 3)
+    await federation.store.writer.run(limit_to, spent * 3)
     await federation.coordinator.resume(second)
     for client in clients:
         await report(client, 2)
@@ -252,7 +252,7 @@ async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Fe
         await report(client, 1)
     await federation.deadline(first)
     await federation.ended(first)
-    await federation.store.writer.run(_limit, one * 2)
+    await federation.store.writer.run(limit_to, one * 2)
     with pytest.raises(BudgetSpentError, match=r"population people has no room for this run: epsilon 1\.0") as refused:
         await federation.submit(private_job(rounds=40, noise=LOUD))
     assert "its 40 rounds cost" in str(refused.value)
@@ -274,7 +274,7 @@ async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_ra
         run = await federation.submit(private_job(noise=LOUD))
         await federation.state(run, lambda state: _open_round(state) == 0)
         if limited:
-            await federation.store.writer.run(_limit, 1e-3)
+            await federation.store.writer.run(limit_to, 1e-3)
         for seed, client in enumerate(clients):
             await report(client, seed)
         await federation.deadline(run)
@@ -300,7 +300,7 @@ async def _goes_on(federation: Federation, run: str, expected: str) -> None:
     """Not before the limit is raised; then to the end, without anybody having to send anything again."""
     with pytest.raises(BudgetSpentError):
         await federation.coordinator.resume(run)
-    await federation.store.writer.run(_limit, 1000.0)
+    await federation.store.writer.run(limit_to, 1000.0)
     federation.submitted[run] = federation.active(run)
     await federation.coordinator.resume(run)
     ended = await federation.ended(run)
@@ -385,7 +385,7 @@ async def test_a_paused_run_reserves_nothing(federation: Federation) -> None:
     await federation.state(first, lambda state: state.status is RunStatus.PAUSED)
     cost = (await state_of(federation, first)).contract.cost(0)
     assert cost is not None
-    await federation.store.writer.run(_limit, 1.001 * ledger.epsilon_of((cost, cost), 1e-5, "rdp"))
+    await federation.store.writer.run(limit_to, 1.001 * ledger.epsilon_of((cost, cost), 1e-5, "rdp"))
     second = await federation.submit(private_job(noise=LOUD))
     for client in clients:
         await report(client, 2)
@@ -402,7 +402,7 @@ async def test_a_run_that_waits_for_participants_reserves_nothing(federation: Fe
     second = await federation.submit(private_job(cohort=f"{EVERYONE}\nmin_available = 2", noise=LOUD))
     least = (await state_of(federation, second)).contract.cost(0)
     assert least is not None
-    await federation.store.writer.run(_limit, 1.001 * ledger.epsilon_of((least,), 1e-5, "rdp"))
+    await federation.store.writer.run(limit_to, 1.001 * ledger.epsilon_of((least,), 1e-5, "rdp"))
     for client in clients:
         await report(client, 1)
     await federation.deadline(second)
@@ -413,7 +413,7 @@ async def test_a_run_that_waits_for_participants_reserves_nothing(federation: Fe
     assert paused.version == 0
 
 
-def _limit(connection: object, epsilon: float) -> None:
+def limit_to(connection: object, epsilon: float) -> None:
     ledger.set_limit(connection, "people", (epsilon, 1e-5), operator="admin", now=1.0)  # type: ignore[arg-type]
 
 

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 from atoll.server.aggregation import warm
+from atoll.server.backup import back_up, restore
 from atoll.server.backup.restore import RESTORED_FILE
-from atoll.server.rounds import Phase, RunState, RunStatus
+from atoll.server.rounds import Phase, RoundKey, RunState, RunStatus
 from atoll.server.stores import charges, runs
 from tests.server.daemon.federation import Federation, job, opened
-from tests.server.daemon.test_private import capped, report
+from tests.server.daemon.test_private import LOUD, capped, limit_to, private_job, report
 from tests.server.rpc.world import World
 
 
@@ -24,6 +25,10 @@ async def paused(federation: Federation, run: str) -> str:
 
 def is_open(state: RunState) -> bool:
     return state.round is not None and state.round.phase is Phase.OPEN
+
+
+def key_of(state: RunState) -> RoundKey | None:
+    return None if state.round is None else state.round.key
 
 
 async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp_path: Path) -> None:
@@ -45,6 +50,36 @@ async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp
         for _ in range(2):
             await report(alice, 1)
         assert (await federation.ended(run)).status == RunStatus.FINISHED
+
+
+async def test_a_run_that_waits_for_budget_is_backed_up_and_plays_its_round_again(tmp_path: Path) -> None:
+    """No back-up has updates in it, so that its sum cannot be made again."""
+    async with opened(tmp_path / "data") as federation:
+        clients = await federation.clients("alice", "bob")
+        run = await federation.submit(private_job(noise=LOUD).replace(b"max_attempts = 1", b"max_attempts = 2"))
+        await federation.state(run, is_open)
+        await federation.store.writer.run(limit_to, 1e-3)
+        for client in clients:
+            await report(client, 1)
+        await federation.deadline(run)
+        assert "has no room for" in await paused(federation, run)
+        await asyncio.to_thread(back_up, tmp_path / "data", tmp_path / "copy", now=time.time())
+    restore(tmp_path / "copy", tmp_path / "restored", now=time.time())
+    async with opened(tmp_path / "restored", restored_at=time.time()) as federation:
+        clients = await federation.clients("alice", "bob")
+        await paused(federation, run)
+        await federation.store.writer.run(limit_to, 1000.0)
+        federation.submitted[run] = federation.active(run)
+        await federation.coordinator.resume(run)
+        await federation.state(run, lambda state: is_open(state) and key_of(state) == RoundKey(0, 1))
+        for client in clients:
+            await report(client, 2)
+        await federation.deadline(run)
+        assert (await federation.ended(run)).status == RunStatus.FINISHED
+        assert [one.attempt for one in await federation.store.reader.run(charges.listed, run)] == [1]
+        first, second = await federation.rounds(run)
+        assert (first.phase, second.phase) == ("abandoned", "released")
+        assert first.reason == "2 updates of its sum cannot be read any more"
 
 
 async def test_a_round_that_was_open_is_not_charged_before(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from atoll.server.rounds import (
     Situation,
     Started,
     Stop,
+    SumLost,
 )
 from tests.server.rounds.scenario import CARRY, Story, policy
 
@@ -166,6 +167,15 @@ def test_a_sum_that_there_is_no_budget_for_is_kept_and_charged_when_the_run_goes
     assert (story.stands(), story.effects) == (Situation.AGGREGATED, (asked,))
     story.on(Charged(story.key))
     assert (story.stands(), story.state.reason) == (Situation.CHARGED, "")
+
+
+def test_a_sum_that_cannot_be_made_again_is_given_up_and_its_round_tried_again() -> None:
+    story = Story().aggregated().on(BudgetSpent(RoundKey(0, 0), "the limit is reached"), ResumeRequested())
+    story.on(SumLost(story.key, "2 updates of its sum cannot be read any more"))
+    assert (story.stands(), story.state.version) == (Situation.ABANDONED, 0)
+    assert story.effect(RecordRound).round.reason == "2 updates of its sum cannot be read any more"
+    story.on(RetryDue(story.key))
+    assert (story.stands(), story.key) == (Situation.CREATED, RoundKey(0, 1))
 
 
 def test_a_charge_that_is_durable_though_the_run_has_paused_for_it_is_published() -> None:

@@ -32,6 +32,7 @@ from atoll.server.rounds import (
     RunState,
     Situation,
     Started,
+    SumLost,
     WentSilent,
     step,
 )
@@ -61,6 +62,7 @@ def events_of(key: RoundKey) -> tuple[Event, ...]:
         CancelRequested("no"),
         EffectFailed(key, "Publish", "no"),
         BudgetSpent(key, "no"),
+        SumLost(key, "no"),
     )
 
 
@@ -86,7 +88,7 @@ EVENT_TYPES = tuple(type(event) for event in events_of(RoundKey(0, 0)))
 
 
 def test_the_table_knows_every_event_and_every_situation() -> None:
-    assert len(EVENT_TYPES) == 19
+    assert len(EVENT_TYPES) == 20
     assert {event for _, event in TABLE} == set(EVENT_TYPES)
     assert {here for here, _ in TABLE} == set(Situation)
     assert states().keys() == set(RESTS)

@@ -95,10 +95,11 @@ def _new_folder(destination: Path) -> Iterator[Path]:
 
 
 def _copy_settled_database(source: Path, target: Path) -> None:
-    """A copy as of a moment at which no release stands between its sum and its charge.
+    """A copy as of a moment at which no running release stands between its sum and its charge.
 
     In that moment, milliseconds long, the next model exists but no row names it, and only the uploads could make it
-    again, which are not in a back-up.
+    again, which are not in a back-up: after a restoration the round would be played again. That is what becomes of a
+    private round whose sum waits for budget.
     """
     Room(target.parent, 0).require("the database", source.stat().st_size)
     tick = threading.Event()
@@ -137,7 +138,8 @@ def _is_settled(connection: Connection) -> bool:
     for run in runs.with_status(connection, active):
         first = initial(run.id, to_run_policy(parse_job(run.job_toml, f"the job of run {run.id}")), run.initial_model)
         state = replayed(connection, first).state
-        if state.round is not None and state.round.phase is Phase.AGGREGATED:
+        running = state.status is RunStatus.RUNNING  # one that waits for budget does so for days
+        if running and state.round is not None and state.round.phase is Phase.AGGREGATED:
             return False
     return True
 

@@ -60,8 +60,10 @@ from atoll.server.rounds import (
     Started,
     StartRetry,
     Stop,
+    SumLost,
 )
 from atoll.server.telemetry.context import about
+from atoll.wire.figures import counted
 from atoll.wire.layout import Layout
 
 T = TypeVar("T")
@@ -242,8 +244,15 @@ class RunPerformer:
             await self._answer(Rejected(update.key, update.participant, reason))
 
     async def _charge(self, effect: ChargeAndStore) -> None:
-        also = await self._retrying("the release", lambda: self._releaser.charge(effect))
-        await self._answer(Charged(effect.key), also)
+        try:
+            also = await self._retrying("the release", lambda: self._releaser.charge(effect))
+        except _UNUSABLE:
+            lost = await self._retrying("the look for damage", self._releaser.lost)
+            if not lost:
+                raise
+            await self._answer(SumLost(effect.key, f"{counted(lost, 'update')} of its sum cannot be read any more"))
+        else:
+            await self._answer(Charged(effect.key), also)
 
     async def _publish(self, effect: Publish) -> None:
         judgement = await self._judged(effect)

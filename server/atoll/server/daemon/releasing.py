@@ -124,6 +124,10 @@ class Releaser:
     def _has_candidate(self, effect: ChargeAndStore) -> bool:
         return self._candidate is not None and self._candidate.key == effect.key
 
+    async def lost(self) -> int:
+        """How many updates of the sum that waits for its charge cannot be read any more. Raises as ``unreadable``."""
+        return len(await self.unreadable(aggregate_of(self._driver.state)))
+
     async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
         """The updates among the contributions that can no longer be read whole, each with the reason.
 

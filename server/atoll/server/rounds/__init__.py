@@ -89,6 +89,7 @@ from atoll.server.rounds.events import (
     RetryDue,
     RoundPrepared,
     Started,
+    SumLost,
     WentSilent,
 )
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
@@ -172,6 +173,7 @@ __all__ = [
     "Step",
     "Stop",
     "StragglerPolicy",
+    "SumLost",
     "Tally",
     "UpdateRef",
     "Verdict",

@@ -241,6 +241,15 @@ class BudgetSpent:
     kind: Literal["budget_spent"] = "budget_spent"
 
 
+@dataclass(frozen=True, slots=True)
+class SumLost:
+    """A sum that waits for its charge cannot be made again: its updates are gone, as after a restoration."""
+
+    key: RoundKey
+    reason: str
+    kind: Literal["sum_lost"] = "sum_lost"
+
+
 Event = (
     Started
     | CohortDrawn
@@ -261,4 +270,5 @@ Event = (
     | CancelRequested
     | EffectFailed
     | BudgetSpent
+    | SumLost
 )

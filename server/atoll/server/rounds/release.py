@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from atoll.server.rounds.course import advance, amend, end_run, member_of, retry, settle
 from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
+from atoll.server.rounds.ending import abandon
 from atoll.server.rounds.errors import MismatchedSum
-from atoll.server.rounds.events import Aggregated, Charged, Published, RetryDue
+from atoll.server.rounds.events import Aggregated, Charged, Published, RetryDue, SumLost
+from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.step import Step, live
 from atoll.server.rounds.values import Phase, RoundKind, RunState, RunStatus
 from atoll.server.rounds.weights import contributions, total_weight
@@ -54,6 +56,11 @@ def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
         f"run {state.run_id}, round {rnd.key}: aggregated to {rnd.digest} of weight {rnd.total_weight}, "
         f"then to {event.digest} of weight {event.total_weight}"
     )
+
+
+def on_sum_lost(state: RunState, event: SumLost, now: float) -> Step:
+    """Give the attempt up: nothing of it was charged or released, and its members are asked again."""
+    return abandon(state, event.reason, MemberStatus.STOPPED, now)
 
 
 def on_charged(state: RunState, event: Charged, now: float) -> Step:

@@ -31,6 +31,7 @@ from atoll.server.rounds.events import (
     RetryDue,
     RoundPrepared,
     Started,
+    SumLost,
     WentSilent,
 )
 from atoll.server.rounds.step import Step
@@ -106,6 +107,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CREATED, CancelRequested): CANCEL,
     (CREATED, EffectFailed): FAIL,
     (CREATED, BudgetSpent): UNPAID,
+    (CREATED, SumLost): STAY,
     # waiting for the grid and the window
     (SAMPLED, RoundPrepared): Move(opening.on_round_prepared, (OPEN, CLOSING)),
     (SAMPLED, Rejected): Move(reporting.on_rejected, (ABANDONED, PAUSED, ENDED)),
@@ -116,6 +118,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (SAMPLED, CancelRequested): CANCEL,
     (SAMPLED, EffectFailed): FAIL,
     (SAMPLED, BudgetSpent): STAY,
+    (SAMPLED, SumLost): STAY,
     # members at work
     (OPEN, Accepted): Move(reporting.on_accepted),
     (OPEN, Declined): Move(reporting.on_declined, (CLOSING, *GIVEN_UP)),
@@ -132,6 +135,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (OPEN, CancelRequested): CANCEL,
     (OPEN, EffectFailed): FAIL,
     (OPEN, BudgetSpent): STAY,
+    (OPEN, SumLost): STAY,
     # the set is fixed and being summed
     (CLOSING, Aggregated): Move(release.on_aggregated, (AGGREGATED,)),
     (CLOSING, Accepted): TURN_AWAY,
@@ -149,6 +153,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CLOSING, CancelRequested): CANCEL,
     (CLOSING, EffectFailed): FAIL,
     (CLOSING, BudgetSpent): STAY,
+    (CLOSING, SumLost): STAY,
     # the sum is taken and being charged
     (AGGREGATED, Charged): Move(release.on_charged, (CHARGED,)),
     (AGGREGATED, Aggregated): Move(release.on_aggregated_again),
@@ -167,6 +172,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (AGGREGATED, CancelRequested): CANCEL,
     (AGGREGATED, EffectFailed): FAIL,
     (AGGREGATED, BudgetSpent): UNPAID,
+    (AGGREGATED, SumLost): Move(release.on_sum_lost, GIVEN_UP),
     # the charge is durable and the result being published
     (CHARGED, Published): Move(release.on_published, (CREATED, PAUSED, ENDED)),
     (CHARGED, Charged): STAY,
@@ -186,6 +192,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (CHARGED, CancelRequested): Move(control.on_cancel_charged),
     (CHARGED, EffectFailed): FAIL,
     (CHARGED, BudgetSpent): STAY,
+    (CHARGED, SumLost): STAY,
     # waiting to try again
     (ABANDONED, RetryDue): Move(release.on_retry_due, (CREATED,)),
     (ABANDONED, Accepted): TURN_AWAY,
@@ -204,6 +211,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (ABANDONED, CancelRequested): CANCEL,
     (ABANDONED, EffectFailed): FAIL,
     (ABANDONED, BudgetSpent): STAY,
+    (ABANDONED, SumLost): STAY,
     # nothing under way until the operator says so
     (PAUSED, ResumeRequested): Move(control.on_resume, (CREATED, AGGREGATED)),
     (PAUSED, PauseRequested): STAY,
@@ -224,6 +232,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAUSED, CancelRequested): CANCEL,
     (PAUSED, EffectFailed): FAIL,
     (PAUSED, BudgetSpent): STAY,
+    (PAUSED, SumLost): STAY,
     # over; pausing or resuming it is the operator's mistake
     (ENDED, Accepted): TURN_AWAY,
     (ENDED, Declined): STAY,
@@ -242,6 +251,7 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (ENDED, CancelRequested): STAY,
     (ENDED, EffectFailed): STAY,
     (ENDED, BudgetSpent): STAY,
+    (ENDED, SumLost): STAY,
     # about an earlier round, whatever the live one does
     (PAST, Accepted): TURN_AWAY,
     (PAST, Declined): STAY,
@@ -258,4 +268,5 @@ TABLE: dict[tuple[Situation, type], Move] = {
     (PAST, RetryDue): STAY,
     (PAST, EffectFailed): FAIL,
     (PAST, BudgetSpent): STAY,
+    (PAST, SumLost): STAY,
 }
