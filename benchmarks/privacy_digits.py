@@ -103,9 +103,10 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out accuracy after each round, and what the account says at the end."""
+    """Held-out accuracy after each round, that of the last model itself, and what the account says at the end."""
 
     accuracy: list[float]
+    last: float
     epsilon: float
 
 
@@ -130,13 +131,16 @@ def run(options: Options) -> list[Figure]:
 def _figures(
     curves: dict[str, list[Curve]], ends: dict[str, dict[int, list[float]]], participants: int, command: str
 ) -> Iterator[Figure]:
-    plain = ends[NOT_PRIVATE]
+    plain, averaged = ends[NOT_PRIVATE], {way.name for way in WAYS if way.decay is not None}
     for name, by_count in ends.items():
         for count, found in by_count.items():
             beside = None if name == NOT_PRIVATE else mean(plain[count])
             what = f"accuracy, {name}, {count} participants"
             yield Figure.stated(what, mean(found), "", command, beside=beside)
         yield Figure.stated("  its spread over seeds (standard deviation)", pstdev(by_count[participants]), "", command)
+        if name in averaged:
+            last = mean(curve.last for curve in curves[name])
+            yield Figure.stated(f"  the last model of the same runs, {participants} participants", last, "", command)
         if name != NOT_PRIVATE:
             spent = max(curve.epsilon for curve in curves[name])
             yield Figure.at_most(f"  epsilon charged, at delta {DELTA:g}", spent, "", EPSILON, command)
@@ -164,7 +168,7 @@ def _train(way: Way, participants: int, rounds: int, seed: int) -> Curve:
         accuracy.append(_accuracy(_named(mean.astype(np.float32)), held_out))
     epsilon = contract.epsilon_after(rounds) if private else float("inf")
     progress(f"{participants} participants, {way.name}, seed {seed}: {accuracy[-1]:.4f}")
-    return Curve(accuracy, epsilon)
+    return Curve(accuracy, _accuracy(_named(run.model), held_out), epsilon)
 
 
 def contract_for(way: Way, participants: int, rounds: int) -> Contract:

@@ -348,10 +348,10 @@ class OptimiserSection(Section):
 class IterateAveragingSection(Section):
     """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
 
-    It costs a private run nothing, and carries less of its noise than the last model. Participants train on the models
-    themselves; the server's evaluator judges both, its figures of the mean are named `server/averaged/...`. Only the
-    newest mean is kept, as long as the last model. All models count alike until there are 1 / (1 - decay); then each
-    release makes the earlier ones count `decay` times as much as before.
+    It costs a private run nothing, and averages its noise; whether it is better than the last model depends on the job.
+    Participants train on the models themselves; the server's evaluator judges both, its figures of the mean are named
+    `server/averaged/...`. Only the newest mean is kept, as long as the last model. All models count alike until there
+    are 1 / (1 - decay); then each release makes the earlier ones count `decay` times as much as before.
     """
 
     decay: Annotated[
