@@ -80,6 +80,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
         self.uploaded = b""
         self.watches: list[list[control_pb2.WatchRunResponse | None]] = []
         self.rounds = [a_round(0)]
+        self.job_toml = "[job]"
         self.status = control_pb2.RUN_STATUS_RUNNING
         self.now = NOW
         self.populations: list[control_pb2.PopulationSummary] = []
@@ -116,7 +117,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
             refuse(context, grpc.StatusCode.NOT_FOUND, detail)
         self.asked.append(request)
         shown = [item for item in self.rounds if not request.HasField("round") or item.round == request.round]
-        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=shown, job_toml="[job]")
+        return control_pb2.GetRunResponse(summary=summary(self.status), rounds=shown, job_toml=self.job_toml)
 
     def WatchRun(self, request: control_pb2.WatchRunRequest, context: Context) -> Any:
         del request

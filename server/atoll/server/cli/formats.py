@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
 from atoll.server.cli.output import styled, when
 from atoll.server.control import Round, Run, RunDetail
+from atoll.server.control.attendance import never_counted
 from atoll.server.control.curves import latest
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
+from atoll.server.jobs import JobFileError, parse_job
+from atoll.server.privacy.refusals import has_secret_draw as secret_draw
+from atoll.wire.figures import counted
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 REASON_CHARS = 80
 """So much of a reason fits beside the rest of a line; the whole is in ``run show`` and ``--json``."""
+NAMED_IN_LINE, NAMED_AT_END = 3, 20
+"""Participants that did not count, by name: for each reason in a round's line, and after the last round."""
 ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
@@ -77,8 +83,8 @@ def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
             )
 
 
-def round_line(item: Round, rounds_total: int) -> str:
-    """A round in one line, for logs and pipes.
+def round_line(item: Round, rounds_total: int, *, named: bool = True) -> str:
+    """A round in one line, for logs and pipes; with the names of who did not count, unless the draw is secret.
 
     Progress counts train rounds; the label is the round's number, which counts evaluations too.
     """
@@ -93,7 +99,8 @@ def round_line(item: Round, rounds_total: int) -> str:
     if item.duration_s is not None:
         parts.append(duration(item.duration_s))
     parts += [f"{name} {value}" for name in ("accuracy", "loss") if (value := metric(item, name))]
-    parts += [text for text in (absent(item).plain, item.reason if item.phase == "abandoned" else "") if text]
+    absence = absent_named(item) if named else absent(item).plain
+    parts += [text for text in (absence, item.reason if item.phase == "abandoned" else "") if text]
     return ", ".join(parts)
 
 
@@ -101,6 +108,44 @@ def metric(item: Round, name: str) -> str:
     """A metric of a round to four places; empty if nobody measured it."""
     value = latest(item, name)
     return "" if value is None else f"{value:.4f}"
+
+
+def absent_named(item: Round) -> str:
+    """Who did not count and why: ``1 failed (clinic-b: fit raised ValueError), 12 late``; a few are named."""
+    found: dict[str, list[str]] = {}
+    for member in item.members:
+        if not member.counted and not member.pending:
+            reason = f": {shortened(member.detail)}" if member.detail else ""
+            found.setdefault(member.status, []).append(f"{member.participant}{reason}")
+    by_number = sorted(found.items(), key=lambda one: -len(one[1]))
+    return ", ".join(f"{len(who)} {styled(status).plain} ({_few(who)})" for status, who in by_number)
+
+
+def never_counted_lines(rounds: Sequence[Round], *, secret: bool) -> Iterator[str]:
+    """Who was asked in released rounds and never counted; of a secret draw only that names are not shown."""
+    found = never_counted(rounds)
+    if secret:
+        if any(not member.counted and not member.pending for item in rounds for member in item.members):
+            yield "some members did not count; the draw is secret, so that they are named by `run show --members` alone"
+        return
+    for one in found[:NAMED_AT_END]:
+        why = f"{styled(one.status).plain}{f': {one.detail}' if one.detail else ''}"
+        yield f"never counted: {one.participant} ({one.organisation}), in {counted(one.rounds, 'round')}, lastly {why}"
+    if len(found) > NAMED_AT_END:
+        yield f"never counted: {len(found) - NAMED_AT_END} more; `atoll run show RUN --members` lists all"
+
+
+def has_secret_draw(detail: RunDetail) -> bool:
+    """Whether a run's draws are secret; also if its job cannot be read here."""
+    try:
+        return secret_draw(parse_job(detail.job_toml))
+    except JobFileError:
+        return bool(detail.job_toml)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_IN_LINE
+    return "; ".join(names[:NAMED_IN_LINE]) + (f"; {more} more" if more > 0 else "")
 
 
 def absent(item: Round) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,9 @@ from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     ROUND_COLUMNS,
     RUN_COLUMNS,
+    has_secret_draw,
     member_rows,
+    never_counted_lines,
     reason_lines,
     round_row,
     run_row,
@@ -26,6 +29,7 @@ from atoll.server.cli.output import busy, json_option, print_json, print_table, 
 from atoll.server.cli.timeline import show_round
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import Run
+from atoll.server.control.attendance import never_counted
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.wire.figures import counted
 
@@ -86,14 +90,17 @@ def show(client: ControlClient, *, run_id: str, members: bool, last: int, label:
     if label is not None:
         show_round(client, find_run(client, run_id), label, json_output=json_output)
         return
-    detail = client.run(find_run(client, run_id), members=members)
+    detail = client.run(find_run(client, run_id), members=members or not json_output)
     if json_output:
-        print_json(detail)
+        found = {"never_counted": never_counted(detail.rounds)} if members else {}
+        print_json({one.name: getattr(detail, one.name) for one in fields(detail)} | found)
         return
     print_table(RUN_COLUMNS, [run_row(detail.run)], "")
     for line in reason_lines(detail.run):
         click.echo(line)
     print_table(ROUND_COLUMNS, map(round_row, detail.rounds[-last:]), "no round has begun")
+    for line in never_counted_lines(detail.rounds, secret=has_secret_draw(detail)):
+        click.echo(line)
     if members:
         print_table(MEMBER_COLUMNS, member_rows(detail), "nobody has been invited")
 

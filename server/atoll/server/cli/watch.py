@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableError
-from atoll.server.cli.formats import round_line
+from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
 from atoll.server.control import Progress, Round, Run, RunDetail
@@ -65,7 +66,7 @@ class LineSink:
         """Print the rounds that are new."""
         ended = [item for item in detail.rounds if item.phase in ENDED_PHASES]
         for item in ended[self._shown :]:
-            click.echo(round_line(item, detail.run.rounds_total))
+            click.echo(round_line(item, detail.run.rounds_total, named=not has_secret_draw(detail)))
         self._shown = max(self._shown, len(ended))
 
     def notice(self, text: str) -> None:
@@ -144,6 +145,8 @@ def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = REC
                 sink.change(progress)
                 historian.consider(progress)
                 if seen.ended:
+                    for line in historian.never_counted():
+                        sink.notice(line)
                     return seen
         except UnreachableError:
             if seen is None or not reconnect_s:
@@ -162,6 +165,7 @@ class _Historian:
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
         self._rounds: dict[tuple[int, int], Round] = {}
+        self._secret = False
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
@@ -173,11 +177,16 @@ class _Historian:
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
+    def never_counted(self) -> Iterator[str]:
+        """Lines about participants that were asked and never counted."""
+        return never_counted_lines(tuple(self._rounds.values()), secret=self._secret)
+
     def _fetched(self) -> RunDetail:
         """The run, of which only the rounds that are new are fetched, and the last one that is known again."""
         ended = (item.round for item in self._rounds.values() if item.phase in ENDED_PHASES)
-        detail = self._client.run(self._run, since=max(ended, default=0))
+        detail = self._client.run(self._run, since=max(ended, default=0), members=True)
         self._rounds |= {(item.round, item.attempt): item for item in detail.rounds}
+        self._secret = has_secret_draw(detail)
         return replace(detail, rounds=tuple(self._rounds[key] for key in sorted(self._rounds)))
 
 

@@ -1,0 +1,39 @@
+"""Who was asked in a run and never counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from atoll.server.control.values import Member, Round
+
+
+@dataclass(frozen=True)
+class NeverCounted:
+    """A participant that was asked in ``rounds`` attempts that were released, and counted in none.
+
+    ``status`` and ``detail`` say why it did not count in the last of them.
+    """
+
+    participant: str
+    organisation: str
+    rounds: int
+    status: str
+    detail: str
+
+
+def never_counted(rounds: Iterable[Round]) -> tuple[NeverCounted, ...]:
+    """The participants that no released round counted, by id; rounds without their members tell nothing."""
+    counted: set[str] = set()
+    missed: dict[str, list[Member]] = {}
+    for item in rounds:
+        for member in item.members if item.released else ():
+            if member.counted:
+                counted.add(member.participant)
+            else:
+                missed.setdefault(member.participant, []).append(member)
+    return tuple(
+        NeverCounted(name, last[-1].organisation, len(last), last[-1].status, last[-1].detail)
+        for name, last in sorted(missed.items())
+        if name not in counted
+    )

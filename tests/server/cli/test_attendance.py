@@ -1,0 +1,107 @@
+"""A participant that fails in every round is named: by ``run watch``, ``run show`` and their JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
+from atoll.server.cli.run import run
+from atoll.server.control import Member, Round, RunDetail
+from atoll.server.control.attendance import NeverCounted, never_counted
+from atoll.wire.v1 import control_pb2
+from tests.server.cli.conftest import Fake, Invoke, a_round, json_of, summary
+from tests.server.cli.test_watch import RUN
+
+WHY = "fit raised ValueError (its text stays in the participant's log)"
+PRIVATE = """
+[job]
+name = "p"
+rounds = 2
+[model]
+initial = "init.safetensors"
+[cohort]
+size = 2
+sampler = "poisson"
+rate = 0.5
+[straggler]
+report_window_s = 3
+[aggregation]
+weighting = "uniform"
+[privacy]
+population = "clinic"
+epsilon = 8.0
+delta = 1e-6
+clip = 0.5
+"""
+
+
+def member(name: str, status: str = "reported", detail: str = "") -> Member:
+    return Member(name, "lab", status, detail, 0, None)
+
+
+def attempt(number: int, *members: Member, phase: str = "released") -> Round:
+    counted = sum(one.counted for one in members)
+    return Round(
+        number, 0, "train", phase, "", len(members), counted, 3, 4, 9, 0.0, 0.4, None, {}, tuple(members), number
+    )
+
+
+FAILING = member("pd", "failed", WHY)
+ROUNDS = (
+    attempt(0, member("pa"), member("pb", "late"), member("pc"), FAILING),
+    attempt(1, member("pa"), member("pb"), member("pc"), FAILING),
+    attempt(2, member("pe", "stopped"), phase="abandoned"),
+)
+
+
+def test_who_was_asked_and_never_counted() -> None:
+    assert never_counted(ROUNDS) == (NeverCounted("pd", "lab", 2, "failed", WHY),)
+    assert list(never_counted_lines(ROUNDS, secret=False)) == [
+        f"never counted: pd (lab), in 2 rounds, lastly failed: {WHY}"
+    ]
+
+
+def test_a_rounds_line_names_a_few() -> None:
+    assert f"1 late (pb), 1 failed (pd: {WHY})" in round_line(ROUNDS[0], 3)
+    many = attempt(0, member("pa"), *(member(f"p{number}", "timed_out") for number in range(9)))
+    assert "9 timed out (p0; p1; p2; 6 more)" in round_line(many, 3)
+
+
+def test_of_a_secret_draw_no_name_is_shown() -> None:
+    detail = RunDetail(RUN, ROUNDS, 4, PRIVATE)
+    assert has_secret_draw(detail)
+    assert not has_secret_draw(replace(detail, job_toml=PRIVATE.partition("[privacy]")[0]))
+    lines = [round_line(ROUNDS[0], 3, named=False), *never_counted_lines(ROUNDS, secret=True)]
+    assert not any("pd" in line or "pb" in line for line in lines)
+    assert "1 failed" in lines[0]
+    assert "the draw is secret" in lines[1]
+
+
+def failing_run(fake: Fake) -> None:
+    def of(name: str, status: str) -> control_pb2.MemberSummary:
+        return control_pb2.MemberSummary(participant=name, organisation="lab", status=status, detail="fit raised X")
+
+    members = [of("pa", "reported"), of("pd", "failed")]
+    fake.control.rounds = [a_round(number, members=members) for number in range(2)]
+    fake.control.job_toml = PRIVATE.partition("[privacy]")[0]
+    fake.control.status = control_pb2.RUN_STATUS_FINISHED
+    ended = summary(control_pb2.RUN_STATUS_FINISHED, released=2)
+    fake.control.watches.append([control_pb2.WatchRunResponse(summary=ended, connected=2)])
+
+
+@pytest.mark.parametrize("command", ["show", "watch"])
+def test_the_commands_say_so(fake: Fake, invoke: Invoke, command: str) -> None:
+    failing_run(fake)
+    result = invoke(run, command, "rabc")
+    assert result.exit_code == 0, result.output
+    assert "never counted: pd (lab), in 2 rounds, lastly failed: fit raised X" in result.output
+
+
+def test_json_says_so(fake: Fake, invoke: Invoke) -> None:
+    failing_run(fake)
+    found: Any = json_of(invoke(run, "show", "rabc", "--members", "--json"))
+    expected = {"participant": "pd", "organisation": "lab", "rounds": 2, "status": "failed", "detail": "fit raised X"}
+    assert found["never_counted"] == [expected]
