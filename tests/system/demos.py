@@ -46,7 +46,7 @@ def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str) -> None:
     process = demo(tmp_path, *command)
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("round 1/"):
+        if line.startswith("[1/"):
             break
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=WAIT_S)
