@@ -28,7 +28,7 @@ from tests.server.privacy.test_reconciling import cut, forget
 from tests.server.rpc.world import World, job, update_values
 
 Ask = Callable[..., Awaitable[Result]]
-SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA, "rdp")
+SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA / 2, "prv")
 SHOWN = bound(SPENT)
 
 

@@ -253,7 +253,9 @@ async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Fe
     await federation.deadline(first)
     await federation.ended(first)
     await federation.store.writer.run(limit_to, one * 2)
-    with pytest.raises(BudgetSpentError, match=r"population people has no room for this run: epsilon 1\.0") as refused:
+    with pytest.raises(
+        BudgetSpentError, match=r"population people has no room for this run: epsilon 0\.968"
+    ) as refused:
         await federation.submit(private_job(rounds=40, noise=LOUD))
     assert "its 40 rounds cost" in str(refused.value)
     assert "raise the limit with `atoll privacy limit people --epsilon E --delta D`" in refused.value.detail.remedy

@@ -64,28 +64,45 @@ def poisson(count: int) -> tuple[Event, ...]:
     return (Event(1.0, 0.1, count, Sampling.POISSON),)
 
 
+def kept(events: Sequence[Event]) -> float:
+    """What the filter makes of events."""
+    return accounting.filtered(events[0], events, None, DELTA)[0]
+
+
 def test_what_is_charged_adds_up(clinic: Store) -> None:
     assert (spent(clinic).epsilon, spent(clinic).delta, spent(clinic).left) == (0.0, None, None)
     charge(clinic, FIRST, range(3), contract())
     found = spent(clinic)
-    assert found.epsilon == accounting.epsilon(poisson(3), DELTA, "rdp")
-    assert [(one.run_id, one.releases, one.epsilon) for one in found.runs] == [(FIRST, 3, found.epsilon)]
+    assert found.epsilon == kept(poisson(3))
+    by_run = accounting.epsilon(poisson(3), DELTA, "rdp")
+    assert [(one.run_id, one.releases, one.epsilon) for one in found.runs] == [(FIRST, 3, by_run)]
     charge(clinic, SECOND, range(2), contract())
     found = spent(clinic)
-    assert found.epsilon == accounting.epsilon(poisson(5), DELTA, "rdp")
+    assert found.epsilon == kept(poisson(5))
     assert [one.releases for one in found.runs] == [3, 2]
 
 
-def test_one_run_is_told_by_its_accountant_and_several_by_rdp(clinic: Store) -> None:
-    """Feldman and Zrnic 2021: a later run is chosen by those who saw the first; RDP has a filter for that."""
-    tight = contract(accountant="prv")
-    charge(clinic, FIRST, range(3), tight)
+def test_one_filter_adds_a_population_up_from_its_first_charge_on(clinic: Store) -> None:
+    """Switching from PRV to RDP with the second run would prove (epsilon, 2 delta) only."""
+    charge(clinic, FIRST, range(3), contract(accountant="prv"))
     alone = spent(clinic)
-    assert (alone.accountant, alone.epsilon) == ("prv", accounting.epsilon(poisson(3), DELTA, "prv"))
-    charge(clinic, SECOND, range(3), tight)
+    assert (alone.accountant, alone.epsilon) == ("prv", accounting.epsilon(poisson(3), DELTA / 2, "prv"))
+    assert alone.runs[0].epsilon == accounting.epsilon(poisson(3), DELTA, "prv")
+    charge(clinic, SECOND, range(3), contract(accountant="prv"))
     both = spent(clinic)
-    assert (both.accountant, both.epsilon) == ("rdp", accounting.epsilon(poisson(6), DELTA, "rdp"))
-    assert {one.epsilon for one in both.runs} == {alone.epsilon}
+    assert (both.accountant, both.epsilon) == ("prv", accounting.epsilon(poisson(6), DELTA / 2, "prv"))
+    assert {one.epsilon for one in both.runs} == {alone.runs[0].epsilon}
+
+
+def test_runs_of_several_kinds_are_added_up_at_one_order_that_the_limit_fixes(clinic: Store) -> None:
+    charge(clinic, FIRST, range(3), contract())
+    charge(clinic, SECOND, range(3), contract(noise_multiplier=3.0))
+    events = (*poisson(3), Event(3.0, 0.1, 3, Sampling.POISSON))
+    assert (spent(clinic).accountant, spent(clinic).epsilon) == ("rdp", kept(events))
+    limit(clinic, 50.0)
+    expected, accountant = accounting.filtered(poisson(1)[0], events, 50.0, DELTA)
+    assert (spent(clinic).accountant, spent(clinic).epsilon) == (accountant, expected)
+    assert kept(events) < expected < 50.0
 
 
 def test_whose_answer_it_is_is_told(clinic: Store) -> None:
@@ -93,7 +110,7 @@ def test_whose_answer_it_is_is_told(clinic: Store) -> None:
     charge(clinic, FIRST, range(3), contract(accountant="prv", noise_multiplier=0.02))
     found = spent(clinic)
     assert (found.accountant, found.runs[0].accountant) == ("rdp", "rdp")
-    assert found.epsilon == accounting.epsilon((Event(0.02, 0.1, 3, Sampling.POISSON),), DELTA, "rdp")
+    assert found.runs[0].epsilon == accounting.epsilon((Event(0.02, 0.1, 3, Sampling.POISSON),), DELTA, "rdp")
 
 
 def test_releases_that_cost_nothing_more_are_kept_all_the_same(clinic: Store) -> None:
@@ -101,7 +118,7 @@ def test_releases_that_cost_nothing_more_are_kept_all_the_same(clinic: Store) ->
     charge(clinic, FIRST, range(4), capped)
     found = spent(clinic)
     assert found.runs[0].releases == 4
-    assert found.epsilon == pytest.approx(accounting.epsilon((Event(1.0, count=2),), DELTA, "rdp"), rel=1e-12)
+    assert found.epsilon == pytest.approx(kept((Event(1.0, count=2),)), rel=1e-9)
 
 
 def test_the_clip_norm_of_the_round_is_on_record(clinic: Store) -> None:
@@ -129,11 +146,11 @@ def test_correlated_noise_keeps_to_its_plan(clinic: Store, mechanism: str) -> No
     charge(clinic, FIRST, range(capped.rounds), capped)
     found = spent(clinic)
     assert found.runs[0].releases == capped.rounds
-    assert found.epsilon == pytest.approx(capped.epsilon_after(capped.rounds), rel=1e-9)
+    assert found.runs[0].epsilon == pytest.approx(capped.epsilon_after(capped.rounds), rel=1e-9)
 
 
 def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None:
-    limit(clinic, accounting.epsilon(poisson(3), DELTA, "rdp") + 1e-6)
+    limit(clinic, kept(poisson(3)) + 1e-6)
     charge(clinic, FIRST, range(2), contract())
     clinic.reader.submit(ledger.check, contract(), SECOND, 0).result()
     charge(clinic, SECOND, [0], contract())
@@ -151,18 +168,18 @@ def test_a_run_whose_rounds_do_not_fit_is_refused(clinic: Store) -> None:
     """By what spent the population and what the run plans, added up by what adds up the two of them."""
     clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # nobody has limited it
     clinic.reader.submit(ledger.check_plan, contract()).result()
-    limit(clinic, accounting.epsilon(poisson(10), DELTA, "rdp") + 1e-9)
+    limit(clinic, kept(poisson(10)) + 1e-9)
     clinic.reader.submit(ledger.check_plan, contract()).result()
     with pytest.raises(BudgetSpentError, match=r"no room for this run: epsilon 0 of a limit of .* its 11 rounds cost"):
         clinic.reader.submit(ledger.check_plan, contract(rounds=11)).result()
     charge(clinic, FIRST, [0], contract())
     clinic.reader.submit(ledger.check_plan, contract(rounds=9)).result()
-    with pytest.raises(BudgetSpentError, match=r"together .* by rdp"):
+    with pytest.raises(BudgetSpentError, match=r"together .* by prv"):
         clinic.reader.submit(ledger.check_plan, contract(accountant="prv")).result()
 
 
 def test_rounds_under_way_count(clinic: Store) -> None:
-    limit(clinic, accounting.epsilon(poisson(2), DELTA, "rdp") + 1e-6)
+    limit(clinic, kept(poisson(2)) + 1e-6)
     clinic.reader.submit(ledger.check, contract(), FIRST, 0, reserved=poisson(1)).result()
     with pytest.raises(BudgetSpentError, match="with rounds under way"):
         clinic.reader.submit(ledger.check, contract(), FIRST, 0, reserved=poisson(2)).result()
@@ -170,7 +187,7 @@ def test_rounds_under_way_count(clinic: Store) -> None:
 
 def test_a_charge_is_checked_again_and_nothing_is_released(clinic: Store) -> None:
     clinic.reader.submit(ledger.check, contract(), FIRST, 0).result()
-    limit(clinic, accounting.epsilon(poisson(1), DELTA, "rdp") / 2)
+    limit(clinic, kept(poisson(1)) / 2)
     before = clinic.reader.submit(populations.get, CLINIC).result()
     with pytest.raises(BudgetSpentError):
         clinic.writer.submit(ledger.record, release_of(FIRST, 0, contract()), contract(), 0).result()
@@ -207,7 +224,7 @@ def test_a_fault_at_any_statement_releases_and_charges_nothing(clinic: Store) ->
 
 
 def test_the_same_release_again_changes_nothing_also_when_the_budget_is_spent(clinic: Store) -> None:
-    limit(clinic, accounting.epsilon(poisson(1), DELTA, "rdp") + 1e-6)
+    limit(clinic, kept(poisson(1)) + 1e-6)
     release = release_of(FIRST, 0, contract())
     assert clinic.writer.submit(ledger.record, release, contract(), 0).result() is True
     found = spent(clinic)
@@ -317,7 +334,7 @@ def test_a_failed_transaction_is_not_remembered(clinic: Store) -> None:
 
 def test_two_runs_at_once_never_pass_the_limit(clinic: Store) -> None:
     """Both reserve, check and charge as fast as they can, from threads of their own; the limit has room for seven."""
-    limit(clinic, accounting.epsilon(poisson(7), DELTA, "rdp") + 1e-6)
+    limit(clinic, kept(poisson(7)) + 1e-6)
     reservations, refused = Reservations(), []
 
     def rounds(run_id: str) -> None:

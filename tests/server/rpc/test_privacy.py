@@ -64,8 +64,8 @@ async def test_an_empty_ledger(world: World) -> None:
 async def test_what_a_population_has_spent(clinic: World) -> None:
     (found,) = (await populations(clinic)).populations
     assert (found.population, found.adjacency, found.unit, found.charges) == (CLINIC, "add_remove", "participant", 5)
-    assert (found.accountant, found.delta) == ("rdp", DELTA)
-    assert found.epsilon == accounting.epsilon(poisson(5), DELTA, "rdp")
+    assert (found.accountant, found.delta) == ("prv", DELTA)
+    assert found.epsilon == accounting.epsilon(poisson(5), DELTA / 2, "prv")
     assert not found.HasField("limit_epsilon")
     assert not found.flaw
     first, second = found.runs
@@ -161,7 +161,7 @@ async def test_what_holds_for_a_participant(clinic: World, alice: Participant) -
     seen = {item.run: (item.population, item.drawn, item.counted) for item in found.runs}
     assert seen == {FIRST: (CLINIC, 3, 2), OPEN: ("", 1, 1)}
     assert [item.population for item in found.populations] == [CLINIC]
-    assert found.epsilon == found.populations[0].epsilon == accounting.epsilon(poisson(5), DELTA, "rdp")
+    assert found.epsilon == found.populations[0].epsilon == accounting.epsilon(poisson(5), DELTA / 2, "prv")
     assert found.delta == DELTA
     assert not found.unknown
 

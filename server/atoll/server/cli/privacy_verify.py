@@ -100,19 +100,16 @@ class Chain:
 
 def _chains(found: Verified) -> Iterator[Chain]:
     from atoll.server.privacy import ledger as ledgers  # noqa: PLC0415  # as above
-    from atoll.server.privacy.accounting import answered_by  # noqa: PLC0415  # as above
 
     for tally in found.tallies:
         delta = min((run.delta for run in tally.runs.values()), default=None)
-        accountant = ledgers.accountant_of(tally)
-        epsilon = None
-        if delta is not None:
-            epsilon = ledgers.epsilon_of(tally.events, delta, accountant)
-            accountant = answered_by(tally.events, delta, accountant)
-        adjacency = found.adjacencies.get(tally.population, "")
-        figures = (tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)
         line = found.limits.get(tally.population)
         limit = {} if line is None or line.limit is None else line.limit
+        epsilon, accountant = None, ledgers.NO_ACCOUNT
+        if delta is not None:
+            epsilon, accountant = ledgers.filtered_of(tally, (), None, delta)
+        adjacency = found.adjacencies.get(tally.population, "")
+        figures = (tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)
         yield Chain(
             tally.population,
             adjacency,

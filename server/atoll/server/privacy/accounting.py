@@ -43,6 +43,18 @@ def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -
     return accounting.answered_by(_steps(merged(events)), delta, accountant)
 
 
+def filtered(first: Event, events: Iterable[Event], limit: float | None, delta: float) -> tuple[float, Accountant]:
+    """What a filter makes of events that were chosen one after another: see ``atoll.accounting.filtering``.
+
+    Args:
+        first: the first event's kind.
+        events: all of them.
+        limit: epsilon that they may cost together; None for no limit.
+        delta: of the limit.
+    """
+    return accounting.filtered(_steps((first,))[0], _steps(merged(events)), limit, delta)
+
+
 def _steps(paid: Iterable[Event]) -> list[Steps]:
     return [Steps(event.noise_multiplier, event.sample_rate, event.count) for event in paid]
 

@@ -1,9 +1,9 @@
 """The ledger: what has been spent of each population's privacy, and whether a round may spend more.
 
-A run alone is added up by its own accountant. A population of several runs is added up by RDP: later runs are chosen by
-people who have seen what earlier ones released, and a privacy filter under such a choice is known for RDP (Feldman and
-Zrnic 2021), not for PRV. A round that would spend too much does not start (``check``), and a charge is checked again in
-the transaction that releases (``record``).
+A run's own promise is added up by its accountant: its noise and its rounds are fixed when it is submitted. A population
+is added up by one privacy filter from its first charge on (``atoll.accounting.filtering``), as later runs are chosen by
+people who have seen what earlier ones released. A round that would spend too much does not start (``check``), and a
+charge is checked again in the transaction that releases (``record``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from atoll.wire.figures import SET_DIGITS, bound, counted, figure
 
 MAX_EPSILON = 1000.0
 """A limit beyond this promises nothing."""
+NO_ACCOUNT: Accountant = "rdp"
+"""Named where nothing is charged."""
 _FLOAT_ERROR = 1e-9
 """Relative: charges of correlated noise are differences of sums."""
 
@@ -98,13 +100,13 @@ def check_plan(connection: Connection, contract: Contract) -> None:
     delta = population.delta
     if population.epsilon is None or delta is None:
         return
-    accountant: Accountant = "rdp" if standing.runs else contract.accountant
     planned = contract.costs(contract.rounds)
-    together = epsilon_of((*standing.events, *planned), delta, accountant)
+    together, accountant = filtered_of(standing, planned, population.epsilon, delta)
     if together <= population.epsilon:
         return
     name = population.name
-    spent_now, alone = epsilon_of(standing.events, delta, accountant), epsilon_of(planned, delta, contract.accountant)
+    spent_now, _ = filtered_of(standing, (), population.epsilon, delta)
+    alone = epsilon_of(planned, delta, contract.accountant)
     limit = f"{figure(population.epsilon, SET_DIGITS)} at delta {figure(delta)}"
     raise BudgetSpentError(
         f"population {name} has no room for this run: epsilon {bound(spent_now)} of a limit of {limit} is spent, its "
@@ -156,11 +158,9 @@ def _check_room(
     if population.epsilon is None or delta is None:
         return
     others = tuple(reserved)
-    alone = not others and not set(standing.runs) - {run_id}
-    accountant: Accountant = contract.accountant if alone else "rdp"
 
     def epsilon_with(*more: Event) -> float:
-        return epsilon_of((*standing.events, *more), delta, accountant)
+        return filtered_of(standing, more, population.epsilon, delta)[0]
 
     if epsilon_with(*others, cost.event) > population.epsilon:
         figures = (epsilon_with(), epsilon_with(*others), epsilon_with(*others, cost.event))
@@ -241,10 +241,9 @@ def names(connection: Connection) -> tuple[str, ...]:
 
 def told(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
     """As ``spent``, without the database: adding up takes a tenth of a second for each run under PRV."""
-    accountant, chosen = accountant_of(charged), delta or delta_of(population, charged)
-    epsilon = 0.0 if chosen is None else epsilon_of(charged.events, chosen, accountant)
-    if chosen is not None:
-        accountant = accounting.answered_by(charged.events, chosen, accountant)
+    chosen = delta or delta_of(population, charged)
+    limit = population.epsilon if chosen == population.delta else None
+    epsilon, accountant = (0.0, NO_ACCOUNT) if chosen is None else filtered_of(charged, (), limit, chosen)
     return Spent(population, epsilon, chosen, accountant, tuple(map(_run_spent, charged.runs.values())))
 
 
@@ -263,9 +262,11 @@ def course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
     return after
 
 
-def accountant_of(found: Tally) -> Accountant:
-    """What adds a population up: see the module docstring."""
-    return next(iter(found.runs.values())).accountant if len(found.runs) == 1 else "rdp"
+def filtered_of(standing: Tally, more: Iterable[Event], limit: float | None, delta: float) -> tuple[float, Accountant]:
+    """Epsilon of a population's charges with further events, by its filter, and what has added them up."""
+    events = (*standing.events, *more)
+    first = standing.first or next(iter(events), None)
+    return (0.0, NO_ACCOUNT) if first is None else _filtered(first, accounting.merged(events), limit, delta)
 
 
 def delta_of(population: Population, found: Tally) -> float | None:
@@ -378,6 +379,11 @@ def _within(events: Iterable[Event], planned: Iterable[Event]) -> bool:
 @lru_cache(maxsize=4096)
 def _accounted(events: tuple[Event, ...], delta: float, accountant: Accountant) -> float:
     return accounting.epsilon(events, delta, accountant)
+
+
+@lru_cache(maxsize=4096)
+def _filtered(first: Event, events: tuple[Event, ...], limit: float | None, delta: float) -> tuple[float, Accountant]:
+    return accounting.filtered(first, events, limit, delta)
 
 
 def _run_spent(run: RunTally) -> RunSpent:

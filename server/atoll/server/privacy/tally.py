@@ -111,6 +111,8 @@ class RunTally:
     events: tuple[Event, ...]
     first_at: float
     last_at: float
+    first: Event | None = None
+    """The first event."""
 
     @classmethod
     def of(cls, charge: Charge) -> RunTally:
@@ -118,7 +120,7 @@ class RunTally:
         cost = parsed_cost(charge)
         events = () if cost.event is None else (cost.event,)
         at = charge.charged_at
-        return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at)
+        return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at, cost.event)
 
     def plus(self, charge: Charge) -> RunTally:
         """With one more charge."""
@@ -127,6 +129,7 @@ class RunTally:
             self,
             releases=self.releases + 1,
             events=self.events if cost.event is None else counted((*self.events, cost.event)),
+            first=self.first or cost.event,
             last_at=charge.charged_at,
         )
 
@@ -144,6 +147,11 @@ class Tally:
     def events(self) -> tuple[Event, ...]:
         """All runs' together."""
         return counted(event for run in self.runs.values() for event in run.events)
+
+    @property
+    def first(self) -> Event | None:
+        """The event that was charged first."""
+        return next((run.first for run in self.runs.values() if run.first is not None), None)
 
     def plus(self, found: Iterable[Charge]) -> Tally:
         """With the charges that follow.
