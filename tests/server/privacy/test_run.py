@@ -120,3 +120,9 @@ def test_terms_tell_the_norm_in_force() -> None:
     later = run.settle(summed(run, norms=(5.0, 5.0)))
     assert later.terms.clip_norm == later.state.clip > 1.0
     assert (later.terms.epsilon, later.terms.population) == (3.5, "people")
+
+
+def test_terms_tell_the_noise_that_the_release_is_accounted_with() -> None:
+    """Not the larger one on the updates: counts are released beside them, and participants charge what is told."""
+    run = adaptive(1.0, noise=1.0)
+    assert run.terms.noise_multiplier == run.contract.accounted_noise < run.contract.noise_multiplier

@@ -158,7 +158,7 @@ class PrivateRun:
         contract = self.contract
         return PrivacyTerms(
             mechanism=PrivacyMechanism(contract.mechanism),
-            noise_multiplier=contract.noise_multiplier,
+            noise_multiplier=contract.accounted_noise,  # what a participant charges to its own ledger
             clip_norm=self.state.clip,
             epsilon=self.epsilon,
             delta=contract.delta,
