@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client import Evaluation, Model, Participant, Task, Update
-from tests.patience import WAIT_S
 
 Array = npt.NDArray[Any]
+HOLD_S = 300.0
+"""How long a held participant waits for its line; ``tests`` cannot be imported here."""
 
 
 def examples_of(index: int) -> int:
@@ -103,14 +104,14 @@ class Gate:
         """Hold until told to go on ("go"), or, where ``obey``, to stop ("stop")."""
         if obey:
             threading.Thread(target=self._heed, args=(task,), daemon=True).start()
-        return self._signs.get(timeout=WAIT_S)
+        return self._signs.get(timeout=HOLD_S)
 
     def _listen(self) -> None:
         for line in sys.stdin:
             self._signs.put(line.strip())
 
     def _heed(self, task: Task) -> None:
-        if task.stop_event.wait(WAIT_S):
+        if task.stop_event.wait(HOLD_S):
             self._signs.put("stop")
 
 
