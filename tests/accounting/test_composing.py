@@ -1,6 +1,7 @@
 """Accounts beside independent ones: closed forms, dp-accounting's PLD, published values."""
 
 import math
+from typing import cast
 
 import dp_accounting
 import numpy as np
@@ -61,7 +62,7 @@ def exact_epsilon(noise: float, rate: float, delta: float, *, present: bool) -> 
     def missing(epsilon: float) -> float:
         return exact_delta(noise, rate, epsilon, present=present) - delta
 
-    return 0.0 if missing(0.0) <= 0 else float(brentq(missing, 0.0, 60.0, xtol=1e-13))
+    return 0.0 if missing(0.0) <= 0 else cast("float", brentq(missing, 0.0, 60.0, xtol=1e-13))
 
 
 @pytest.mark.parametrize(("noise", "rate", "count", "delta", "truth"), WIDE)

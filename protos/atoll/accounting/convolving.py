@@ -183,7 +183,9 @@ class _Sum:
             apart = np.fft.rfft(np.bincount((steps - steps[usual]) % length, weights, length))
             parts.append((_log1p(apart), count, min(1.0, -2 * float(weights[usual]))))
             shift += count * int(steps[usual])
-        logarithm = sum(count * log for log, count, _ in parts)
+        logarithm: Complexes = np.zeros(length // 2 + 1, np.complex128)
+        for log, count, _ in parts:
+            logarithm += count * log
         masses = np.maximum(np.fft.irfft(np.exp(logarithm), length), 0.0)
         return np.roll(masses, shift % length), _rounding(parts, np.real(logarithm), length)
 

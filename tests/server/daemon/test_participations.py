@@ -1,6 +1,7 @@
 """Who has taken part in a run how often, read once however many draws ask."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
 from sqlalchemy import Connection
@@ -51,6 +52,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def test_each_row_is_read_once_between_two_starts(with_run: Store, read: list[int]) -> None:
     counted = Participations(with_run.reader)
+    known: Mapping[str, Participation] = {}
     for number in range(20):
         await release(with_run, number, *((ALICE, BOB) if number % 2 else (ALICE,)))
         for _ in range(2):  # the next round's draw, and that of its second attempt

@@ -55,6 +55,7 @@ from atoll.server.rounds import (
     StartRetry,
     Step,
     Stop,
+    SumLost,
     UpdateRef,
     Verdict,
     initial,
@@ -81,10 +82,11 @@ class Faults:
     misbehave: float = 0.3
     meddle: float = 0.04
     effect_fails: float = 0.002
+    sum_lost: float = 0.01  # before its charge: a server was restored from a back-up
     impatience: float = 0.06  # a timer fires before the messages that would have been in time
 
 
-CALM = Faults(0, 0, 0, 0, 0, 0, 0)
+CALM = Faults(0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass
@@ -94,6 +96,7 @@ class Durable:
     log: list[tuple[Event, float]] = field(default_factory=list)
     spools: dict[Upload, UpdateRef] = field(default_factory=dict)
     ledger: dict[RoundKey, str] = field(default_factory=dict)  # charged sums by digest
+    lost: set[RoundKey] = field(default_factory=set)  # sums that cannot be made again
     published: dict[RoundKey, str] = field(default_factory=dict)
     rounds: dict[RoundKey, RoundState] = field(default_factory=dict)
     members: dict[Upload, Member] = field(default_factory=dict)
@@ -258,7 +261,10 @@ class World:
             choices += [Rejected(*self.rng.choice(taken or acknowledged), "found unusable") for _ in range(2)]
             choices.append(Rejected(*self.rng.choice(acknowledged), "another upload refused", unreported=True))
         if rnd is not None:
-            choices += [BudgetSpent(key, "the limit is reached") for key in (rnd.key, *list(self.durable.rounds)[-1:])]
+            keys = (rnd.key, *list(self.durable.rounds)[-1:])
+            choices += [BudgetSpent(key, "the limit is reached") for key in keys]
+            if rnd.phase is not Phase.AGGREGATED:  # a sum that waits for its charge is lost by ``charge`` alone
+                choices.append(SumLost(self.rng.choice(keys), "told again"))
         if self.chance(0.15):
             choices = [CancelRequested("the operator said so")]
         elif rnd is not None and self.chance(0.15):
@@ -343,6 +349,10 @@ class World:
 
     def charge(self, effect: ChargeAndStore) -> None:
         def work() -> Event:
+            if effect.key not in self.durable.ledger and self.chance(self.faults.sum_lost):
+                self.durable.lost.add(effect.key)
+            if effect.key in self.durable.lost:
+                return SumLost(effect.key, "an update of its sum cannot be read any more")
             charged = self.durable.ledger.setdefault(effect.key, effect.digest)
             assert charged == effect.digest, "two sums were charged for one round"
             return Charged(effect.key)

@@ -24,7 +24,7 @@ from tests.server.rounds.json_mapping import EVENTS, STATES
 from tests.server.rounds.schedules import play, play_policy
 from tests.server.rounds.simulation import CALM, World
 
-SCHEDULES = 10_000
+SCHEDULES = 12_500
 
 
 class Played:

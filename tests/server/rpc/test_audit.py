@@ -38,11 +38,11 @@ async def test_of_a_participant(world: World, caplog: pytest.LogCaptureFixture) 
     assert sorted(told(caplog, "participant", name)) == sorted(
         [
             ("INFO", f"participant {name} enrolled: organisation acme, kind edge, token {token.token_id}"),
-            ("DEBUG", "connected, client version 1.0 forged"),
+            ("DEBUG", r"connected, client version 1.0\nforged"),
             ("DEBUG", "disconnected"),
             ("INFO", f"certificate of {name} renewed"),
-            ("INFO", f"participant {name} revoked by operator admin: lost laptop"),
-            ("WARNING", f"refused: the certificate of {name} was revoked: lost laptop"),
+            ("INFO", rf"participant {name} revoked by operator admin: lost\nlaptop"),
+            ("WARNING", rf"refused: the certificate of {name} was revoked: lost\nlaptop"),
         ]
     )
     assert "1 join tokens made: organisation acme, kind edge, operator admin" in caplog.messages
@@ -61,7 +61,7 @@ async def test_of_a_run(world: World, caplog: pytest.LogCaptureFixture) -> None:
         f"run {run} submitted by operator admin",
         f"run {run} paused by operator admin",
         f"run {run} resumed by operator admin",
-        f"run {run} cancelled by operator admin: wrong data",
+        rf"run {run} cancelled by operator admin: wrong\ndata",
         f"run {run} deleted by operator admin",
     ]
 

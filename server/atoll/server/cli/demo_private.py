@@ -23,7 +23,7 @@ from atoll.wire.figures import bound, counted
 if TYPE_CHECKING:
     from atoll.processes import Processes
     from atoll.server.cli.watch import JsonSink
-    from atoll.server.control import Charge, PopulationSpending, RunDetail
+    from atoll.server.control import Charge, RunDetail, RunSpending
 
 TOKEN_LIFETIME_S = 600.0
 
@@ -35,7 +35,7 @@ class PrivateSummary:
     Attributes:
         run: the private run.
         plain_run: the run without privacy that it is compared with.
-        epsilon: what the ledger says is spent, at ``delta``.
+        epsilon: what the ledger says that the run has spent, at ``delta``.
     """
 
     run: str
@@ -76,7 +76,7 @@ def run_private(
             federation.start_crowds(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens)
             plain = _train(client, federation, federation.job, silent)
             private = _train(client, federation, federation.private_job, silent)
-            spent = client.population(POPULATION, verify=True)
+            (spent,) = client.population(POPULATION, verify=True).runs
             charged = client.newest_charges(run=private.run.run, limit=plan.rounds).charges
         except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
             processes.check(wait_s=1.0)
@@ -116,7 +116,7 @@ def _summary(
     plan: Plan,
     plain: RunDetail,
     private: RunDetail,
-    spent: PopulationSpending,
+    spent: RunSpending,
     charged: tuple[Charge, ...],
     report: Path,
     total_s: float,
@@ -131,7 +131,7 @@ def _summary(
         plain_accuracy=_final(plain),
         epsilon=spent.epsilon,
         delta=spent.delta,
-        charges=spent.charges,
+        charges=spent.releases,
         noise_multiplier=charged[-1].noise_multiplier if charged else None,
         total_s=total_s,
         report=str(report),

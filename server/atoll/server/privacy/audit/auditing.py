@@ -142,6 +142,7 @@ def audit(
     groups, attacks = plan.canaries // size, [reach.attack for reach in plan.reaches]
     scores = np.empty((len(attacks), groups, size))
     coins = np.random.default_rng().random((groups, size)) < 0.5
+    noise: npt.NDArray[np.float64] = np.empty((0, 0))
     for number in range(groups):
         if told:
             told(number, groups)

@@ -82,8 +82,7 @@ def whitened(contract: Contract, noise: Doubles) -> Doubles:
                 raise ValueError('mechanism "blt" has no strategy')
             return _filtered(noise, contract.strategy.coefficients(rounds))
         case "tree":
-            found: Doubles = np.linalg.solve(np.linalg.cholesky(tree_covariance(rounds)), noise)
-            return found
+            return np.asarray(np.linalg.solve(np.linalg.cholesky(tree_covariance(rounds)), noise), np.float64)
 
 
 def _filtered(noise: Doubles, coefficients: Doubles) -> Doubles:
