@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from atoll.server.daemon.front import BEHIND, Front
 from atoll.server.errors import SetupError
+from tests.patience import WAIT_S
 
-WAIT_S = 20.0
 MOST = 4
 ONE, OTHER = "127.0.0.1", "127.0.0.2"
 """Addresses that connections come from: all of 127.0.0.0/8 is this machine."""
@@ -36,7 +37,8 @@ class Connection:
 
 
 class Place:
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._host = host
         self.refused: list[str] = []
         self.front = Front(MOST, self.refused.append)
         self.port = 0
@@ -45,7 +47,7 @@ class Place:
     async def __aenter__(self) -> Place:
         behind = await asyncio.start_server(self._echo, BEHIND, 0)
         self._stack.callback(behind.close)
-        self.port = await self.front.bind("127.0.0.1", 0, behind.sockets[0].getsockname()[1])
+        self.port = await self.front.bind(self._host, 0, behind.sockets[0].getsockname()[1])
         self._stack.push_async_callback(self.front.close)
         await self.front.start()
         return self
@@ -111,6 +113,17 @@ async def test_a_connection_that_ends_frees_its_place(place: Place) -> None:
             while len(place.front):  # noqa: ASYNC110 - no event tells
                 await asyncio.sleep(0)
     assert not place.refused
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+async def test_the_wildcard_is_reached_over_ipv4_and_ipv6() -> None:
+    async with Place("0.0.0.0") as place:  # noqa: S104
+        assert await (await place.come()).echo(b"over IPv4")
+        reader, writer = await asyncio.open_connection("::1", place.port)
+        with contextlib.closing(writer):
+            writer.write(b"hello\n")
+            origin = await asyncio.wait_for(reader.readline(), WAIT_S)
+            assert origin.decode().strip() == f"ipv6:[::1]:{writer.get_extra_info('sockname')[1]}"
 
 
 async def test_a_port_that_is_taken_is_told(place: Place) -> None:

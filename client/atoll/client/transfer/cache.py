@@ -2,7 +2,7 @@
 
 Their room is bounded by the number of files, by the policy's largest model, and by what it keeps free of the disk.
 Files need no fsync: what is found at a start is verified chunk by chunk before it is used. A new model is written over
-the file of the oldest one that nobody looks at any more: its pages are in memory already, and writing to them is
+the file of the oldest one that is no longer mapped: its pages are in memory already, and writing to them is
 several times faster than to fresh ones.
 """
 

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 BEHIND = "127.0.0.1"
 """Where the gRPC server listens."""
+_ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  # an operator's `host` may be the wildcard
 _PIECE_BYTES = 1 << 14
 _BACKLOG = 512
 
@@ -61,16 +62,18 @@ class Front:
         Raises:
             SetupError: if the port cannot be had.
         """
-        six = ":" in host
+        both = socket.has_dualstack_ipv6()
+        listening_on = _ANY_IPV6 if both and host == _ANY_IPV4 else host  # as gRPC reads the wildcard
+        six = ":" in listening_on
         try:
             listener = socket.create_server(
-                (host, port),
+                (listening_on, port),
                 family=socket.AF_INET6 if six else socket.AF_INET,
                 backlog=_BACKLOG,
-                dualstack_ipv6=six and socket.has_dualstack_ipv6(),
+                dualstack_ipv6=six and both,
             )
         except OSError as error:
-            raise port_taken(f"[{host}]:{port}" if six else f"{host}:{port}") from error
+            raise port_taken(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") from error
         self._behind = behind
         self._server = await asyncio.start_server(self._take, sock=listener, start_serving=False)
         return int(listener.getsockname()[1])
