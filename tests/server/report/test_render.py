@@ -133,3 +133,10 @@ def test_a_round_over_a_part_of_the_model_says_which() -> None:
     page = render(replace(DETAIL, rounds=(*DETAIL.rounds, part)), now=2000.0)
     assert "<td>train 2/3</td>" in page
     assert page.count("<td>train</td>") == len(DETAIL.rounds)
+
+
+def test_who_never_counted_is_named_with_the_last_reason() -> None:
+    rounds = tuple(a_round(number, members("reported", "failed")) for number in range(2))
+    page = render(replace(DETAIL, rounds=rounds), now=2000.0)
+    assert '<span class="id">p1</span> (lab)</strong>, asked in 2 released rounds, lastly failed: it failed.' in page
+    assert "Never counted" not in render(DETAIL, now=2000.0)

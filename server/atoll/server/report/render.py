@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import jinja2
 
 from atoll.server import __version__
+from atoll.server.control.attendance import never_counted
 from atoll.server.control.curves import latest, panels
 from atoll.server.control.timeline import story
 from atoll.server.control.words import duration, kind_words, round_label
@@ -55,6 +56,7 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
         elements=elements,
         story=tuple(story(slowest)) if slowest is not None else (),
         absences=absences(detail.rounds),
+        never_counted=never_counted(detail.rounds),
         attendance=attendance(detail.rounds),
         metrics=[panel.metric for panel in found[:2]],
         latest=latest,
