@@ -47,3 +47,8 @@ def test_a_kind_more_never_costs_less() -> None:
 def test_nothing_costs_nothing_and_no_noise_everything() -> None:
     assert filtered(FIRST, [], 8.0, DELTA)[0] == filtered(FIRST, [Steps(math.inf)], 8.0, DELTA)[0] == 0
     assert filtered(FIRST, [FIRST, Steps(0.0)], 8.0, DELTA)[0] == math.inf
+
+
+def test_an_infinite_limit_is_none() -> None:
+    paid = [FIRST, Steps(5.0, 0.2, 40)]
+    assert filtered(FIRST, paid, math.inf, DELTA) == filtered(FIRST, paid, None, DELTA)

@@ -36,7 +36,8 @@ def filtered(
     Args:
         first: the kind of the first release.
         paid: all of them; those without sampling may be one.
-        limit: epsilon of the limit, which the order is chosen for; None without: the order that is best so far.
+        limit: epsilon of the limit, which the order is chosen for; without one (None or infinite) the order is the one
+            that is best so far.
         delta: of the limit.
         accountant: of releases of one kind.
     """
@@ -46,7 +47,9 @@ def filtered(
     if len({one.sample_rate < 1 and (one.noise_multiplier, one.sample_rate) for one in costly}) < 2:
         return epsilon(costly, delta / 2, accountant), answered_by(costly, delta / 2, accountant)
     spent = together(costly) + _conversion(delta / 2)
-    order = int(np.argmin(spent)) if limit is None else _order(first, limit, delta / 2)
+    if limit is None or math.isinf(limit):
+        return max(0.0, float(spent.min())), "rdp"
+    order = _order(first, limit, delta / 2)
     return max(0.0, float(spent[order])), "rdp"
 
 

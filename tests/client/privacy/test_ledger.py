@@ -15,6 +15,7 @@ import pytest
 from atoll.client import BudgetSpentError, RoundKey, UsageError
 from atoll.client.privacy import ledger as ledgers
 from atoll.client.privacy.ledger import Ledger, Limit, Release, read_account
+from atoll.client.privacy.samples import sample_ledger, steps_of
 from tests.patience import WAIT_S
 
 ROUND = RoundKey("r1", 0, 0)
@@ -41,6 +42,18 @@ def test_charges_add_up_over_rounds_runs_and_restarts(tmp_path: Path) -> None:
         ("r1", 20, 2),
         ("r2", 5, 1),
     ]
+
+
+def test_entries_keep_the_order_of_their_first_charge(tmp_path: Path) -> None:
+    """The first kind fixes the order of a filter: runs in turns must not choose it anew at each charge."""
+    ledger = sample_ledger(tmp_path / "samples.json", Limit(6.0, 1e-6), "rdp")
+    kinds = [steps_of(0.7, 0.001, 100), steps_of(6.0, 0.3, 1)]
+    spent = []
+    for number in range(6):
+        ledger.charge(RoundKey(f"r{number % 2}", number, 0), "digits", kinds[number % 2])
+        spent.append(ledger.account().epsilon)
+    assert [entry.run for entry in ledger.account().entries] == ["r0", "r1"]
+    assert spent[1:] == sorted(spent[1:])
 
 
 def test_the_same_round_again_is_charged_again(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from atoll.server.identity import (
     TokenUnknownError,
     TokenUsedError,
 )
-from atoll.server.stores import RecordMissingError, Store, certificates, tokens
+from atoll.server.stores import RecordMissingError, Store, certificates, participants, tokens
 from atoll.wire.join_token import JoinToken
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Key
@@ -102,6 +102,32 @@ class TestIdentify:
         participant, pem = await rig.enrol()
         await rig.book.identify(pem)
         await rig.book.revoke(participant, "lost")
+        with pytest.raises(UnauthenticatedError, match="was revoked: lost"):
+            await rig.book.identify(pem)
+
+    async def test_a_revocation_whose_caller_is_cancelled_holds(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is durable once the writer has begun: then what is remembered must go too."""
+        participant, pem = await rig.enrol()
+        await rig.book.identify(pem)
+        began, go = threading.Event(), threading.Event()
+        revoke = participants.revoke
+
+        def slow(*args: Any, **kwargs: Any) -> Any:
+            began.set()
+            assert go.wait(WAIT_S)
+            return revoke(*args, **kwargs)
+
+        monkeypatch.setattr(participants, "revoke", slow)
+        told = asyncio.Event()
+        rig.book.listen(lambda _caller, _error: told.set())
+        revoking = asyncio.create_task(rig.book.revoke(participant, "lost"))
+        assert await asyncio.to_thread(began.wait, WAIT_S)
+        revoking.cancel()
+        await asyncio.gather(revoking, return_exceptions=True)
+        go.set()
+        await asyncio.wait_for(told.wait(), WAIT_S)
         with pytest.raises(UnauthenticatedError, match="was revoked: lost"):
             await rig.book.identify(pem)
 

@@ -97,6 +97,15 @@ async def test_the_address_with_most_loses_its_oldest_to_a_newcomer(
     assert f"{OTHER} has {MOST} of the {MOST} connections" in caplog.text
 
 
+async def test_a_burst_of_newcomers_closes_as_many(place: Place) -> None:
+    """Before the connections that make room have ended: each newcomer closes another one."""
+    held = [await place.come(OTHER) for _ in range(MOST)]
+    await asyncio.gather(*(place.come() for _ in range(3 * MOST)), return_exceptions=True)
+    assert len(place.front) <= MOST
+    for one in held[: MOST // 2]:
+        await one.closed()
+
+
 async def test_an_address_that_has_most_itself_makes_room_for_its_own(place: Place) -> None:
     modest = await place.come(ONE)
     greedy = [await place.come(OTHER) for _ in range(MOST)]

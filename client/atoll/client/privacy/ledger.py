@@ -222,12 +222,13 @@ def _entry(item: dict[str, Any]) -> Entry:
 
 
 def _added(entries: tuple[Entry, ...], run: str, run_name: str, release: Release) -> tuple[Entry, ...]:
+    """Entries keep the order of their first charge: the first kind fixes a filter's order (``atoll.accounting``)."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for index, entry in enumerate(entries):
         if entry.has(run, release):
             more = replace(entry.release, count=entry.release.count + release.count)
             grown = replace(entry, release=more, rounds=entry.rounds + 1, last_at=now)
-            return (*entries[:index], *entries[index + 1 :], grown)
+            return (*entries[:index], grown, *entries[index + 1 :])
     return (*entries, Entry(run, run_name, release, 1, now, now))
 
 

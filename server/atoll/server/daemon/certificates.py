@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 _CACHED = 16_384
 _RE_ENROL = "enrol again with a new join token"
 
@@ -211,12 +212,15 @@ class CertificateBook:
             RecordMissingError: if there is no such participant.
         """
         now = self._clock()
-        revoked = await self._writer.run(
-            lambda connection: participants.revoke(connection, participant, at=now, reason=reason)
-        )
-        self._shut_out.add(participant)
-        self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
-        return revoked
+
+        def work(connection: Connection) -> participants.Participant:
+            return participants.revoke(connection, participant, at=now, reason=reason)
+
+        def tell() -> None:
+            self._shut_out.add(participant)
+            self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
+
+        return await self._revoked(work, tell)
 
     async def revoke_operator(self, name: str, reason: str) -> int:
         """Shut an operator out at once; how many unused join tokens of its making are void with it."""
@@ -226,9 +230,18 @@ class CertificateBook:
             certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
             return tokens.void(connection, created_by=name, at=now)
 
-        voided = await self._writer.run(work)
-        self._tell_revoked(Caller(Role.OPERATOR, name), reason)
-        return voided
+        return await self._revoked(work, lambda: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
+
+    async def _revoked(self, work: Callable[[Connection], T], tell: Callable[[], None]) -> T:
+        """Record a revocation, and tell of it once it is durable: even if the caller is cancelled meanwhile."""
+        recording = asyncio.wrap_future(self._writer.submit(work))
+        try:
+            found = await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            recording.add_done_callback(lambda done: None if done.cancelled() or done.exception() else tell())
+            raise
+        tell()
+        return found
 
     async def create_tokens(
         self, organisation: str, kind: ParticipantKind, *, lifetime_s: float, count: int, operator: str, address: str

@@ -29,6 +29,8 @@ BEHIND = "127.0.0.1"
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  # an operator's `host` may be the wildcard
 _PIECE_BYTES = 1 << 14
 _BACKLOG = 512
+_CLOSE_S = 5.0
+"""How long a connection that is closed may take to send what waits; then it is reset."""
 
 
 class Front:
@@ -115,10 +117,10 @@ class Front:
             except (OSError, asyncio.CancelledError):
                 writer.transport.abort()
             finally:
-                tasks = self._open[network]
-                del tasks[task]
-                if not tasks:
-                    del self._open[network]
+                try:
+                    await _closed(writer)
+                finally:
+                    self._leave(network, task)
 
     def _make_room(self, network: str) -> None:
         """Close the oldest connection of the greediest network if there are too many; of this one, if none has more."""
@@ -128,7 +130,9 @@ class Front:
         held = len(self._open[greediest])
         if held <= len(self._open.get(network, ())):
             greediest = network
-        next(iter(self._open[greediest])).cancel()
+        oldest = next(iter(self._open[greediest]))
+        oldest.cancel()
+        self._leave(greediest, oldest)  # at once: the next newcomer must close another one
         error = LimitExceededError(
             "enrolment.connections",
             f"{greediest} has {held} of the {self._most} connections to the enrolment port; its oldest is closed",
@@ -136,6 +140,12 @@ class Front:
         )
         self._refused(error.detail.code)
         self._refusals.tell(greediest, error)
+
+    def _leave(self, network: str, task: asyncio.Task[None]) -> None:
+        tasks = self._open.get(network, {})
+        tasks.pop(task, None)
+        if not tasks:
+            self._open.pop(network, None)
 
     async def _join(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass bytes both ways until either end closes."""
@@ -164,6 +174,17 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write(piece)
         await writer.drain()
     await writer.drain()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, also one whose peer no longer reads what waits to be sent."""
+    writer.close()
+    try:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await writer.wait_closed()
+    finally:
+        writer.transport.abort()
 
 
 def _name_of(writer: asyncio.StreamWriter) -> str:

@@ -113,7 +113,8 @@ class Pusher:
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
-        asked_s = return_spread_s(len(live.roster))  # what its invitation asks it to spread its return over
+        # What its invitation asks it to spread its return over: of a secret draw, the planned size.
+        asked_s = return_spread_s(self._invitations.told_size(live))
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
             patience_s = max(patience_s, self._back_by - self._now())

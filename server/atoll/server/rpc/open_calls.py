@@ -76,7 +76,8 @@ def end_call(task: asyncio.Task[Any], context: Context, error: ServerError, endi
 
 async def _end(context: Context, error: ServerError) -> None:
     peer = context.peer()
-    with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError):  # sent; or the call has ended meanwhile
+    # Sent; or the call has ended meanwhile; or its answer is on its way already, and waits for its reader.
+    with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
         await refuse(context, error, "a call that was ended")
     await asyncio.sleep(CLOSE_S)
     await asyncio.get_running_loop().run_in_executor(None, peers.cut, peer)
