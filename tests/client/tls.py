@@ -174,7 +174,7 @@ class SecureFederation(
 
     async def RenewExpired(  # noqa: N802
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
-    ) -> enrolment_pb2.RenewResponse:
+    ) -> enrolment_pb2.RenewExpiredResponse:
         old = x509.load_pem_x509_certificate(request.certificate_pem)
         key = old.public_key()
         assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -183,7 +183,7 @@ class SecureFederation(
         if not self.grace:
             detail = ErrorDetail("certificate.expired", Fault.CALLER, "it expired long ago", "enrol again")
             await refuse(context, grpc.StatusCode.UNAUTHENTICATED, detail)
-        return enrolment_pb2.RenewResponse(
+        return enrolment_pb2.RenewExpiredResponse(
             certificate_pem=self._certify(request.csr_pem), ca_certificate_pem=self.authority.pem
         )
 

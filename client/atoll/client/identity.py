@@ -159,7 +159,9 @@ def enrol(join_token: str, state: Path, timeout_s: float = ENROL_TIMEOUT_S) -> I
     return identity
 
 
-def renewed(identity: Identity, answer: enrolment_pb2.RenewResponse, key_pem: str) -> Identity:
+def renewed(
+    identity: Identity, answer: enrolment_pb2.RenewResponse | enrolment_pb2.RenewExpiredResponse, key_pem: str
+) -> Identity:
     """The identity with the certificate that a renewal brought for a new key.
 
     Raises:

@@ -119,6 +119,24 @@ class RenewExpiredRequest(google.protobuf.message.Message):
 Global___RenewExpiredRequest: typing_extensions.TypeAlias = RenewExpiredRequest
 
 @typing.final
+class RenewExpiredResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
+    CA_CERTIFICATE_PEM_FIELD_NUMBER: builtins.int
+    certificate_pem: builtins.bytes
+    ca_certificate_pem: builtins.bytes
+    def __init__(
+        self,
+        *,
+        certificate_pem: builtins.bytes = ...,
+        ca_certificate_pem: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ca_certificate_pem", b"ca_certificate_pem", "certificate_pem", b"certificate_pem"]) -> None: ...
+
+Global___RenewExpiredResponse: typing_extensions.TypeAlias = RenewExpiredResponse
+
+@typing.final
 class RenewRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -42,7 +42,7 @@ class EnrolmentServiceStub(object):
         self.RenewExpired = channel.unary_unary(
                 '/atoll.wire.v1.EnrolmentService/RenewExpired',
                 request_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.SerializeToString,
-                response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
+                response_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredResponse.FromString,
                 _registered_method=True)
 
 
@@ -75,7 +75,7 @@ def add_EnrolmentServiceServicer_to_server(servicer, server):
             'RenewExpired': grpc.unary_unary_rpc_method_handler(
                     servicer.RenewExpired,
                     request_deserializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.FromString,
-                    response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.SerializeToString,
+                    response_serializer=atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,7 +131,7 @@ class EnrolmentService(object):
             target,
             '/atoll.wire.v1.EnrolmentService/RenewExpired',
             atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredRequest.SerializeToString,
-            atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewResponse.FromString,
+            atoll_dot_wire_dot_v1_dot_enrolment__pb2.RenewExpiredResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,15 +47,15 @@ _EnrolmentServiceRenewExpiredType = typing_extensions.TypeVar(
     '_EnrolmentServiceRenewExpiredType',
     grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-        atoll.wire.v1.enrolment_pb2.RenewResponse,
+        atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-        atoll.wire.v1.enrolment_pb2.RenewResponse,
+        atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-        atoll.wire.v1.enrolment_pb2.RenewResponse,
+        atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
     ],
 )
 
@@ -68,7 +68,7 @@ class EnrolmentServiceStub(typing.Generic[_EnrolmentServiceEnrolType, _Enrolment
         ],
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-            atoll.wire.v1.enrolment_pb2.RenewResponse,
+            atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -80,7 +80,7 @@ class EnrolmentServiceStub(typing.Generic[_EnrolmentServiceEnrolType, _Enrolment
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-            atoll.wire.v1.enrolment_pb2.RenewResponse,
+            atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -99,7 +99,7 @@ EnrolmentServiceAsyncStub: typing_extensions.TypeAlias = EnrolmentServiceStub[
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
-        atoll.wire.v1.enrolment_pb2.RenewResponse,
+        atoll.wire.v1.enrolment_pb2.RenewExpiredResponse,
     ],
 ]
 
@@ -117,7 +117,7 @@ class EnrolmentServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: atoll.wire.v1.enrolment_pb2.RenewExpiredRequest,
         context: _ServicerContext,
-    ) -> typing.Union[atoll.wire.v1.enrolment_pb2.RenewResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.RenewResponse]]:
+    ) -> typing.Union[atoll.wire.v1.enrolment_pb2.RenewExpiredResponse, collections.abc.Awaitable[atoll.wire.v1.enrolment_pb2.RenewExpiredResponse]]:
         """A new certificate for one that expired not long ago, which no longer opens
         the main port. The caller proves its old key by a signature.
         """

@@ -54,11 +54,11 @@ class EnrolmentService(EnrolmentServiceServicer):
 
     async def RenewExpired(
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
-    ) -> enrolment_pb2.RenewResponse:
+    ) -> enrolment_pb2.RenewExpiredResponse:
         """A new certificate for one that has expired: TLS on the main port takes it no more."""
         with self._door.knock(self._origin(context.peer())):
             pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
-        return enrolment_pb2.RenewResponse(
+        return enrolment_pb2.RenewExpiredResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
         )
 
