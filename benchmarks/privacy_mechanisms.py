@@ -20,7 +20,7 @@ from benchmarks.options import Options
 SETTINGS = ((120, 120, 1), (120, 12, 10), (256, 64, 4), (1024, 1024, 1), (2000, 342, 6), (2000, 1, 6))
 """Rounds, fewest rounds from one participation to the next, most participations."""
 TARGETS = {(1024, 1024, 1): 0.1355, (2000, 342, 6): 0.1185}
-"""Of BLT: published figures."""
+"""Published figures for BLT."""
 BANDS = (16, 32, 64)
 
 
@@ -46,7 +46,7 @@ def _figures(rounds: int, separation: int, most: int, command: str) -> Iterator[
 
 
 def banded_error(bands: int, rounds: int, separation: int, most: int) -> float:
-    """Of a banded matrix."""
+    """The relative prefix-sum error of a banded matrix."""
     column = np.zeros(rounds)
     coefficients = banded_coefficients(bands)[:rounds]
     column[: len(coefficients)] = coefficients
@@ -54,7 +54,7 @@ def banded_error(bands: int, rounds: int, separation: int, most: int) -> float:
 
 
 def tree_error(rounds: int, separation: int, most: int) -> float:
-    """Of the tree, whose prefix sums are of as many nodes as their number of rounds has bits."""
+    """The relative prefix-sum error of the tree: a prefix sums as many nodes as its round number has bits set."""
     nodes = sum(number.bit_count() for number in range(1, rounds + 1)) / rounds
     moved = float(tree_squares(rounds, separation, most)[-1])
     return math.sqrt(nodes * moved / ((rounds + 1) / 2 * min(most, -(-rounds // separation))))
