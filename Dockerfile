@@ -1,8 +1,9 @@
-# The server in a container: docker build -t atoll . (docs/operations.md)
+# The server in a container: docker build -t atoll . (docs/deployment.md)
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY protos protos
+COPY common common
 COPY client client
 COPY server server
 COPY datacenter datacenter

@@ -1,23 +1,35 @@
 # Set-up, tests and checks. Needs Python >= 3.11 and make; `make lint`, `make proto` and `make node-client` also need npm.
 SHELL := /bin/bash
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+# What is installed at which version: `make lock` writes it; CONSTRAINTS=/dev/null takes the newest of everything.
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 TOOLS := .tools
+TOOL := $(TOOLS)/python/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Tests and demonstrations start hundreds of processes, which would each compile the sources anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Of the suite's two halves, which take about as long as each other, the one; the other is everything else.
-SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py tests/system/test_silos.py tests/system/test_silo_faults.py
-ROOMS := protos client server datacenter tests benchmarks examples
+# The suite's lanes, which run side by side: much of each is waiting. `test-federation` is everything else.
+SILO_TESTS := tests/datacenter tests/benchmarks/test_silo.py
+SILO_SYSTEM_TESTS := $(wildcard tests/system/test_silo*.py)
+SYSTEM_TESTS := tests/system
+# The fast tests' two lanes, alike in processor time.
+FAST := "not system and not ranks"
+FAST_TESTS := tests/server/runs tests/server/process tests/server/access tests/server/rpc tests/server/stores tests/server/privacy \
+  tests/client
+ROOMS := protos common client server datacenter tests benchmarks examples packaging
 
 # The generator is pinned to the oldest protobuf runtime that pyproject.toml admits (6.31).
-GRPC_TOOLS := grpcio-tools==1.76.0
-MYPY_PROTOBUF := mypy-protobuf==3.7.0
+PROTOGEN := grpcio-tools==1.76.0 grpcio==1.85.1 protobuf==6.33.6 mypy-protobuf==3.7.0 types-protobuf==7.35.1.20260906
+# The first pip that installs dependency groups.
+PIP_OF_TOOLS := pip==25.1
 BUF := @bufbuild/buf@1.75.0
+MERMAID := mermaid@11.16.0
 
-.PHONY: demo demo-private demo-silo test test-silo test-federation test-fast node-client lint types format proto proto-check bench \
-  bench-silo bench-smoke clean
+.PHONY: demo demo-private demo-silo test test-silo test-silo-system test-system test-federation test-fast test-fast-server \
+  test-fast-rest test-newest node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
+  dist dist-check site lock clean
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
@@ -28,42 +40,71 @@ demo-private: $(VENV)/.demo ## the same over 200 participants with differential 
 demo-silo: $(VENV)/.demo-silo ## train a language model over two silos of two ranks and two edge clients
 	$(BIN)/atoll silo demo
 
-test: $(VENV)/.dev ## the whole test suite, in two halves side by side: much of it is waiting
-	$(MAKE) --no-print-directory --jobs=2 test-silo test-federation
+test: $(VENV)/.dev ## the whole test suite, in four lanes side by side
+	$(MAKE) --no-print-directory --jobs=4 test-silo test-silo-system test-system test-federation
 
 test-silo: $(VENV)/.dev ## training in a silo
 	set -o pipefail; $(BIN)/pytest $(SILO_TESTS) 2>&1 | sed -u 's/^/silo        /'
 
+test-silo-system: $(VENV)/.dev ## silos and their server as real processes, and their faults
+	set -o pipefail; $(BIN)/pytest $(SILO_SYSTEM_TESTS) 2>&1 | sed -u 's/^/silo system /'
+
+test-system: $(VENV)/.dev ## servers and clients as real processes, and their faults
+	set -o pipefail; $(BIN)/pytest $(SYSTEM_TESTS) $(addprefix --ignore ,$(SILO_SYSTEM_TESTS)) 2>&1 | sed -u 's/^/system      /'
+
 test-federation: $(VENV)/.dev ## everything else
-	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS)) 2>&1 | sed -u 's/^/federation  /'
+	set -o pipefail; $(BIN)/pytest $(addprefix --ignore ,$(SILO_TESTS) $(SYSTEM_TESTS)) 2>&1 | sed -u 's/^/federation  /'
 
 node-client: $(TOOLS)/conformance/.installed ## what the tests of a client in Node need; without it they are skipped
 
-test-fast: $(VENV)/.dev ## without the tests that start many processes
-	$(BIN)/pytest -m "not system"
+test-fast: $(VENV)/.dev ## without the tests that start many processes, in two lanes side by side
+	$(MAKE) --no-print-directory --jobs=2 test-fast-server test-fast-rest
 
-lint: $(VENV)/.dev $(TOOLS)/node_modules/.bin/buf
+test-fast-server: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest -m $(FAST) $(FAST_TESTS) 2>&1 | sed -u 's/^/server  /'
+
+test-fast-rest: $(VENV)/.dev
+	set -o pipefail; $(BIN)/pytest -m $(FAST) $(addprefix --ignore ,$(FAST_TESTS)) 2>&1 | sed -u 's/^/rest    /'
+
+test-newest: ## the fast tests with the newest version of every dependency, in an environment of its own
+	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=/dev/null test-fast
+
+lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff check $(ROOMS)
 	$(BIN)/ruff format --check $(ROOMS)
 	$(TOOLS)/node_modules/.bin/buf lint protos
 
-types: $(VENV)/.dev
+types: $(VENV)/.dev ## mypy over everything, pyright over what is installed: what an editor shows to users
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+types-every: types ## pyright over tests and benchmarks too
+	$(BIN)/pyright --pythonpath $(BIN)/python tests benchmarks
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(ROOMS)
 	$(BIN)/ruff format $(ROOMS)
 
+hooks: $(VENV)/.dev $(TOOL)/.installed $(TOOLS)/node_modules/.installed ## format, lint and check documents before each commit
+	$(TOOL)/pre-commit install
+
+# $(call generate,FOLDER): the generated code; a module of services alone where there are services.
+define generate
+	PATH="$(CURDIR)/$(TOOLS)/protogen/bin:$$PATH" python -m grpc_tools.protoc -I protos --python_out=$(1) \
+	  --grpc_python_out=$(1) --mypy_out=quiet:$(1) --mypy_grpc_out=quiet:$(1) protos/atoll/wire/v1/*.proto
+	for file in $(1)/atoll/wire/v1/*_pb2_grpc.py; do grep -q Servicer $$file || rm $$file $${file}i; done
+endef
+
 proto: $(TOOLS)/protogen/.installed ## write the generated code anew
 	rm -f protos/atoll/wire/v1/*_pb2*
-	PATH="$(CURDIR)/$(TOOLS)/protogen/bin:$$PATH" python -m grpc_tools.protoc -I protos --python_out=protos \
-	  --grpc_python_out=protos --mypy_out=quiet:protos --mypy_grpc_out=quiet:protos protos/atoll/wire/v1/*.proto
-	for file in protos/atoll/wire/v1/*_pb2_grpc.py; do grep -q Servicer $$file || rm $$file $${file}i; done
+	$(call generate,protos)
 
-proto-check: proto ## fail if the checked-in generated code is not what the protos give
-	git diff --exit-code -- protos
-	test -z "$$(git status --porcelain -- protos)"
+# Beside the tree, for tests that import it may be running.
+proto-check: $(TOOLS)/protogen/.installed ## fail if the checked-in generated code is not what the protos give
+	rm -rf $(TOOLS)/generated
+	mkdir -p $(TOOLS)/generated
+	$(call generate,$(TOOLS)/generated)
+	diff --recursive --exclude=__pycache__ --exclude=__init__.py --exclude='*.proto' $(TOOLS)/generated/atoll/wire/v1 protos/atoll/wire/v1
 
 bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
 	$(BIN)/python -m benchmarks
@@ -71,35 +112,59 @@ bench: $(VENV)/.dev ## every benchmark; results under benchmarks/results
 bench-silo: $(VENV)/.dev ## benchmarks of silo training; results under benchmarks/results/silo-*.json
 	$(BIN)/python -m benchmarks.silo
 
-bench-smoke: $(VENV)/.dev
+bench-smoke: $(VENV)/.dev ## a few seconds of each benchmark that no test runs, but for the two that train silos for minutes
 	$(BIN)/python -m benchmarks --smoke
-	$(BIN)/python -m benchmarks.silo --smoke
+	$(BIN)/python -m benchmarks.silo --smoke exchange gpu overhead planner
+
+bench-smoke-every: bench-smoke
+	$(BIN)/python -m benchmarks.silo --smoke collectives diloco faults
+
+dist: $(TOOL)/.installed ## build the sdist, and the wheel from it, into dist/
+	rm -rf dist
+	$(TOOL)/python -m build --no-isolation --outdir dist
+
+dist-check: dist $(VENV)/.dev ## the wheel runs the demonstration without a checkout; the sdist's own tests start
+	packaging/check_wheel.sh dist/*.whl
+	packaging/check_sdist.sh dist/*.tar.gz $(BIN)/python
+
+site: $(TOOL)/.installed $(TOOLS)/node_modules/.installed ## the documents as a site, in site/
+	$(TOOL)/properdocs build --strict --quiet
+
+lock: $(TOOL)/.installed ## write constraints.txt for a changed pyproject.toml; UPGRADE=--upgrade takes the newest versions
+	$(TOOL)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group tools --no-annotate \
+	  --custom-compile-command "make lock" $(UPGRADE) --output-file constraints.txt pyproject.toml
 
 clean: ## remove everything that make made
-	rm -rf $(VENV) $(TOOLS)
+	rm -rf $(VENV) $(VENV)-newest $(TOOLS) dist site
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Atoll needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing into $(VENV) (about a minute)"
-	$(PIP) install -c constraints.txt -e ".[demo]"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[demo]"
 	@touch $@
 
-$(VENV)/.demo-silo: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.demo-silo: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing into $(VENV) with torch (a few minutes)"
-	$(PIP) install -c constraints.txt -e ".[server,silo]"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[server,silo]"
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing into $(VENV) with torch and the development tools (a few minutes)"
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[dev]"
 	@touch $@ $(VENV)/.demo $(VENV)/.demo-private $(VENV)/.demo-silo
+
+$(TOOL)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TOOLS)/python
+	$(TOOL)/python -m pip --disable-pip-version-check --quiet install $(PIP_OF_TOOLS)
+	$(TOOL)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt --group tools
+	@touch $@
 
 $(TOOLS)/protogen/.installed: Makefile
 	$(PYTHON) -m venv $(TOOLS)/protogen
-	$(TOOLS)/protogen/bin/python -m pip --disable-pip-version-check --quiet install $(GRPC_TOOLS) $(MYPY_PROTOBUF)
+	$(TOOLS)/protogen/bin/python -m pip --disable-pip-version-check --quiet install $(PROTOGEN)
 	@touch $@
 
 $(TOOLS)/conformance/.installed: tests/conformance/node/package.json tests/conformance/node/package-lock.json
@@ -108,7 +173,7 @@ $(TOOLS)/conformance/.installed: tests/conformance/node/package.json tests/confo
 	npm ci --silent --ignore-scripts --prefix $(@D)
 	@touch $@
 
-$(TOOLS)/node_modules/.bin/buf: Makefile
+$(TOOLS)/node_modules/.installed: Makefile
 	mkdir -p $(TOOLS)
-	npm install --silent --no-save --prefix $(TOOLS) $(BUF)
+	npm install --silent --no-save --ignore-scripts --prefix $(TOOLS) $(BUF) $(MERMAID)
 	@touch $@

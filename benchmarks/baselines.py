@@ -54,10 +54,10 @@ def streams(size: int, clients: int, *, tls: bool = False, repeats: int = 3) -> 
         peers = [stack.enter_context(_peer(["client", address, str(size), *ca])) for _ in range(clients)]
         for peer in peers:
             _line(peer)
-        everybody = [server.pid, *(peer.pid for peer in peers)]
-        spent = cpu_s_of(everybody)
+        processes = [server.pid, *(peer.pid for peer in peers)]
+        spent = cpu_s_of(processes)
         turns = [(_all(peers, "down"), _all(peers, "up")) for _ in range(repeats)]
-        cpu_s = (cpu_s_of(everybody) - spent) / repeats
+        cpu_s = (cpu_s_of(processes) - spent) / repeats
     down_s, up_s = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
     return Streams(down_s, up_s, cpu_s)
 

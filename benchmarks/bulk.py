@@ -2,8 +2,8 @@
 
 A round is timed from release to release, with every update fsynced before it is acknowledged and the new model before
 it is visible. The first round, which makes caches and touches memory, is stated for itself, and a few more pass before
-files begin to be written over (``atoll.server.recycling``): as many as there are models kept, one here. The baselines
-are the mean of what is measured before and after.
+files begin to be written over (``atoll.server.disk.recycling``): as many as there are models kept, one here. The
+baselines are the mean of what is measured before and after.
 """
 
 from __future__ import annotations

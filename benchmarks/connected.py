@@ -1,8 +1,8 @@
 """Many connected participants, of whom each round draws some: seconds a round, server memory and CPU per idle one.
 
 Each is a real identity with a check-in stream of its own, over TLS; they share a few processes. Memory is the server's
-anonymous memory with all of them connected and at rest, less that with none, over their number. Whoever has been drawn
-also has a connection for its reports from then on: that is in the second memory figure.
+anonymous memory with all of them connected and at rest, less that with none, divided by their number. One that was
+drawn also keeps a connection for its reports, which the second memory figure includes.
 """
 
 from __future__ import annotations

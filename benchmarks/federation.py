@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from atoll.wire import safetensors
+from atoll.formats import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from benchmarks.sampling import Memory, Sampler
 
@@ -67,6 +67,7 @@ class Course:
         client: peak memory of the largest of the first few participants.
         disk_bytes: what the server's data directory took at most, in samples; 0 if that was not asked for.
         cpu_s: processor seconds of each later round, of the server and all participants.
+        server_cpu_s: the server's share of them.
     """
 
     first_s: float
@@ -77,6 +78,7 @@ class Course:
     client: Memory
     disk_bytes: int
     cpu_s: float
+    server_cpu_s: float
 
 
 class Federation:
@@ -156,8 +158,8 @@ class Federation:
         write_zeros(self.place / "init.safetensors", elements)
         groups = {"server": self.server.pid}
         groups |= {f"client {one.pid}": one.pid for one in self.participants[:_WATCHED]}
-        everybody = [self.server.pid, *(one.pid for one in self.participants)]
-        with Sampler(groups, self.data if watch_disk else None, spenders=everybody) as sampler:
+        processes = [self.server.pid, *(one.pid for one in self.participants)]
+        with Sampler(groups, self.data if watch_disk else None, spenders=processes) as sampler:
             run = self.call("run", "submit", str(self.place / "job.toml"))["run"]
             self.command("run", "watch", run)
             shown = self.call("run", "show", run)
@@ -166,6 +168,7 @@ class Federation:
             raise RuntimeError(f"{len(released)} of {rounds} rounds were released: {shown}"[:4000])
         closed = [float(entry["closed_at"]) for entry in released]
         gaps = [float(gap) for gap in np.diff(closed)]
+        began, ended, measured = closed[warm_up - 1], closed[-1], max(1, rounds - warm_up)
         largest = max((sampler.peak(name) for name in groups if name != "server"), key=lambda one: one.anonymous)
         return Course(
             first_s=closed[0] - float(released[0]["opened_at"]),
@@ -175,7 +178,8 @@ class Federation:
             server=sampler.peak("server"),
             client=largest,
             disk_bytes=sampler.disk_bytes,
-            cpu_s=sampler.cpu_s(closed[warm_up - 1], closed[-1]) / max(1, rounds - warm_up),
+            cpu_s=sampler.cpu_s(began, ended) / measured,
+            server_cpu_s=sampler.cpu_s(began, ended, self.server.pid) / measured,
         )
 
     def call(self, *arguments: str) -> Any:

@@ -39,7 +39,7 @@ def run(options: Options) -> list[Figure]:
         calm = statistics.mean((before, mean_s()))
     command, refused = options.command("flood"), answers.get(REFUSED, 0)
     if not refused:
-        raise RuntimeError(f"nobody was refused: {answers}")
+        raise RuntimeError(f"no call was refused: {answers}")
     name = f"round of 10 KB, {clients} clients, while another checks in without end"
     return [
         Figure.within(name, flooded, "s", command, limit=calm, target=TARGET),

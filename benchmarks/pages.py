@@ -5,6 +5,7 @@ A table stands between ``<!-- figures: NAME -->`` and ``<!-- end of figures -->`
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -69,6 +70,7 @@ def _number(value: float | None) -> str:
 
 def main() -> None:
     """Write the tables of the pages anew."""
+    argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__).parse_args()
     for page in PAGES:
         page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
         print(f"{page.name}: written", file=sys.stderr)

@@ -11,7 +11,7 @@ Array = npt.NDArray[np.float32]
 
 
 class Idle(Participant):
-    """Hands in local weights that differ from round to round, so that every round's model is new to everybody.
+    """Sends local weights that differ from round to round, so that each round's model is new to all participants.
 
     The platform computes local - global from them.
 

@@ -1,4 +1,4 @@
-"""What a large population adds to the server's event loop and memory, beside doing the same for everybody anew.
+"""What a large population adds to the server's event loop and memory, beside doing the same from scratch for each.
 
 In one process, without connections: the parts of the server that look at all members or all connected.
 """
@@ -13,10 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.daemon.instructions import Invitation
-from atoll.server.daemon.invitations import Invitations
-from atoll.server.daemon.sessions import Changes, Introduction, Session, Sessions
-from atoll.server.daemon.standings import Standing, Standings
 from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import (
     Accepted,
@@ -32,6 +28,11 @@ from atoll.server.rounds import (
 )
 from atoll.server.rpc.views import Course
 from atoll.server.rpc.watching import LiveRound, Told
+from atoll.server.runs.instructions import Invitation
+from atoll.server.runs.invitations import Invitations
+from atoll.server.runs.releases import PlainReleases
+from atoll.server.runs.sessions import Changes, Introduction, Session, Sessions
+from atoll.server.runs.standings import Standing, Standings
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.encoding import Encoding
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -125,7 +126,7 @@ def _invite_all(at: OpenRound, invitations: Invitations) -> list[Invitation]:
 
 def _invitations(at: OpenRound, layout: Layout, folder: str) -> Invitations:
     message = layout_to_proto(layout).SerializeToString()
-    return Invitations("r", parse_job(at.job), layout, message, DirectoryBlobStore(Path(folder)))
+    return Invitations("r", parse_job(at.job), layout, message, DirectoryBlobStore(Path(folder)), PlainReleases())
 
 
 def _held(at: OpenRound, tensors: int) -> tuple[float, float]:
@@ -149,7 +150,7 @@ def _invited_again(at: OpenRound, tensors: int) -> tuple[float, float]:
 
 
 async def _waiting(count: int) -> tuple[float, float]:
-    """Milliseconds to look at what one change means to a run that waits, and to look at everybody."""
+    """Milliseconds to look at what one change means to a run that waits, and to look at all participants."""
     sessions = Sessions()
     for number in range(count):
         sessions.connect(f"p{number:012}", HELLO, lambda: None)

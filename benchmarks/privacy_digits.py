@@ -1,7 +1,7 @@
 """What privacy costs: digits over hundreds of participants at epsilon 8, by mechanism, beside the same without noise.
 
 A simulation in this process: participants are shards, there is no transport. Training is the demo's network, sums,
-clipping, noise and release are the daemon's (``privacy.audit.rehearsal``), epsilon is what the ledger would say. The
+clipping, noise and release are the daemon's (``privacy_audit.rehearsal``), epsilon is what the ledger would say. The
 picture goes to benchmarks/results/privacy-digits.svg.
 
 Clip norms and server settings were chosen for each mechanism on seeds 1 and 2, and are measured on others.
@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure as Drawing
 
-from atoll.client.demo import Weights, forward, loss_and_gradients
+from atoll.client.demo.digits import Weights, forward, loss_and_gradients
 from atoll.server.aggregation.iterates import share_of
 from atoll.server.aggregation.optimisers import FedAvgM
 from atoll.server.demo.data import Digits, load_digits
 from atoll.server.demo.model import LAYOUT, initial_weights
 from atoll.server.jobs import parse_job
-from atoll.server.privacy.audit.rehearsal import Rehearsal, Safeguards
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.sampling import Eligible, Request, sampler_named
+from atoll.server.privacy_audit.rehearsal import Rehearsal, Safeguards
+from atoll.server.sampling import DrawRequest, Eligible, sampler_named
 from benchmarks.figures import RESULTS, Figure
 from benchmarks.options import Options, progress
 
@@ -193,7 +193,7 @@ def _members(way: Way, participants: int, number: int, seed: int) -> list[int]:
         return list(range(number % 2, 2 * (participants // 2), 2))
     everyone = tuple(Eligible(f"p{member:012}") for member in range(participants))
     size = participants // 2
-    request = Request(everyone, size, seed, number, rate=size / participants)
+    request = DrawRequest(everyone, size, seed, number, rate=size / participants)
     return [int(member[1:]) for member, _ in sampler_named(way.sampler).draw(request).members]
 
 

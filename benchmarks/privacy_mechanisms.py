@@ -13,7 +13,7 @@ import numpy as np
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.mechanisms.prefix_error import relative_error
 from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients, inverse_column, tree_squares
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 from benchmarks.figures import Figure
 from benchmarks.options import Options
 

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from atoll.server.aggregation.release import RELEASE_BLOCK
+from atoll.server.aggregation.next_model import RELEASE_BLOCK
 from atoll.server.privacy.mechanisms import Mechanism, RoundNoise, mechanism_named
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.noise import DiscreteGaussian, warm

@@ -19,11 +19,33 @@ from benchmarks.options import Options
 
 ROUNDS_PER_S = 20.0
 OVERHEAD_S = 0.1
+MANY = 10
+MANY_S = 0.06
+"""A round of 10 KB with so many clients should take no longer, from release to release."""
 ELEMENTS = 2560
 
 
 def run(options: Options) -> list[Figure]:
-    """Rate and slowest rounds of a 10 KB model with two clients."""
+    """Rate and slowest rounds of a 10 KB model with two clients, then with ten; or with as many as are asked for."""
+    figures = _with_few(options)
+    return figures if options.clients is not None else figures + _with_many(options)
+
+
+def _with_many(options: Options) -> list[Figure]:
+    """What each further client costs: release to release, and processor time."""
+    rounds, command = options.or_else(options.rounds, 200, 5), options.command("rounds")
+    with federation(clients=MANY, tls=options.tls is not False) as place:
+        course = place.run(elements=ELEMENTS, rounds=rounds, clients=MANY)
+    name, usual = f"10 KB, {MANY} clients", statistics.median(course.seconds)
+    clients_cpu_s = (course.cpu_s - course.server_cpu_s) / MANY
+    return [
+        Figure.at_most(f"{name}: release to release, median", usual, "s", MANY_S, command),
+        Figure.stated(f"{name}: server's processor time of a round", course.server_cpu_s, "s", command),
+        Figure.stated(f"{name}: each client's processor time of a round", clients_cpu_s, "s", command),
+    ]
+
+
+def _with_few(options: Options) -> list[Figure]:
     clients, rounds = options.or_else(options.clients, 2, 2), options.or_else(options.rounds, 400, 5)
     repeats = 20 if options.smoke else 200
     before = floor(4 * ELEMENTS, repeats)

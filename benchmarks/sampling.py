@@ -45,7 +45,7 @@ class Sampler:
         self._folder = folder
         self._peaks = dict.fromkeys(groups, Memory())
         self.disk_bytes = 0
-        self._spent: list[tuple[float, float]] = []
+        self._spent: list[tuple[float, dict[int, float]]] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="memory-sampler", daemon=True)
 
@@ -53,11 +53,11 @@ class Sampler:
         """The largest sums over the group's processes at one moment, anonymous and mapped each for itself."""
         return self._peaks[group]
 
-    def cpu_s(self, start: float, stop: float) -> float:
-        """Processor seconds that all spenders together spent between two moments (epoch seconds)."""
+    def cpu_s(self, start: float, stop: float, spender: int | None = None) -> float:
+        """Processor seconds that all spenders together, or one of them, spent between two moments (epoch seconds)."""
         times = [at for at, _ in self._spent]
-        first, last = (min(bisect_left(times, at), len(times) - 1) for at in (start, stop))
-        return self._spent[last][1] - self._spent[first][1]
+        first, last = (self._spent[min(bisect_left(times, at), len(times) - 1)][1] for at in (start, stop))
+        return sum(last[head] - first[head] for head in ([spender] if spender is not None else last))
 
     def __enter__(self) -> Self:
         self._spent.append(self._spent_now())
@@ -71,8 +71,8 @@ class Sampler:
         self._thread.join()
         self._spent.append(self._spent_now())
 
-    def _spent_now(self) -> tuple[float, float]:
-        return time.time(), cpu_s_of(pid for head in self._spenders for pid in family(head))
+    def _spent_now(self) -> tuple[float, dict[int, float]]:
+        return time.time(), {head: cpu_s_of(family(head)) for head in self._spenders}
 
     def _sample(self) -> None:
         while not self._done.wait(INTERVAL_S):

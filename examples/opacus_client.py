@@ -1,4 +1,4 @@
-"""Handwritten digits with DP-SGD: what is sent tells little of any one image, whatever the server does.
+"""Handwritten digits with DP-SGD: updates reveal little about any one image, also to the server.
 
     atoll client start examples/opacus_client.py:digits --arg shard=3 --arg shards=8 --join @token.txt
 
@@ -16,7 +16,7 @@ from atoll.client.torch import save_initial
 
 
 def network() -> nn.Module:
-    """64 pixels to scores of 10 classes; layer norm, for batch norm mixes images."""
+    """64 pixels to scores of 10 classes; layer norm, because batch norm mixes images."""
     return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh(), nn.Linear(64, 10))
 
 

@@ -29,7 +29,7 @@ class Digits(Participant):
         self.examples = int((~held_out).sum())
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Passes over the own images, until told to stop."""
+        """Train for the epochs asked for, or until the task is stopped."""
         classifier = classifier_of(model, task.settings.number("lr", 0.1), seed=task.round)
         epochs = task.settings.integer("epochs", 5)
         done = 0

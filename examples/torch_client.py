@@ -14,7 +14,7 @@ from atoll.client.torch import TorchParticipant, save_initial
 
 
 def network() -> nn.Module:
-    """64 pixels to scores of 10 classes; batch norm's statistics travel like weights."""
+    """64 pixels to scores of 10 classes; batch norm's statistics are sent like weights."""
     return nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
         nn.Conv2d(1, 16, kernel_size=3, padding=1),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 
+import hypothesis
 import pytest
 
 SEEDS = 2
@@ -14,10 +16,21 @@ SEEDS = 2
 for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(pool, "1")
 
+# A shell starts what it puts in the background with SIGINT ignored, and every process that a test starts and
+# interrupts would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Property tests judge results, not the speed of a busy machine.
+hypothesis.settings.register_profile("without-deadline", deadline=None)
+hypothesis.settings.load_profile("without-deadline")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-fault", action="store_true", help="play each fault of a disk, not one of each kind")
     parser.addoption("--every-layout", action="store_true", help="train in each layout of ranks, not one of each kind")
+    parser.addoption("--every-schedule", action="store_true", help="play 12,500 random schedules of rounds, not 2,000")
+    parser.addoption("--every-step", action="store_true", help="train ten steps in each layout of ranks, not four")
     parser.addoption(
         "--seeds",
         type=int,
@@ -25,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help=f"play tests of random faults with seeds 0 to N - 1 (default: {SEEDS})",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the processes that tests start, too, how many steps are wanted."""
+    if config.getoption("every_step"):
+        os.environ["ATOLL_TESTS_EVERY_STEP"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

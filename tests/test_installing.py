@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from atoll.wire.installing import install_hint, install_line
+from atoll.text.installing import install_hint, install_line
 
 ROOT = Path(__file__).parents[1]
 FILES = ("README.md", "Dockerfile", "Makefile", "pyproject.toml")
-FOLDERS = ("protos", "client", "server", "datacenter", "docs", "examples", "benchmarks", "deploy")
+FOLDERS = ("protos", "common", "client", "server", "datacenter", "docs", "examples", "benchmarks", "deploy")
 TOLD = {".md", ".py", ".toml", ".html", ".service", ".yml", ""}
 """Endings of files that tell people, or processes, what to install; the last: Dockerfile, Makefile."""
 COMMAND = re.compile(r"\bpip install\b[^`\n]*")
@@ -40,7 +40,7 @@ def test_hints() -> None:
 
 def test_every_line_installs_a_checkout_with_its_constraints() -> None:
     found = list(commands())
-    assert {"README.md", "Dockerfile", "docs/silo.md", "docs/operations.md"} <= {n for n, _ in found}
+    assert {"README.md", "Dockerfile", "docs/silo.md", "docs/deployment.md"} <= {n for n, _ in found}
     allowed = {("README.md", "pip install atoll")}  # which says that there is no such thing
     wrong = [(name, line) for name, line in found if "-c constraints.txt" not in line or re.search(r"\batoll\b", line)]
     assert set(wrong) == allowed

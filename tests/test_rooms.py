@@ -14,27 +14,109 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_graph import Layers, Package
+
 ROOT = Path(__file__).parents[1]
 ROOMS = {
     "wire": ROOT / "protos" / "atoll" / "wire",
-    "settings": ROOT / "protos" / "atoll" / "settings",
-    "processes": ROOT / "protos" / "atoll" / "processes",
-    "accounting": ROOT / "protos" / "atoll" / "accounting",
+    "settings": ROOT / "common" / "atoll" / "settings",
+    "processes": ROOT / "common" / "atoll" / "processes",
+    "accounting": ROOT / "common" / "atoll" / "accounting",
+    "text": ROOT / "common" / "atoll" / "text",
+    "formats": ROOT / "common" / "atoll" / "formats",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
 }
 NEVER = {
-    "wire": {"torch", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "wire": {
+        "torch",
+        "atoll.settings",
+        "atoll.processes",
+        "atoll.accounting",
+        "atoll.text",
+        "atoll.formats",
+        "atoll.client",
+        "atoll.server",
+        "atoll.datacenter",
+    },
     "settings": {"torch", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
     "processes": {"numpy", "torch", "atoll.wire", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
     "accounting": {"torch", "opacus", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "text": {"numpy", "torch", "atoll.wire", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
+    "formats": {"torch", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
     "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
     "server": {"atoll.client", "atoll.datacenter"},
     "datacenter": {"atoll.server"},
 }
-"""DESIGN.md, "Rooms": what no module of a room may load."""
-ADAPTERS = {"atoll.client.torch", "atoll.client.opacus", "atoll.client.otel", "atoll.datacenter.demo.participant"}
+"""What no module of a room may load (docs/architecture.md, "Rooms")."""
+LAYERS: dict[str, Layers] = {
+    "server": (
+        ("errors", "__init__"),
+        ("control", "disk"),
+        ("aggregation", "rounds", "sampling"),
+        ("jobs", "report"),
+        ("identity",),
+        ("stores",),
+        ("ingest",),
+        ("privacy",),
+        ("telemetry",),
+        ("config",),
+        ("access",),
+        ("runs",),
+        ("backup",),
+        ("rpc",),
+        ("process",),
+        ("demo", "privacy_audit"),
+        ("cli",),
+    ),
+    "client": (
+        ("_clock", "errors", "limits", "model"),
+        ("_state", "control", "settings"),
+        ("_connection", "task"),
+        ("_telemetry", "_transfer", "events", "privacy_demand", "update"),
+        ("_privacy", "participant"),
+        ("continuous", "local_privacy"),
+        ("policy",),
+        ("_session",),
+        ("participate",),
+        ("cli", "testing", "torch"),
+        ("demo", "opacus", "silo"),
+        ("__init__",),
+    ),
+    "datacenter": (
+        ("errors", "durable"),
+        ("job",),
+        ("mesh",),
+        ("models",),
+        ("compression", "data", "machine"),
+        ("metrics", "parallel"),
+        ("checkpoint", "privacy"),
+        ("checks",),
+        ("elastic", "plan", "scaling"),
+        ("train",),
+        ("federation",),
+        ("demo",),
+        ("cli",),
+        ("__init__",),
+    ),
+}
+"""The sub-rooms of a room, lowest first: each imports only from layers below its own. ``docs/architecture.md`` has the
+same order, from the top to the bottom."""
+PURE = ("aggregation", "rounds", "sampling")
+"""Sub-rooms of the server that compute and do no I/O: their input is arguments, their output is what they return."""
+DOES_IO = {
+    *("asyncio", "http", "io", "mmap", "multiprocessing", "os", "pathlib", "select", "selectors", "shutil", "signal"),
+    *("socket", "sqlite3", "ssl", "subprocess", "tempfile", "urllib"),
+    *("grpc", "sqlalchemy", "prometheus_client", "opentelemetry"),
+    *("atoll.server.disk", "atoll.server.stores", "atoll.server.control"),
+}
+ADAPTERS = {
+    "atoll.client.torch",
+    "atoll.client.opacus",
+    "atoll.client._telemetry.otel",
+    "atoll.datacenter.demo.participant",
+}
 """Optional parts of a room, for users who have the library; nothing else of the room may load them."""
 NOT_IMPORTABLE = {"atoll.server.stores.migrations.env"}
 """Run by Alembic inside a migration."""
@@ -108,6 +190,127 @@ def test_no_module_of_a_room_loads_what_the_room_must_never_import(room: str) ->
     modules = [name for name in modules_of(room) if name not in ADAPTERS]
     assert modules
     assert within(loaded_by(modules), NEVER[room] | ADAPTERS) == set()
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_sub_rooms_import_only_from_the_layers_below(room: str) -> None:
+    package, layers = Package.at(ROOMS[room]), LAYERS[room]
+    named = [name for layer in layers for name in layer]
+    assert sorted(named) == sorted(package.sub_rooms)
+    assert package.against(layers) == []
+
+
+def test_other_rooms_import_only_public_modules_of_the_client() -> None:
+    """A module of the client is private if its name, or that of a folder above it, begins with an underscore."""
+    found = []
+    for room in ("server", "datacenter"):
+        for path in sorted(ROOMS[room].rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = imported_by(node)
+                if any(name.startswith("atoll.client.") and "._" in name for name in names):
+                    found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+    assert found == []
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    """The full names that an import statement names; none for another node."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            return [f"{module}.{alias.name}" for alias in names]
+    return []
+
+
+@pytest.mark.parametrize("sub_room", PURE)
+def test_what_computes_does_no_io(sub_room: str) -> None:
+    paths = sorted((ROOMS["server"] / sub_room).rglob("*.py"))
+    assert paths
+    assert [found for path in paths for found in io_of(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["import os.path", "from pathlib import Path", "from atoll.server.stores import Blob", "open('x')"]
+)
+def test_io_is_found(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(f"def late():\n    {text}\n", encoding="utf-8")
+    assert len(list(io_of(path))) == 1
+
+
+def io_of(path: Path) -> Iterator[str]:
+    """What in a file can do I/O, as ``file:line what``."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import(names=names):
+                found = within({alias.name for alias in names}, DOES_IO)
+            case ast.ImportFrom(module=str(module), names=names):
+                imported = {f"{module}.{alias.name}" for alias in names}
+                found = within({module}, DOES_IO) or within(imported, DOES_IO)
+            case ast.Call(func=ast.Name(id="open")):
+                found = {"open"}
+            case _:
+                continue
+        yield from (f"{path.name}:{node.lineno} {name}" for name in sorted(found))
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_no_modules_of_a_room_import_each_other_in_a_circle(room: str) -> None:
+    assert Package.at(ROOMS[room]).cycle() == []
+
+
+@pytest.mark.parametrize("room", LAYERS)
+def test_the_architecture_page_lists_the_sub_rooms_in_their_order(room: str) -> None:
+    """Cells of the first column name folders of one layer or of neighbouring ones, the lowest first."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n### The sub-rooms of `{room}`\n")[2].partition("\n#")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, flags=re.MULTILINE)
+    listed = [name for cell in cells for name in re.findall(r"`(\w+)(?:/|\.py)`", cell)]
+    height = {name: number for number, layer in enumerate(LAYERS[room]) for name in layer}
+    assert sorted(listed) == sorted(height.keys() - {"__init__"})
+    assert [height[name] for name in listed] == sorted(height[name] for name in listed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from atoll.room.high import thing",
+        "import atoll.room.high.inner",
+        "from atoll.room import high",
+        "from ..high import thing",
+        "def late():\n    from atoll.room.high.inner import thing",
+        "if TYPE_CHECKING:\n    from atoll.room.high import thing",
+        "from atoll.room.beside import thing",
+    ],
+)
+def test_an_import_against_the_order_is_found(tmp_path: Path, text: str) -> None:
+    package = write_room(tmp_path, {"low/module.py": text})
+    assert len(package.against((("low", "beside"), ("high",), ("__init__",)))) == 1
+
+
+def test_an_import_in_the_order_is_let_pass(tmp_path: Path) -> None:
+    package = write_room(
+        tmp_path, {"high/inner.py": "from atoll.room.low import module\nfrom atoll.room.low.module import x"}
+    )
+    assert package.against((("low", "beside"), ("high",), ("__init__",))) == []
+    assert package.cycle() == []
+
+
+def test_a_circle_inside_one_sub_room_is_found(tmp_path: Path) -> None:
+    circle = {"low/module.py": "from atoll.room.low import other", "low/other.py": "import atoll.room.low.module"}
+    assert set(write_room(tmp_path, circle).cycle()) == {"atoll.room.low.module", "atoll.room.low.other"}
+
+
+def write_room(folder: Path, texts: dict[str, str]) -> Package:
+    """A package ``atoll.room`` with sub-rooms ``low``, ``beside`` and ``high``, empty but for these modules."""
+    room = folder / "atoll" / "room"
+    empty = ["", "low/", "beside/", "high/"]
+    files = {f"{name}__init__.py": "" for name in empty} | {"low/module.py": "", "high/inner.py": ""} | texts
+    for name, text in files.items():
+        path = room / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Package.at(room)
 
 
 def test_the_wire_loads_only_what_both_sides_must_have() -> None:

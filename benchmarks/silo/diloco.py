@@ -2,7 +2,7 @@
 
 A byte-level language model on the standard library's text, trained in step for a while; from there on half of the text
 in each of two silos, or all of it in one job of two ranks that average gradients in every step: as many steps,
-sequences and tokens in all, the same learning rates. Models are judged on text that nobody trains on. The curves are
+sequences and tokens in all, the same learning rates. Models are judged on held-out text. The curves are
 drawn to benchmarks/results/silo-diloco.svg.
 """
 
@@ -23,14 +23,14 @@ from benchmarks.silo.diloco_runs import BATCH, SEQUENCE, SILOS, Bench, Case, Siz
 INNER_STEPS = 500
 FEWER_BYTES = 1000.0
 TOKENS = BATCH * SEQUENCE
-"""Of a step, in each silo."""
+"""Sequences of a step in each silo."""
 IN_STEP = Case("in step")
 CASES = (IN_STEP, Case("float32", "float32"), Case("int8", "int8"), Case("int4", "int4"))
 PAIRS = (("float32", "in step", 1.0), ("int4", "in step", 1.0), ("int8", "float32", 0.5), ("int4", "float32", 1.0))
 """A case, what it is compared with, and by how many per cent its loss may be above that."""
 _WIRE = {"float32": Encoding.FLOAT32, "int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
 _DILOCO = 'name = "fedavgm"\nmomentum = 0.6\nnesterov = true\nlr = 0.7'
-"""Of Douillard et al. 2023, but for their momentum of 0.9: it remembers ten rounds, and there are no more here."""
+"""Settings of Douillard et al. 2023, except their momentum of 0.9, which averages over all ten rounds of this run."""
 _FULL = Size(4000, 10, INNER_STEPS, dim=64, rows=1024, end_rows=9400, warm_lr=3e-3, lr=1e-3, outer=_DILOCO)
 _SMALL = Size(4, 2, 3, dim=32, rows=64, end_rows=64, warm_lr=3e-3, lr=1e-3, outer=_DILOCO)
 _COLOURS = {case.name: f"C{number}" for number, case in enumerate(CASES)}

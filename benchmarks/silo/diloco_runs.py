@@ -86,7 +86,7 @@ final = false
 
 @dataclass(frozen=True)
 class Size:
-    """Of the experiment.
+    """Settings of the experiment.
 
     Attributes:
         warm_steps: made in step before anything is compared.
@@ -136,7 +136,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a case.
+    """Result of a case.
 
     Attributes:
         curve: held-out loss at the start and after each round, on ``Size.rows`` rows.
@@ -206,7 +206,7 @@ class Bench:
         return Trained([*self.start.curve, *curve], loss)
 
     def _judged(self, model: Path, rows: int) -> float:
-        """Mean cross-entropy over rows of held-out text, in nats a byte."""
+        """Mean cross-entropy over rows of held-out text, in nats per byte."""
         spec = spec_of(load_job(self._folder / "job.toml").model)
         module, weights, text = spec.build(), load_file(model), held_out_rows(rows, SEQUENCE + 1)
         parts = [text[start : start + _ROWS_AT_ONCE] for start in range(0, rows, _ROWS_AT_ONCE)]

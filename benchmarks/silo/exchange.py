@@ -96,7 +96,7 @@ def run(smoke: bool) -> list[Figure]:
 
 
 def _processor_time(rounds: list[dict[str, float]], plain: baselines.Streams) -> list[Figure]:
-    """Of all that takes part, and where it is spent."""
+    """Processor time of all processes, by where it is spent."""
     where = {
         f"    {'down' if kind == 'fetch' else 'up'}, {who}": statistics.median(one[f"{kind} {who}"] for one in rounds)
         for kind in ("fetch", "send")

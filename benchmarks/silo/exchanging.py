@@ -27,7 +27,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def anonymous_bytes() -> int:
-    """Of this process, resident."""
+    """Resident memory of this process."""
     line = next(one for one in _STATUS.read_text(encoding="ascii").splitlines() if one.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
 

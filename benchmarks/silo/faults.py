@@ -25,7 +25,7 @@ _TIMEOUT_S = 300.0
 
 
 def run(smoke: bool) -> list[Figure]:
-    """Both."""
+    """Both benchmarks: recovery after a kill, and the cost of a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         return [*_killed(Path(folder)), *_costs(Path(folder) / "costs", _SMALL if smoke else _LARGE)]
 

@@ -20,8 +20,8 @@ from torch.nn import functional
 from atoll.datacenter.data import Batch, open_batches
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import ParallelDims, World, join_world
+from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.train.facts import facts_of
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
 from benchmarks.figures import Figure

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.server.privacy.values import Sampling
+from atoll.server.privacy.events import Sampling
 from benchmarks.privacy_digits import DELTA, EPSILON, NOT_PRIVATE, WAYS, Way, contract_for
 
 COUNTED = {"poisson": Sampling.POISSON, "least_recent": Sampling.NONE}

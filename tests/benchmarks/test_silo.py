@@ -21,6 +21,7 @@ def test_the_kernel_counts_what_is_sent() -> None:
             assert sent_bytes() - before == 5000
 
 
+@pytest.mark.ranks
 def test_collectives_move_the_bytes_of_their_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collectives", "--smoke", "--json"]) == 0
     found = {figure["name"].split(",")[0]: figure for figure in json.loads(capsys.readouterr().out)[::2]}

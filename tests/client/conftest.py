@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from atoll.client import Participant
 from tests.client.harness import MODEL, Federation, Run, running
 
 Start = Callable[..., Run]
-
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client import Limits, Model, Participant, Task, Update
-from atoll.client.channel import Endpoint
+from atoll.client._connection.endpoint import Endpoint
+from atoll.client._session.session import Session, Summary
 from atoll.client.events import Event
-from atoll.client.session import Session, Summary
 from atoll.wire.chunks import ChunkHeader, check_coverage, header_from_proto, merged, range_to_proto, update_digest
 from atoll.wire.digest import BlobManifest, chunk_digest
 from atoll.wire.encoding import Encoding, decode

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 import subprocess
 import sys
 
@@ -44,6 +46,29 @@ PUBLIC = [
     "run",
     "serve",
 ]
+PUBLIC_MODULES = {
+    "cli",
+    "continuous",
+    "control",
+    "demo",
+    "errors",
+    "events",
+    "limits",
+    "local_privacy",
+    "model",
+    "opacus",
+    "participant",
+    "participate",
+    "policy",
+    "privacy_demand",
+    "settings",
+    "silo",
+    "task",
+    "testing",
+    "torch",
+    "update",
+}
+"""Modules and folders that users may import; all others begin with an underscore."""
 MEASURE = """
 import sys, time
 started = time.process_time()
@@ -67,6 +92,17 @@ def measured(module: str) -> tuple[float, int, str]:
 def test_the_public_names_are_these() -> None:
     assert atoll.client.__all__ == PUBLIC
     assert all(getattr(atoll.client, name).__doc__ for name in PUBLIC if name != "Observer")
+
+
+def test_the_public_modules_are_these() -> None:
+    found = {module.name for module in pkgutil.iter_modules(atoll.client.__path__)}
+    assert {name for name in found if not name.startswith("_")} == PUBLIC_MODULES
+
+
+def test_what_silos_import_is_listed_in_the_docstring() -> None:
+    from atoll.client import silo  # noqa: PLC0415  # loads gRPC
+
+    assert set(re.findall(r"``(\w+)``", (silo.__doc__ or "").partition("====")[2])) == set(silo.__all__)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

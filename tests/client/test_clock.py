@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from atoll.client.clock import bounded_s
+from atoll.client._clock import bounded_s
 
 
 @pytest.mark.parametrize(

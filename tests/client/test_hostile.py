@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from atoll.client import ClientError, RefusedError
-from atoll.client import identity as identities
-from atoll.client.channel import Endpoint
+from atoll.client._connection import identity as identities
+from atoll.client._connection.endpoint import Endpoint
+from atoll.client._session.check_in import MAX_ANSWERS
 from atoll.client.events import Connected, Disconnected, Renewed
-from atoll.client.session.connection import MAX_ANSWERS
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1 import participation_pb2 as part
+from tests.client._connection.test_identity import enrol
 from tests.client.conftest import Start
 from tests.client.harness import MODEL, AddOne, Federation, running
-from tests.client.test_identity import enrol
 from tests.client.tls import SecureFederation
 from tests.fuzz.hostile import Answer, Hostile
 
@@ -75,7 +75,7 @@ async def test_come_back_at_once_over_and_over_is_not_taken_at_its_word(tmp_path
 
 async def test_a_place_for_transfers_that_cannot_be_ends_the_session(tmp_path: Path) -> None:
     async with Hostile({"CheckIn": [Answer([says(welcome=part.Welcome(transfer_address="nowhere"))])]}) as server:
-        with pytest.raises(ClientError, match=r"the server names a place .* 'nowhere'"):
+        with pytest.raises(ClientError, match=r"the server names an invalid address .* 'nowhere'"):
             await running(server, AddOne(), tmp_path).finished()
 
 

@@ -19,12 +19,12 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from atoll.client import BudgetSpentError, TaskKind, TrainerError, UsageError
+from atoll.client._privacy.keystream import Keystream
+from atoll.client._privacy.ledger import Release, read_account
+from atoll.client._privacy.sample_ledger import cost
+from atoll.client._session.protection import Protection
+from atoll.client._session.work import timed
 from atoll.client.opacus import DpSgd, Limit, OpacusParticipant, PoissonSampler, PrivateSteps
-from atoll.client.privacy.keystream import Keystream
-from atoll.client.privacy.ledger import Release, read_account
-from atoll.client.privacy.protection import Protection
-from atoll.client.privacy.samples import cost
-from atoll.client.session.work import timed
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, to_array
 from tests.patience import WAIT_S
@@ -231,7 +231,9 @@ def test_an_error_that_quotes_a_sample_stays_here(tmp_path: Path) -> None:
     member.prepare(tmp_path)
     with pytest.raises(TrainerError, match="Jane Doe") as failed:
         timed(lambda: member.fit(model_of(start(module)), make_task(max_weight=SAMPLES)), "fit")
-    assert Protection().told(failed.value) == "fit raised ValueError (its text stays in the participant's log)"
+    assert (
+        Protection().text_for_server(failed.value) == "fit raised ValueError (its text stays in the participant's log)"
+    )
 
 
 def test_a_round_that_would_overspend_is_declined_before_training(tmp_path: Path) -> None:

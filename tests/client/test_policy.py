@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from atoll.client import Decision, Policy, PolicyError, PrivacyDemand, SettingRule, Settings, Task
-from atoll.client.policy import Spent
-from atoll.client.policy_file import read_policy
-from atoll.client.randomise import Gaussian, Limit, LocalPrivacy, Sphere
+from atoll.client._privacy.ledger import Limit
+from atoll.client._privacy.randomisers import Gaussian, LocalPrivacy, Sphere
+from atoll.client._state.usage import Spent
+from atoll.client.cli.policy_file import read_policy
 from atoll.client.testing import make_task
 
 TASK = make_task(

@@ -16,8 +16,8 @@ from atoll.client import Settings, UsageError
 from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant, layout_of, save_initial, to_array, travelling
 from atoll.client.torch import load as load_model
+from atoll.formats.safetensors import read_header
 from atoll.wire.layout import Dtype
-from atoll.wire.safetensors import read_header
 
 torch.manual_seed(0)
 INPUTS = torch.randn(32, 6)

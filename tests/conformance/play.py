@@ -11,7 +11,7 @@ from tests.conformance.server import ConformanceServer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a client did in one scenario; ``problem`` is empty if it passed."""
+    """The outcome of one scenario; ``problem`` is empty if the client passed."""
 
     scenario: str
     expected: str
@@ -19,7 +19,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether it did what was expected."""
+        """Whether the client passed."""
         return not self.problem
 
 

@@ -6,7 +6,7 @@ from atoll.client import Model, Participant, Task, Update
 
 
 class PlusOne(Participant):
-    """Waits as long as the setting ``seconds`` says, or until it is told to stop."""
+    """Adds 1 to every weight, after waiting for the setting ``seconds`` or until it is stopped."""
 
     examples = 7
 

@@ -1,4 +1,4 @@
-"""What a client must do, scenario by scenario. docs/protocol.md says why."""
+"""What a client must do, scenario by scenario; docs/protocol.md gives the reasons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUIET_S = 1.0
 class Scenario:
     """One part of the contract.
 
-    ``expects`` says in words what the client has to do; ``play`` raises ``BrokenContractError`` if it does not.
+    ``expects`` describes what the client must do; ``play`` raises ``BrokenContractError`` if it does not.
     """
 
     name: str
@@ -58,7 +58,7 @@ async def ordinary_round(server: ConformanceServer) -> None:
     await server.trains()
 
 
-@scenario("trains from the model that comes along with the invitation, without a download")
+@scenario("trains from the model in the invitation, without a download")
 async def model_comes_along(server: ConformanceServer) -> None:
     task = server.next_round()
     task.inputs[0].CopyFrom(server.inline())
@@ -68,26 +68,26 @@ async def model_comes_along(server: ConformanceServer) -> None:
     expect(not server.download_starts, "it downloaded a model that it had")
 
 
-@scenario("sends all of the update in the encoding that the invitation asks for")
+@scenario("sends the whole update in the encoding that the invitation asks for")
 async def half_precision(server: ConformanceServer) -> None:
     await server.trains(encoding=tensors_pb2.ENCODING_FLOAT16)
 
 
-@scenario("goes on with a download that broke, from the chunk that it lacks")
+@scenario("resumes a broken download from the first chunk that it lacks")
 async def resumed_download(server: ConformanceServer) -> None:
     server.faults.break_download_after = [5]
     await server.trains()
     expect(server.download_starts[:2] == [0, 5], f"downloads began at {server.download_starts}, expected 0, then 5")
 
 
-@scenario("does not train on a chunk that does not match its digest: it asks for it again")
+@scenario("does not train on a chunk that does not match its digest, but requests it again")
 async def damaged_download(server: ConformanceServer) -> None:
     server.faults.flip_download = [3]
     await server.trains()
     expect(len(server.download_starts) > 1, "it took a damaged chunk")
 
 
-@scenario("asks what arrived of an upload that broke, and sends the rest alone")
+@scenario("asks which part of a broken upload arrived, and sends only the rest")
 async def resumed_upload(server: ConformanceServer) -> None:
     server.faults.break_upload_after = [10]
     await server.trains()
@@ -97,7 +97,7 @@ async def resumed_upload(server: ConformanceServer) -> None:
     expect(server.upload_streams[1] <= total - 10, f"{server.upload_streams[1]} chunks were sent again, of {total}")
 
 
-@scenario("comes back to a server that was restarted during an upload, names the round as resumed, finishes it")
+@scenario("reconnects after the server restarts during an upload, lists the round in Hello.resuming, and finishes it")
 async def restart_in_upload(server: ConformanceServer) -> None:
     server.faults.stall_uploads = 1
     task = server.next_round()
@@ -124,7 +124,7 @@ async def lost_answer(server: ConformanceServer) -> None:
     expect(len(digests) == 1, "the second report is another")
 
 
-@scenario("takes an invitation that comes twice as one: it trains and reports once")
+@scenario("treats a repeated invitation as one: it trains and reports once")
 async def duplicate_invitation(server: ConformanceServer) -> None:
     task = server.next_round(settings={"seconds": 0.5})
     server.send(task)
@@ -145,13 +145,13 @@ async def busy(server: ConformanceServer) -> None:
     await server.counted(task)
 
 
-@scenario("ignores a Stop for a round that it does not know")
+@scenario("ignores a Stop for an unknown round")
 async def stop_for_a_stranger(server: ConformanceServer) -> None:
     server.stop(4_000_000, run="nowhere")
     await server.trains()
 
 
-@scenario("gives up the work that a Stop names, without a report, and takes the next invitation")
+@scenario("gives up the task that a Stop names, without a report, and accepts the next invitation")
 async def stop(server: ConformanceServer) -> None:
     task = server.next_round(settings={"seconds": server.wait_s})
     task.inputs[0].CopyFrom(server.inline())  # the next round has another model
@@ -162,7 +162,7 @@ async def stop(server: ConformanceServer) -> None:
     expect(len(server.seen.reports) == 1, "it reported work that was stopped")
 
 
-@scenario("declines an invitation in an encoding that it does not know")
+@scenario("declines an invitation with an unknown encoding")
 async def unknown_encoding(server: ConformanceServer) -> None:
     task = server.next_round(encoding=tensors_pb2.Encoding.ValueType(63))
     server.send(task)
@@ -170,7 +170,7 @@ async def unknown_encoding(server: ConformanceServer) -> None:
     await server.trains()
 
 
-@scenario("ignores a setting that it does not know")
+@scenario("ignores an unknown setting")
 async def unknown_setting(server: ConformanceServer) -> None:
     task = server.next_round()
     task.settings["of-a-newer-trainer"].CopyFrom(setting_to_proto(value=True))
@@ -179,7 +179,7 @@ async def unknown_setting(server: ConformanceServer) -> None:
     await server.counted(task)
 
 
-@scenario("repeats a call whose error says REPEAT, no sooner than retry_after_s")
+@scenario("repeats a call after an error with REPEAT, no sooner than retry_after_s")
 async def error_to_repeat(server: ConformanceServer) -> None:
     detail = ErrorDetail("server.busy", Fault.SERVER, "busy", "try again", retry_after_s=_QUIET_S)
     server.refusals = [(grpc.StatusCode.UNAVAILABLE, detail)]
@@ -188,7 +188,7 @@ async def error_to_repeat(server: ConformanceServer) -> None:
     expect(second - first >= _QUIET_S, f"it came again after {second - first:.2f} s, expected at least {_QUIET_S:g}")
 
 
-@scenario("gives a task up whose error says NEXT_TASK, without another report, and takes the next invitation")
+@scenario("gives up a task after an error with NEXT_TASK, without another report, and accepts the next invitation")
 async def error_that_is_fatal(server: ConformanceServer) -> None:
     detail = ErrorDetail("report.refused", Fault.CALLER, "too much weight", "wait", recovery=Recovery.NEXT_TASK)
     server.refusals = [(grpc.StatusCode.FAILED_PRECONDITION, detail)]
@@ -201,22 +201,22 @@ async def error_that_is_fatal(server: ConformanceServer) -> None:
     await server.trains()
 
 
-@scenario("keeps away for after_s when it is told to come back later")
+@scenario("waits for after_s after a ComeBack")
 async def come_back_later(server: ConformanceServer) -> None:
     await _sent_away(server, CAUSE.CAUSE_STOPPING, _QUIET_S)
 
 
-@scenario("comes back by itself when after_s is 0")
+@scenario("reconnects by itself after a ComeBack with after_s = 0")
 async def come_back_at_once(server: ConformanceServer) -> None:
     await _sent_away(server, CAUSE.CAUSE_STOPPING, 0.0)
 
 
-@scenario("comes back, but not before after_s, when another connection took its place")
+@scenario("reconnects, but not before after_s, after another connection replaced it")
 async def takeover(server: ConformanceServer) -> None:
     await _sent_away(server, CAUSE.CAUSE_TAKEN_OVER, _QUIET_S)
 
 
-@scenario("renews a certificate that is about to end, and checks in with the new one")
+@scenario("renews a certificate that is about to expire, and checks in with the new one")
 async def renewal(server: ConformanceServer) -> None:
     server.remaining_s = 20.0  # of the ten minutes that it is valid
     server.end_stream()
@@ -228,7 +228,7 @@ async def renewal(server: ConformanceServer) -> None:
     expect(server.streams[-1] == "p1 v1", f"it checked in as {server.streams[-1]!r}, with the old certificate")
 
 
-@scenario("stops for good when an error says ENROL: no check-in follows")
+@scenario("does not check in again after an error with ENROL")
 async def shut_out(server: ConformanceServer) -> None:
     server.faults.bar = ErrorDetail("participant.revoked", Fault.CALLER, "revoked", "enrol", recovery=Recovery.ENROL)
     server.end_stream()

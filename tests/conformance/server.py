@@ -1,4 +1,4 @@
-"""The scripted server that a client under test talks to: real sockets, TLS, and faults on order."""
+"""The scripted server for a client under test: real sockets, TLS, and injected faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL = {"weight": np.arange(6000, dtype=np.float32).reshape(200, 30), "bias": n
 
 
 class BrokenContractError(AssertionError):
-    """The client did not do what the contract asks."""
+    """The client broke the contract."""
 
 
 def expect(condition: object, problem: str) -> None:
@@ -45,7 +45,7 @@ class Call:
 
 @dataclass
 class Seen:
-    """What the client under test did since the scenario began."""
+    """What the client under test has done since the scenario began."""
 
     reports: list[Call] = field(default_factory=list)
     status_calls: int = 0
@@ -73,7 +73,7 @@ class ConformanceServer(SecureFederation):
         self._rounds = 0
 
     def begin(self) -> None:
-        """Forget what an earlier scenario left behind."""
+        """Reset the state of an earlier scenario."""
         self.seen, self.refusals = Seen(), []
         for queue in (self.hellos, self.replies, self.reports):
             while not queue.empty():
@@ -124,19 +124,19 @@ class ConformanceServer(SecureFederation):
             values = decode(inline.payload, headers[0].encoding, headers[0].range.size).astype(np.float64)
         expect(report.digest == update_digest(headers), "the digest is not that of the update's chunks")
         wanted = {int(task.encoding)}
-        expect({int(header.encoding) for header in headers} == wanted, f"asked was for encoding {task.encoding}")
+        expect({int(header.encoding) for header in headers} == wanted, f"expected encoding {task.encoding}")
         expect(np.array_equal(values, np.ones_like(values)), "the update is not local - global = 1 everywhere")
         return report
 
     async def trains(self, **fields: Any) -> transfer_pb2.ReportRequest:
-        """An ordinary round, whole."""
+        """Play a whole ordinary round."""
         task = self.next_round(**fields)
         self.send(task)
         await self.said(part.TaskReply.VERDICT_ACCEPTED, task)
         return await self.counted(task)
 
     async def stays_silent(self, seconds: float, calls: int) -> None:
-        """For so long the client does not call Report more often than it has."""
+        """Check that the client makes no further Report for a while."""
         await asyncio.sleep(seconds)
         expect(len(self.seen.reports) == calls, f"{len(self.seen.reports)} reports came, expected {calls}")
 

@@ -152,7 +152,7 @@ def _rank(
         written = io.BytesIO()
         torch.save(function(*args), written)
         answers.send((True, written.getvalue()))
-        dist.barrier()  # nobody leaves while others still talk to it
+        dist.barrier()  # no rank leaves while others still communicate with it
         dist.destroy_process_group()
-    except BaseException:  # noqa: BLE001  # whatever it is, the test shall show it
+    except BaseException:  # noqa: BLE001  # the test must show any error
         answers.send((False, traceback.format_exc()))

@@ -1,8 +1,9 @@
-"""Trains a small model in this world, for tests that compare layouts."""
+"""Train a small model in this world, for tests that compare layouts."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partialmethod
@@ -22,10 +23,13 @@ from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.context import cut_batches
 from atoll.datacenter.train.build import make_passes, make_step
 
+ALL_STEPS, FEW_STEPS = 10, 4
+STEPS = ALL_STEPS if "ATOLL_TESTS_EVERY_STEP" in os.environ else FEW_STEPS
+"""Steps of training in each layout: four show a wrong gradient, optimiser state or schedule; ``--every-step``: ten."""
 TOLERANCE = 2e-6
-"""Absolute, of losses and parameters after ten steps."""
+"""Absolute tolerance of losses and parameters after ten steps."""
 RELATIVE = 2e-6
-"""Of the largest element of a gradient."""
+"""Tolerance relative to the largest element of a gradient."""
 SMALL: dict[str, Any] = {
     "job": {"name": "small", "steps": 10, "seed": 7},
     "model": {"vocab": 64, "layers": 4, "dim": 32, "heads": 4, "kv_heads": 2, "ffn_dim": 64},
@@ -44,7 +48,7 @@ class Example:
 
 
 def small(**sections: dict[str, Any]) -> dict[str, Any]:
-    """The small job with these sections' keys instead of its own."""
+    """Return the small job with these sections replaced."""
     return {**SMALL, **{name: {**SMALL.get(name, {}), **keys} for name, keys in sections.items()}}
 
 
@@ -53,7 +57,7 @@ def method(name: str) -> dict[str, str]:
 
 
 def small_in_two(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
-    """The small job, each rank's part of a batch in two micro-batches: one holds gradients back, one sends them."""
+    """The small job with two micro-batches per rank: one holds gradients back, one sends them."""
     mesh = sections.get("mesh", {})
     replicas = ranks // math.prod(mesh.get(axis, 1) for axis in ("pp", "cp", "tp"))
     micro_batch = SMALL["batch"]["global_batch"] // replicas // 2
@@ -61,7 +65,7 @@ def small_in_two(ranks: int, **sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Losses, gradient norms and every parameter that the rank has."""
+    """Losses, gradient norms and every parameter of this rank."""
     torch.testing.assert_close(found["losses"], wanted["losses"], rtol=0, atol=TOLERANCE)
     torch.testing.assert_close(found["norms"], wanted["norms"], rtol=TOLERANCE * 10, atol=0)
     for name, value in found["parameters"].items():
@@ -69,21 +73,21 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def assert_same_together(found: Sequence[dict[str, Any]], wanted: dict[str, Any]) -> None:
-    """What every rank has is the same, and together they have every parameter."""
+    """Check that shared values are equal on all ranks, and that together they have every parameter."""
     assert {name for one in found for name in one["parameters"]} == set(wanted["parameters"])
     for one in found:
         assert_same(one, wanted)
 
 
 def assert_same_gradients(found: Sequence[dict[str, Tensor]], wanted: dict[str, Tensor]) -> None:
-    """Those that every rank has are the same, and together they have that of every parameter."""
+    """Check that shared gradients are equal on all ranks, and that together they have that of every parameter."""
     assert {name for one in found for name in one} == set(wanted)
     for name, gradient in ((name, gradient) for one in found for name, gradient in one.items()):
         off = RELATIVE * wanted[name].abs().max().item()
         torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=off, msg=name)
 
 
-def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
+def train(sections: dict[str, Any], steps: int = STEPS) -> dict[str, Any]:
     """Train on this rank of the world.
 
     Returns:
@@ -107,7 +111,7 @@ def train(sections: dict[str, Any], steps: int = 10) -> dict[str, Any]:
 
 
 def named_whole(parts: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Plain copies of the parameters of a model or of stages."""
+    """Return plain copies of the parameters of a model or of stages."""
     return {name: whole(value) for part in parts for name, value in _named(part)}
 
 
@@ -120,12 +124,12 @@ def _named(part: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def whole(value: Tensor) -> Tensor:
-    """A plain copy of a parameter."""
+    """Return a plain copy of a parameter."""
     return (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
 
 
 def share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
-    """This rank's micro-batches where all get the same number of sequences."""
+    """Return this rank's micro-batches where all ranks get the same number of sequences."""
     rank, size = meshes.data["batch"].get_local_rank(), meshes.dims.batch
     return examples(
         job, step, slice(rank * job.batch.global_batch // size, (rank + 1) * job.batch.global_batch // size)
@@ -133,7 +137,7 @@ def share(job: SiloJob, meshes: Meshes, step: int) -> list[Example]:
 
 
 def examples(job: SiloJob, step: int, mine: slice) -> list[Example]:
-    """Micro-batches of random tokens that depend on the step alone; some labels do not count."""
+    """Return micro-batches of random tokens that depend only on the step; some labels do not count."""
     generator = torch.Generator().manual_seed(1000 + step)
     shape = (job.batch.global_batch, job.batch.sequence + 1)
     tokens = torch.randint(job.model.vocab, shape, generator=generator)
@@ -144,11 +148,11 @@ def examples(job: SiloJob, step: int, mine: slice) -> list[Example]:
 
 
 def gradients(sections: dict[str, Any], backend: str = "inductor") -> dict[str, Any]:
-    """The gradient of the first step on this rank of the world, before clipping, gathered over meshes.
+    """Return the gradient of the first step on this rank, before clipping, gathered over meshes.
 
     Args:
-        sections: of the job.
-        backend: of the compiler; ``aot_eager`` goes all the way but writes no code, which takes a few times less.
+        sections: sections of the job.
+        backend: backend of the compiler; ``aot_eager`` generates no code, which is several times faster.
     """
     job = SiloJob.model_validate(sections)
     compiled = partialmethod(nn.Module.compile, backend=backend)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.server.daemon.config_file import load_config
+from atoll.server.config.config_file import load_config
 from atoll.server.telemetry.gauges import Gauges, families
 from atoll.server.telemetry.node import NodeFigures
 from atoll.server.telemetry.rounds import RoundFigures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import re
@@ -199,4 +200,5 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m tests.docs.error_codes", description=__doc__).parse_args()
     PAGE.write_text(page_with(table()))

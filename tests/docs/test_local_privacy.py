@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from atoll.client import Policy, RoundKey
+from atoll.client._privacy.promises import Promises, path_of, read_promises
+from atoll.client._privacy.randomisers import Gaussian, Sphere
+from atoll.client._session.protection import protection_of
 from atoll.client.cli import status
+from atoll.client.cli.policy_file import read_policy
 from atoll.client.opacus import OpacusParticipant
-from atoll.client.policy_file import read_policy
-from atoll.client.privacy.promises import Promises, path_of, read_promises
-from atoll.client.privacy.protection import protection_of
-from atoll.client.randomise import Gaussian, Sphere
 from atoll.client.settings import Settings
 from atoll.client.testing import make_task, model_of
 from atoll.client.torch import to_array
 from atoll.server.jobs.models import AggregationSection
-from tests.wire.test_privacy import TERMS
+from tests.wire.test_privacy_terms import TERMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy" / "local.md").read_text(encoding="utf-8")
 DEFAULT_MAX_ABS = AggregationSection().max_abs

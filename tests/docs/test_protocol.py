@@ -3,11 +3,12 @@
 import pytest
 
 from atoll.client import Limits as ClientLimits
-from atoll.client.session.renewal import DUE_SHARE
-from atoll.server.daemon import listeners
-from atoll.server.daemon.limits import DEFAULT_LIMITS
-from atoll.server.daemon.sessions import TAKEN_OVER_S
+from atoll.client._session.renewal import DUE_SHARE
+from atoll.server.config.limits import DEFAULT_LIMITS
+from atoll.server.process import listeners
+from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
 from atoll.server.rpc.participation import HELLO_S, MAX_RESUMING
+from atoll.server.runs.sessions import TAKEN_OVER_S
 from atoll.wire import digest, join_token
 from atoll.wire.v1 import errors_pb2, participation_pb2
 from tests.docs import error_codes
@@ -38,10 +39,10 @@ OPTIONS = listeners._options_of(listeners.Port.TRANSFER, DEFAULT_LIMITS)
 CLIENT = ClientLimits()
 STATED = [
     f"at least {OPTIONS['grpc.http2.min_ping_interval_without_data_ms'] // 1000} s apart",
-    f"pings every {OPTIONS['grpc.keepalive_time_ms'] // 1000} s itself",
-    f"whose answer takes over {OPTIONS['grpc.http2.ping_timeout_ms'] // 1000} s",
-    f"at most {OPTIONS['grpc.max_send_message_length'] >> 20} MiB, but for an invitation",
-    f"(up to {listeners.MAX_OPERATOR_BYTES >> 20} MiB)",
+    f"sends a ping every {OPTIONS['grpc.keepalive_time_ms'] // 1000} s",
+    f"if the answer takes over {OPTIONS['grpc.http2.ping_timeout_ms'] // 1000} s",
+    f"at most {OPTIONS['grpc.max_send_message_length'] >> 20} MiB, except for an invitation",
+    f"(up to {MAX_OPERATOR_BYTES >> 20} MiB)",
     f"{CLIENT.connect_s:g} s for the connection and the welcome, {CLIENT.call_s:g} s for a small call",
     f"{CLIENT.stall_s:g} s without progress",
     f"{join_token.PREFIX}.<fields>.<certificate>.<checksum>",
@@ -49,7 +50,7 @@ STATED = [
     f"`Hello` (within {HELLO_S:g} s)",
     f"names the rounds (at most {MAX_RESUMING})",
     f"`after_s` is {TAKEN_OVER_S:g}, so",
-    f"Where it is 0, {digest.DEFAULT_CHUNK_BYTES >> 20} MiB",
+    f"0 means {digest.DEFAULT_CHUNK_BYTES >> 20} MiB",
 ]
 
 

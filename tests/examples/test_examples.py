@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from atoll.client import Participant
-from atoll.client.locate import make_participant
+from atoll.client.cli.locate import make_participant
 from atoll.client.opacus import OpacusParticipant
 from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant
@@ -28,6 +28,7 @@ def example(name: str, **arguments: str) -> Participant:
     return make_participant(f"{EXAMPLES / file}:{attribute}", arguments)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("script", "participant"), [("sklearn_client.py", "Digits"), ("torch_client.py", "digits")])
 def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, EXAMPLES / script], cwd=tmp_path, check=True)
@@ -39,6 +40,7 @@ def test_four_shards_of_digits(script: str, participant: str, tmp_path: Path) ->
     assert not any(report.partial for report in result.rounds[-1].reports)
 
 
+@pytest.mark.system
 def test_digits_with_dp_sgd(tmp_path: Path) -> None:
     """It learns within its budget, and takes no part in what would go beyond."""
     script = "opacus_client.py"

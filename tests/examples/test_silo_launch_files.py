@@ -14,12 +14,12 @@ import pytest
 import yaml
 from torch.distributed.run import get_args_parser
 
-from atoll.client.identity import FILE_NAME
+from atoll.client._connection.identity import FILE_NAME
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.cli.enrol import enrol
 from atoll.datacenter.cli.join import join
 from atoll.datacenter.cli.train import train
 from atoll.datacenter.job import load_job
-from atoll.datacenter.mesh.validate import check_layout
 from atoll.server.jobs import parse_job
 
 SILO = Path(__file__).parents[2] / "examples" / "silo"

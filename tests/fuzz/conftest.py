@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from atoll.server.daemon.limits import Limits
-from atoll.server.daemon.listeners import Port, make_server
+from atoll.server.config.limits import Limits
 from atoll.server.ingest.node import IngestNode
+from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc.desk import DeskService
 from atoll.server.rpc.worker import WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server, add_WorkerServiceServicer_to_server
+from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class Live:
         self.call(self._begin(folder))
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60.0)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(WAIT_S)
 
     async def _begin(self, folder: Path) -> None:
         await self._stack.enter_async_context(self.world)
@@ -71,7 +72,7 @@ class Live:
     def close(self) -> None:
         self.call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10.0)
+        self._thread.join(WAIT_S)
 
 
 @pytest.fixture(scope="session")

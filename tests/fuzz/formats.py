@@ -15,23 +15,23 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from atoll.client import ClientError
-from atoll.client import identity as identities
-from atoll.client.policy_file import read_policy
-from atoll.client.privacy.ledger import read_account
-from atoll.client.privacy.promises import read_promises
-from atoll.client.randomise import cost
-from atoll.client.session.invitation import invitation_of
+from atoll.client._connection import identity as identities
+from atoll.client._privacy.ledger import read_account
+from atoll.client._privacy.promises import read_promises
+from atoll.client._privacy.randomisers import cost
+from atoll.client._session.invitation import invitation_of
+from atoll.client.cli.policy_file import read_policy
+from atoll.formats import safetensors
 from atoll.server.backup.manifest import MANIFEST_FILE, File, Manifest, RunLine, read_manifest
-from atoll.server.daemon.config_file import load_config
-from atoll.server.daemon.journal import event_from_json, event_to_json
+from atoll.server.config.config_file import load_config
 from atoll.server.errors import ServerError
 from atoll.server.identity import Authority, CertificateRequest, OperatorCredential, Peer
 from atoll.server.ingest.records import RECORD_BYTES, Record, read_index
 from atoll.server.jobs import parse_job
 from atoll.server.jobs.reference import TYPICAL
 from atoll.server.rounds import Accepted, RoundKey
+from atoll.server.runs.journal import event_from_json, event_to_json
 from atoll.server.stores import DirectoryBlobStore
-from atoll.wire import safetensors
 from atoll.wire.chunks import (
     ElementRange,
     UploadKey,
@@ -49,7 +49,7 @@ from atoll.wire.errors import WireError
 from atoll.wire.join_token import JoinToken
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_from_proto, manifest_to_proto
-from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms, terms_to_proto
+from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms, terms_to_proto
 from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, detail_from_trailers
 from atoll.wire.v1 import participation_pb2, tensors_pb2, transfer_pb2
 from tests.server.rpc.world import Key

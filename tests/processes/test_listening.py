@@ -1,4 +1,4 @@
-"""A server that ends at once, also while nobody calls."""
+"""A server that stops at once, also without any connection."""
 
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -100,7 +100,7 @@ def test_a_process_that_ends_is_a_failure_with_the_end_of_its_log(tmp_path: Path
         processes.on_failure = told.set
         processes.start("good", python(SLEEPER))
         processes.start("bad", python(code))
-        assert told.wait(10)
+        assert told.wait(WAIT_S)
         with pytest.raises(ChildFailedError, match=words) as caught:
             processes.check()
         assert "  | no disk left" in str(caught.value)
@@ -182,6 +182,6 @@ def test_nothing_is_left_when_the_supervisor_is_ended(tmp_path: Path, number: si
             wait_for_output(tmp_path / f"{name}.log")
         assert all(map(alive, started))
         supervisor.send_signal(number)
-        assert supervisor.wait(20) == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+        assert supervisor.wait(WAIT_S) == (-signal.SIGKILL if number is signal.SIGKILL else 0)
     psutil.wait_procs([psutil.Process(pid) for pid in started if psutil.pid_exists(pid)], timeout=WAIT_S)
     assert not any(map(alive, started))

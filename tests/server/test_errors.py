@@ -5,7 +5,8 @@ import pytest
 from atoll.server import errors
 from atoll.wire.status import Fault
 
-TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+TREE = [kind for kind in CLASSES if issubclass(kind, Exception)]
 
 
 @pytest.mark.parametrize("kind", TREE)

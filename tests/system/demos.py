@@ -41,14 +41,17 @@ def left_over(tmp_path: Path) -> list[str]:
     return running + [str(path) for path in tmp_path.iterdir() if path.name != "report.html"]
 
 
-def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str) -> None:
-    """Interrupted after its first round, of many."""
+def assert_ctrl_c_leaves_nothing(tmp_path: Path, *command: str, after: str = "[1/") -> None:
+    """Interrupted after a line that has these characters: that of its first round, of many."""
     process = demo(tmp_path, *command)
     assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("[1/"):
-            break
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=WAIT_S)
+    try:
+        for line in process.stdout:
+            if after in line:
+                break
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=WAIT_S)
+    finally:
+        process.terminate()  # a demonstration that has not ended stops its processes
     assert process.returncode == 128 + signal.SIGINT
     assert left_over(tmp_path) == []

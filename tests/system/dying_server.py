@@ -6,7 +6,7 @@ of these:
 * an event's kind (``before reported``): the batch with such an event is made durable (``atoll.server.rounds.events``);
 * an effect's name (``after Fold``): the effect is begun (``atoll.server.rounds.effects``);
 * ``chunk``: a chunk of an upload is stored; ``transaction`` (before only): the database commits;
-* ``fsync``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
+* ``fsync``, ``link``, ``rename``, ``replace``, ``unlink``: the server asks the file system for that.
 
 ``any`` stands for all of them. What it died of is its last line of standard error. With ``$ATOLL_NOISE_SECRET`` (hex)
 private runs begin with that secret, so that two of them can be compared. Nothing else is changed.
@@ -24,12 +24,12 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from atoll.client.cli import main
-from atoll.server.daemon.journal import SqlJournal
-from atoll.server.daemon.performer import RunPerformer
-from atoll.server.daemon.stepping import Entry
 from atoll.server.ingest.segment import Segment
 from atoll.server.privacy import run as private_run
 from atoll.server.rounds import Effect
+from atoll.server.runs.journal import SqlJournal
+from atoll.server.runs.performer import RunPerformer
+from atoll.server.runs.stepping import Entry
 
 ANY = "any"
 
@@ -87,7 +87,7 @@ def install(doom: Doom) -> None:
     SqlJournal.append = dying_append  # type: ignore[method-assign]  # faults put in on purpose
     RunPerformer.perform = dying_perform  # type: ignore[method-assign]
     Segment.append = doom.around(Segment.append, "chunk")  # type: ignore[method-assign]
-    for name in ("fsync", "rename", "replace", "unlink"):
+    for name in ("fsync", "link", "rename", "replace", "unlink"):
         setattr(os, name, doom.around(getattr(os, name), name))
     event.listen(Engine, "commit", lambda _: doom.passes("before transaction"))
     if secret := os.environ.get("ATOLL_NOISE_SECRET"):

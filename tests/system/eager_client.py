@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.client.backoff import Backoff
+from atoll.client._connection.backoff import Backoff
 from atoll.client.cli import main
 
 HURRY = 0.1

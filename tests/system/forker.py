@@ -31,7 +31,7 @@ LOADED = (
     "alembic.command",
     "alembic.ddl.postgresql",
     "atoll.client.cli.client",
-    "atoll.client.session.session",
+    "atoll.client._session.session",
     "atoll.server.aggregation.kernel",
     "atoll.server.cli.server",
 )

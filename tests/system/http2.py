@@ -17,11 +17,15 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import DataReceived, Event, RemoteSettingsChanged, ResponseReceived, StreamReset, TrailersReceived
+from h2.settings import SettingCodes, Settings
 
 from atoll.wire.status import ERROR_TRAILER, detail_from_trailers
 from tests.patience import WAIT_S
 
 _READ_BYTES = 1 << 18
+_WINDOW_BYTES = 65_535
+"""That a server may send of an answer before it is read (RFC 9113, 6.9.2)."""
+_LEAVE_BYTES = 1 << 20
 
 
 @dataclass
@@ -34,6 +38,7 @@ class Call:
         ended: whether the server has ended it.
         code: of the error that it ended with, as the server's own detail or else gRPC's status has it.
         received_bytes: of answers, with their frames.
+        reads: whether its answers count as read.
     """
 
     stream: int
@@ -41,6 +46,7 @@ class Call:
     ended: bool = False
     code: str = ""
     received_bytes: int = 0
+    reads: bool = True
 
 
 class Http2:
@@ -49,21 +55,31 @@ class Http2:
     Args:
         connection: past TLS, if there is any.
         reads: whether answers count as read.
+        window_bytes: that the server may send of each answer before it is read.
     """
 
-    def __init__(self, connection: socket.socket, *, reads: bool = True) -> None:
+    def __init__(self, connection: socket.socket, *, reads: bool = True, window_bytes: int = _WINDOW_BYTES) -> None:
         self.closed = False
         self._socket = connection
         self._reads = reads
         self._calls: dict[int, Call] = {}
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._h2.local_settings = Settings(initial_values={SettingCodes.INITIAL_WINDOW_SIZE: window_bytes})
         self._h2.initiate_connection()
         self._flush()
         self._take_until(lambda events: any(isinstance(event, RemoteSettingsChanged) for event in events), WAIT_S)
 
     @classmethod
     def secure(
-        cls, address: str, ca: str, key: str = "", certificate: str = "", *, reads: bool = True, source: str = ""
+        cls,
+        address: str,
+        ca: str,
+        key: str = "",
+        certificate: str = "",
+        *,
+        reads: bool = True,
+        source: str = "",
+        window_bytes: int = _WINDOW_BYTES,
     ) -> Http2:
         """Over TLS, with a certificate or without one (PEM); from an address of this machine, ``source``."""
         context = ssl.create_default_context(cadata=ca)
@@ -74,20 +90,28 @@ class Http2:
                 pair = Path(folder) / "pair.pem"
                 pair.write_text(key + certificate)
                 context.load_cert_chain(pair)
-        return cls(context.wrap_socket(_dial(address, source)), reads=reads)
+        return cls(context.wrap_socket(_dial(address, source)), reads=reads, window_bytes=window_bytes)
 
     @classmethod
     def plain(cls, address: str, *, reads: bool = True) -> Http2:
         """Without TLS."""
         return cls(_dial(address), reads=reads)
 
-    def call(self, method: str, message: bytes = b"", metadata: Iterable[tuple[str, str]] = ()) -> Call:
-        """Begin a call with a whole request."""
-        return self._begin(method, _framed(message), metadata, ends=True)
+    def call(
+        self, method: str, message: bytes = b"", metadata: Iterable[tuple[str, str]] = (), *, ends: bool = True
+    ) -> Call:
+        """Begin a call with a whole request, which is its last one if it ``ends``."""
+        return self._begin(method, _framed(message), metadata, ends=ends, sent=True)
+
+    def read(self, call: Call) -> None:
+        """From now on the answers of a call count as read."""
+        call.reads = True
+        self._h2.increment_flow_control_window(_LEAVE_BYTES, call.stream)
+        self._flush()
 
     def half_call(self, method: str, size: int, metadata: Iterable[tuple[str, str]] = ()) -> Call:
         """Begin a call whose request announces so many bytes; ``push`` sends it but for its last byte."""
-        return self._begin(method, _framed(bytes(size))[:-1], metadata, ends=False)
+        return self._begin(method, _framed(bytes(size))[:-1], metadata, ends=False, sent=False)
 
     def push(self, quiet_s: float = 0.5) -> None:
         """Send what was announced, until the server has given no leave to send on for ``quiet_s``."""
@@ -121,13 +145,15 @@ class Http2:
         self.closed = True
         self._socket.close()
 
-    def _begin(self, method: str, framed: bytes, metadata: Iterable[tuple[str, str]], *, ends: bool) -> Call:
+    def _begin(
+        self, method: str, framed: bytes, metadata: Iterable[tuple[str, str]], *, ends: bool, sent: bool
+    ) -> Call:
         stream = self._h2.get_next_available_stream_id()
         pseudo = [(":method", "POST"), (":scheme", "https"), (":path", method), (":authority", "localhost")]
         self._h2.send_headers(stream, [*pseudo, ("te", "trailers"), ("content-type", "application/grpc"), *metadata])
-        call = self._calls[stream] = Call(stream, framed)
-        if ends:
-            self._h2.send_data(stream, framed, end_stream=True)
+        call = self._calls[stream] = Call(stream, framed, reads=self._reads)
+        if sent:
+            self._h2.send_data(stream, framed, end_stream=ends)
             call.to_send = b""
         self._flush()
         return call
@@ -168,8 +194,9 @@ class Http2:
                 call = self._calls[event.stream_id]
                 call.ended, call.code = True, _code_of(headers)
         elif isinstance(event, DataReceived):
-            self._calls[event.stream_id].received_bytes += len(event.data or b"")
-            if self._reads:
+            call = self._calls[event.stream_id]
+            call.received_bytes += len(event.data or b"")
+            if call.reads:
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         elif isinstance(event, StreamReset) and event.error_code != ErrorCodes.NO_ERROR:
             self._calls[event.stream_id].ended = True

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client.identity import Identity, enrol
+from atoll.client._connection.identity import Identity, enrol
 from atoll.wire.chunks import (
     ChunkHeader,
     ElementRange,

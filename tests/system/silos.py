@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.job import SiloJob
-from atoll.wire.safetensors import read_header
+from atoll.formats.safetensors import read_header
 from atoll.wire.views import tensor_views
 from tests.patience import WAIT_S
 from tests.system.operators import job_toml

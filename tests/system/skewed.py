@@ -15,7 +15,7 @@ from types import ModuleType
 from atoll.client.cli import main
 
 SET_BACK_S = 7200.0
-READERS = ("atoll.client.clock", "atoll.server.daemon.server")
+READERS = ("atoll.client._clock", "atoll.server.process.server")
 """Modules that read the clock, or import those that do."""
 
 

@@ -14,8 +14,8 @@ import grpc
 import numpy as np
 import pytest
 
-from atoll.client.identity import enrol
-from atoll.server.daemon.listeners import ENROLMENT_STREAMS
+from atoll.client._connection.identity import enrol
+from atoll.server.process.listeners import ENROLMENT_STREAMS
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding
 from atoll.wire.join_token import JoinToken

@@ -74,7 +74,7 @@ def assert_shown(operator: Operator, run: str) -> None:
     """Every attempt says which fragment it was over, and every update was as large as that."""
     for seen in operator.rounds(run):
         if seen.kind == "evaluate":
-            assert (seen.fragment, seen.fragments) == (0, 0)
+            assert (seen.HasField("fragment"), seen.fragments) == (False, 1)
             continue
         turn = TRAINED.index(seen.round)
         assert (seen.fragment, seen.fragments) == (turn % 3, 3)

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from cryptography import x509
 
-from atoll.client.identity import load
+from atoll.client._connection.identity import load
 from atoll.datacenter.cli.enrol import enrol
 from atoll.wire.join_token import JoinToken
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc, participation_pb2_grpc
@@ -108,14 +108,17 @@ def test_revoked_in_its_upload_it_is_cut_off_within_five_seconds(shared_server: 
     uploading = crew.start("HeldUpload", index=2)
     run = operator.submit(LARGE_JOB.replace("quorum = 3", "quorum = 2"), LARGE_MODEL)
     uploading.wait("held")
+    revoked_at = time.monotonic()
     operator.revoke(uploading.participant, "left the study")
-    assert uploading.process.wait(REVOKED_WITHIN_S) == NOT_PERMITTED
+    assert uploading.process.wait() == NOT_PERMITTED
+    assert kept(time.monotonic() - revoked_at, REVOKED_WITHIN_S)
     operator.finished(run)
     assert_close(operator.arrays(run), averaged(LARGE_MODEL, shares_of([0, 1]), 0))
 
 
 def test_certificates_are_renewed_while_work_goes_on_beyond_their_life(serve: Serve, hire: Hire) -> None:
     """The work begins under a certificate of 30 s and is reported after its end, over a stream that has moved on."""
+    began = time.monotonic()
     server = serve("brief", "--certificate-lifetime-s", "30")
     crew = hire(server)
     crew.steady(1)
@@ -137,7 +140,9 @@ def test_certificates_are_renewed_while_work_goes_on_beyond_their_life(serve: Se
     assert certificate_of(working).serial_number != first.serial_number
     for client in crew.clients:
         renewals = len(client.events("renewed"))
-        assert 1 <= renewals <= 3
+        assert 1 <= renewals <= 1 + (time.monotonic() - began) / 15.0, (
+            "a certificate is renewed in the last half of its life"
+        )
         assert len(client.events("connected")) == renewals + 1  # each on a new stream, and no other was lost
 
 
@@ -245,9 +250,7 @@ def test_a_silo_enrols_before_its_machines_join_and_spends_one_token(shared_serv
     assert made.exit_code == 0, made.output
     again = CliRunner().invoke(enrol, ["--join", second, *words])
     assert json.loads(again.output) == json.loads(made.output)
-    assert (
-        "was there already, the token is unspent" in CliRunner().invoke(enrol, ["--join", second, *words[:-1]]).output
-    )
+    assert "the token was not used" in CliRunner().invoke(enrol, ["--join", second, *words[:-1]]).output
     identity = load(tmp_path)
     assert identity is not None
     assert json.loads(made.output)["participant"] == identity.participant

@@ -189,12 +189,13 @@ def test_without_its_quorum_a_round_is_tried_again_and_at_last_the_run_fails(
     run = operator.submit(toml, MODEL)
     summary = operator.ended(run)
     assert summary.status == FAILED
-    spent = "round 1 was abandoned 2 times, lastly because 1 of 2 needed can still report; 1 of 4 members "
+    out_of_reach = "quorum 2 is out of reach: 1 member can still report"
+    spent = f"round 1 was abandoned 2 times, lastly because {out_of_reach}; 1 of 4 members "
     assert summary.reason.startswith(spent)
     attempts = operator.rounds(run)
     assert [(seen.round, seen.attempt, seen.phase) for seen in attempts] == [(0, 0, "abandoned"), (0, 1, "abandoned")]
     for seen in attempts:
-        assert seen.reason == "1 of 2 needed can still report"
+        assert seen.reason == out_of_reach
         crashed, poisoned, declined = fates(seen, crashing, not_finite, declining)
         assert crashed == ("failed", "fit raised RuntimeError (its text stays in the participant's log)")
         assert poisoned[0] == "failed"

@@ -103,7 +103,7 @@ def test_a_stop_while_an_update_travels_beside_steps_loses_neither(
 def test_an_upload_goes_on_after_the_network_has_parted_ranks_and_server(
     processes: Nursery, serve: Serve, tmp_path: Path
 ) -> None:
-    """Connections break in the midst of chunks, both ways; then nobody is reached while a rank sends."""
+    """Connections break in the middle of chunks, both ways; then the server is unreachable while a rank sends."""
     server, job = serve("parted"), job_of(model={"vocab": 50_000})
     initial = initial_of(job, tmp_path)
     with Proxy(server.address, Weather(reset_after_bytes=6 << 20)) as network:

@@ -9,7 +9,7 @@ from atoll.wire.join_token import JoinToken
 
 
 def tokens(ca_certificate_pem: bytes) -> dict[str, Any]:
-    """A join token with what is in it, the same as terminals wrap it, and texts that are no whole token."""
+    """A join token with its content, the same token wrapped by a terminal, and invalid texts."""
     made = JoinToken("fed.example.org:7401", ca_certificate_pem, "tabcdefghijkl", "s3cret-s3cret-s3cret")
     text = made.encode()
     der = base64.b64decode("".join(ca_certificate_pem.decode().splitlines()[1:-1]))

@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from atoll.server.daemon.instructions import Invitation
+from atoll.server.runs.instructions import Invitation
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of, update_digest
 from atoll.wire.digest import BlobManifest
 from atoll.wire.encoding import Encoding
@@ -49,7 +49,7 @@ def errors() -> dict[str, Any]:
 
 
 def invitations() -> dict[str, Any]:
-    """Invitations as the server joins them: fields out of order, none of them in parts."""
+    """Invitations as the server serialises them: fields out of order, each singular field once."""
     manifest = BlobManifest.of_buffer(_WEIGHTS, 1024)
     model = tensors_pb2.TensorSet(name="model", blob=manifest.name)
     layout = submessage(tensors_pb2.TensorSet.LAYOUT_FIELD_NUMBER, layout_to_proto(_LAYOUT).SerializeToString())
@@ -92,7 +92,7 @@ def uploads() -> dict[str, Any]:
 
 
 def reports() -> dict[str, Any]:
-    """A report that brings a small update along, and one of an evaluation."""
+    """A report with a small update, and a report of an evaluation."""
     header = header_of(ElementRange.run(0, 4), Encoding.FLOAT32, _WEIGHTS)
     trained = transfer_pb2.ReportRequest(
         round=_KEY,

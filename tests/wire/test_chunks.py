@@ -278,9 +278,9 @@ def test_coverage_names_the_first_problem() -> None:
         check_coverage([run(2, 2)], 4)
     with pytest.raises(CoverageError, match="elements 2 to 3 are missing"):
         check_coverage([run(0, 2)], 4)
-    with pytest.raises(CoverageError, match="elements 1 to 1 come twice"):
+    with pytest.raises(CoverageError, match="elements 1 to 1 are in the update twice"):
         check_coverage([run(0, 2), run(1, 3)], 4)
-    with pytest.raises(CoverageError, match="reaches element 4; asked for are those up to 3"):
+    with pytest.raises(CoverageError, match="has element 4; the round asks for elements up to 3"):
         check_coverage([run(0, 5)], 4)
     with pytest.raises(CoverageError, match="elements 0 to 3 are missing"):
         check_coverage([], 4)

@@ -92,7 +92,7 @@ def test_numbers_are_those_of_the_proto() -> None:
 
 @pytest.mark.parametrize("number", [0, 5, 15, 18, -1])
 def test_refuses_unknown_numbers(number: int) -> None:
-    with pytest.raises(ChunkError, match=f"encoding {number} is not known.*1 \\(float32\\)"):
+    with pytest.raises(ChunkError, match=f"encoding {number} is unknown to this version.*1 \\(float32\\)"):
         encoding_of(number)
 
 

@@ -72,7 +72,7 @@ def test_refuses_shapes(shape: tuple[int, ...], message: str) -> None:
 def test_refuses_layouts() -> None:
     with pytest.raises(LayoutError, match="not 0"):
         Layout(())
-    with pytest.raises(LayoutError, match="comes twice"):
+    with pytest.raises(LayoutError, match="occurs twice"):
         Layout((spec(), spec()))
     with pytest.raises(LayoutError, match=str(MAX_TENSORS)):
         Layout(tuple(spec(str(number), (1,)) for number in range(MAX_TENSORS + 1)))

@@ -26,9 +26,9 @@ from atoll.client.events import Event, Observer
 from atoll.client.limits import Limits
 from atoll.client.model import Model
 from atoll.client.participant import Participant
+from atoll.client.participate import Access, run, serve
 from atoll.client.policy import Decision, Policy, SettingRule
-from atoll.client.privacy.demand import PrivacyDemand
-from atoll.client.run import Access, run, serve
+from atoll.client.privacy_demand import PrivacyDemand
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, Update

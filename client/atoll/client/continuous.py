@@ -1,4 +1,4 @@
-"""A participant that trains all the time, selected or not, and reports what it has when asked."""
+"""A participant that trains all the time, selected or not, and reports its progress when asked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client.errors import PublicError, TrainerError
-from atoll.client.failures import raised
+from atoll.client.errors import PublicError, trainer_error
 from atoll.client.model import as_float32
 from atoll.client.participant import Participant
 from atoll.client.settings import Settings
@@ -27,16 +26,16 @@ JOIN_S = 5.0
 
 
 class Continuous(Participant):
-    """Write ``step``; a thread of its own calls it over and over, from the newest global model that was received.
+    """Write ``step``; a thread calls it repeatedly, starting from the newest global model that was received.
 
-    When a round asks for a report, the progress made since the last report is carried over to that round's global
-    model (local += global now - global then), at least ``min_examples`` are trained on, and the result is handed over
-    with the number of examples since the last report as its weight, at most ``task.max_weight``. Training goes on from
-    the round's global model. A report says ``partial`` if it covers fewer than ``examples``. Of a round that asks for
-    some elements only (``task.ranges``), tensors that have none of them keep their progress for a round that does.
+    When a round asks for a report, the progress since the last report is moved to that round's global model (local +=
+    global now - global then), and at least ``min_examples`` are trained on. The weight of the update is the number of
+    examples since the last report, at most ``task.max_weight``. Training then continues from the round's global model.
+    A report is ``partial`` if it covers fewer than ``examples``. If a round asks for some elements only
+    (``task.ranges``), tensors without such elements keep their progress for a later round.
 
-    Before the first invitation there is no model, and nothing is trained. Memory: two writable copies of the model
-    (float32 for the narrower types), one of them only while a report is being sent, and the mapped global model.
+    Nothing is trained before the first invitation, which brings the model. Memory: two writable copies of the model
+    (float32 for narrower types), one of them only during an upload, and the mapped global model.
     """
 
     min_examples: int = 1
@@ -56,18 +55,18 @@ class Continuous(Participant):
         self._unsent: frozenset[str] = frozenset()
 
     def step(self, weights: Weights, settings: Settings) -> int:
-        """Change ``weights`` in place by one small step; return how many examples it used.
+        """Change ``weights`` in place by one small step; return the number of examples used.
 
-        0 means that there is nothing to train on now: the next call comes after ``idle_s``. ``settings`` are those of
-        the newest task. Keep it short: a report waits for the step under way.
+        0 means that there is no data to train on now; the next call is then after ``idle_s``. ``settings`` are those of
+        the newest task. Keep steps short: a report waits for the current step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no step method")
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Hand over what was trained since the last report; see the class.
+        """Return the progress since the last report; see the class.
 
         Raises:
-            TrainerError: if ``step`` failed; a ``PublicError`` as it was raised.
+            TrainerError: if ``step`` failed; a ``PublicError`` is raised again as it is.
         """
 
         def enough() -> bool:
@@ -80,19 +79,18 @@ class Continuous(Participant):
             if self._error is not None:
                 if isinstance(self._error, PublicError):
                     raise self._error
-                text, public = raised("step", self._error)
-                raise TrainerError(text, public=public) from self._error
+                raise trainer_error("step", self._error) from self._error
             return self._take(model, task)
 
     def close(self) -> None:
-        """End the thread; waits a moment for the step under way."""
+        """End the thread; waits at most ``JOIN_S`` for the current step."""
         self._closing.set()
         self._nudge.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
     def _adopt(self, model: Model, settings: Settings) -> None:
-        """Make ``model`` the base; progress since the last report moves along."""
+        """Make ``model`` the base, and move the progress since the last report to it."""
         self._settings = settings
         if self._base is None or self._base.layout != model.layout:
             self._local, self._since, self._unsent = {}, 0, frozenset()
@@ -142,7 +140,7 @@ class Continuous(Participant):
 
     @contextmanager
     def _between_steps(self) -> Iterator[None]:
-        """Hold the weights. Who waits at the turn goes first, so that a report is not starved by the next step."""
+        """Hold the weights. The second lock keeps the order of arrival, so that steps do not starve a report."""
         with self._turn:
             self._changed.acquire()
         try:
@@ -152,7 +150,7 @@ class Continuous(Participant):
 
 
 def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
-    """The tensors that have no element in the task's update."""
+    """The tensors without an element in the task's update."""
     if not task.ranges:
         return frozenset()
     spans = model.layout.spans
@@ -162,7 +160,7 @@ def _not_asked_for(model: Model, task: Task) -> frozenset[str]:
 
 
 def working_copy(model: Model, name: str) -> npt.NDArray[Any]:
-    """A writable copy of one tensor: float64 as it is, everything else as float32."""
+    """A writable copy of one tensor: float64 stays float64, other types become float32."""
     return np.array(_wide(model, name))
 
 

@@ -1,4 +1,4 @@
-"""How work on a task is told to end: softly (finish and report) or at once (nobody wants the result)."""
+"""Stop signals of a task: to finish and report (stop), or to drop the result (abandon)."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from atoll.client.clock import now_s
+from atoll.client._clock import now_s
 
 _TIMER_SLACK_S = 0.05
-"""A timer that fires this early still counts; one that fires earlier was overtaken by a new deadline."""
+"""A timer that fires at most this early is accepted; one that fires earlier is of a deadline since extended."""
 
 
 class TaskControl:
     """Deadline and stop signals of one task; thread-safe.
 
-    ``stop`` asks the trainer to come to an end and report what it has. ``abandon`` also drops the result and breaks off
-    transfers. Deadlines are relative: they are told as seconds from now.
+    ``stop`` asks the trainer to finish soon and report what it has. ``abandon`` also drops the result and cancels
+    transfers. Deadlines are relative: seconds from now.
     """
 
     def __init__(self, remaining_s: float) -> None:
         self.stop_event = threading.Event()
         self.abandoned = threading.Event()
         self.reporting = threading.Event()
-        """Set once the report is sent: the server may count it any moment, before its answer is here."""
+        """Set once the report is sent: the server may count it before its answer arrives."""
         self.reason = ""
         self.reserve_s = 0.0
         self._deadline_s = now_s() + remaining_s
@@ -39,7 +39,7 @@ class TaskControl:
 
     @property
     def should_stop(self) -> bool:
-        """Whether training should come to an end: told so, or only the time to send the update is left."""
+        """Whether training should end: it was stopped, or only the time to send the update is left."""
         return self.stop_event.is_set() or self.remaining_s <= self.reserve_s
 
     def extend(self, remaining_s: float) -> None:
@@ -49,7 +49,7 @@ class TaskControl:
             self.arm(self.reserve_s)
 
     def arm(self, reserve_s: float) -> None:
-        """Say stop by itself when only ``reserve_s`` is left to the deadline."""
+        """Call ``stop`` when only ``reserve_s`` is left to the deadline."""
         self.disarm()
         self.reserve_s = reserve_s
         self._timer = threading.Timer(max(0.0, self.remaining_s - reserve_s), self._at_reserve)
@@ -57,7 +57,7 @@ class TaskControl:
         self._timer.start()
 
     def disarm(self) -> None:
-        """Let the deadline pass without a word."""
+        """Do not call ``stop`` at the deadline."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -72,10 +72,10 @@ class TaskControl:
             watcher()
 
     def abandon(self, reason: str) -> None:
-        """Drop the work: stop the trainer, break off transfers, send nothing."""
+        """Drop the work: stop the trainer, cancel transfers, send nothing."""
         with self._lock:
             self.reason = self.reason or reason
-            self.abandoned.set()  # before the trainer is told: what it returns at once is not wanted either
+            self.abandoned.set()  # before the trainer stops: a result that it returns at once must be dropped too
             watchers = tuple(self._abandon_watchers)
         self.stop(reason)
         for watcher in watchers:

@@ -1,4 +1,4 @@
-"""Errors of the client.
+"""Errors of the client, and what the server is told of them.
 
 ::
 
@@ -10,26 +10,35 @@
     ├── UnreachableError            3  the server could not be reached for as long as allowed
     ├── NotPermittedError           4  the server does not accept this identity (revoked, expired, unknown)
     ├── BudgetSpentError            1  the participant's own privacy limit does not allow another round
-    ├── DiskReserveError            1  a download would take room on the disk that the policy keeps free
+    ├── DiskReserveError            1  a download would use disk space that the policy keeps free
     ├── TrainerError                1  the participant's own code failed or broke the contract
     │   ├── PublicError             1  raised by the participant's own code: its text is meant for the operator
     │   └── UpdateError             1  an update that the server would reject; names tensor and value
-    └── RefusedError                1  the server refused one request; says whose fault and what to do
-        └── RoundGoneError          1  the round moved on: nothing to repair
+    └── RefusedError                1  the server refused one request; states whose fault it is and what to do
+        └── RoundGoneError          1  the round moved on; there is nothing to do
+
+The server is told the type of an error alone: the text of an exception often quotes data (``could not convert string to
+float: 'Jane Doe'``). The text goes too where it cannot hold data (``ClientError.public_text``), and always with the
+policy ``errors = "text"``. The participant's own log has the whole text.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from atoll.wire.status import ErrorDetail
 
+ErrorDetails = Literal["type", "text"]
+"""How much of an error the server is told: its type, or its text too."""
+ERROR_DETAILS: tuple[ErrorDetails, ...] = ("type", "text")
+_MAX_TYPE_CHARS = 64
+
 
 class ClientError(Exception):
-    """Every error that the client raises on purpose; ``exit_code`` is what the command line ends with.
+    """Base of all errors that the client raises on purpose; ``exit_code`` is the exit code of the command line.
 
-    ``text_is_public``: the text is made of the server's words and of settings, never of the participant's data.
+    ``text_is_public``: the text consists of the server's words and of settings, never of the participant's data.
     """
 
     exit_code = 1
@@ -37,7 +46,7 @@ class ClientError(Exception):
 
     @property
     def public_text(self) -> str:
-        """What the server may be told: the type, and the text if that is public."""
+        """What the server may see: the type, and the text if it is public."""
         name = type(self).__name__
         return f"{name}: {self}" if self.text_is_public else name
 
@@ -83,7 +92,7 @@ class BudgetSpentError(ClientError):
 
 
 class DiskReserveError(ClientError):
-    """A download would take room on the disk that the policy keeps free (``min_free_disk_bytes``)."""
+    """A download would use disk space that the policy keeps free (``min_free_disk_bytes``)."""
 
     text_is_public = True
 
@@ -91,7 +100,7 @@ class DiskReserveError(ClientError):
 class TrainerError(ClientError):
     """The participant's own code failed or broke the contract.
 
-    ``public`` is what the server may be told of it; empty: the type alone.
+    ``public`` is the text that the server may see; empty: the type only.
     """
 
     def __init__(self, message: str = "", *, public: str = "") -> None:
@@ -105,9 +114,9 @@ class TrainerError(ClientError):
 
 
 class PublicError(TrainerError):
-    """Raise it in ``fit``, ``evaluate`` or ``step``: its text goes to the operator, word for word.
+    """Raise this in ``fit``, ``evaluate`` or ``step`` to send its text to the operator.
 
-    The one exception whose text leaves by default, so it must not be made of data.
+    No other exception's text is sent by default, so the text must not contain data.
     """
 
     @property
@@ -123,7 +132,7 @@ class UpdateError(TrainerError):
 class RefusedError(ClientError):
     """The server refused one request.
 
-    ``detail`` says whose fault it was and what to do next; None if the server sent no detail.
+    ``detail`` states whose fault it is and what to do next; None if the server sent no detail.
     """
 
     text_is_public = True
@@ -134,4 +143,30 @@ class RefusedError(ClientError):
 
 
 class RoundGoneError(RefusedError):
-    """The round moved on without this participant: nothing to repair."""
+    """The round moved on without this participant; there is nothing to do."""
+
+
+def text_for_server(error: BaseException, details: ErrorDetails) -> str:
+    """What the server is told of an error."""
+    if details == "text":
+        return f"{type_name(error)}: {error}"
+    return error.public_text if isinstance(error, ClientError) else type_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an error's type; "an error" where the name is no identifier or longer than 64 characters."""
+    name = type(error).__name__
+    return name if name.isidentifier() and len(name) <= _MAX_TYPE_CHARS else "an error"
+
+
+def trainer_error(what: str, error: BaseException) -> TrainerError:
+    """The error to raise after the participant's own code raised one; its text stays here unless it is public.
+
+    Args:
+        what: the method that raised: "fit", "evaluate", "step".
+        error: what it raised.
+    """
+    text = f"{what} raised {type_name(error)}: {error}"
+    public = isinstance(error, ClientError) and error.text_is_public
+    hidden = f"{what} raised {type_name(error)} (its text stays in the participant's log)"
+    return TrainerError(text, public=text if public else hidden)

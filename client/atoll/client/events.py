@@ -1,6 +1,6 @@
-"""What a session tells its observer: one small value per thing that happened.
+"""The events of a session, for its observer.
 
-Observers are called from several threads, one event at a time, and should return soon.
+Observers are called from several threads, one event at a time, and should return quickly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("atoll.client")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened; ``name`` is stable."""
+    """Base of all events; ``name`` is stable."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Disconnected(Event):
 
 @dataclass(frozen=True)
 class RoundEvent(Event):
-    """Something about one round."""
+    """Base of the events of one round."""
 
     key: RoundKey
 
@@ -64,7 +64,7 @@ class RoundEvent(Event):
 
 @dataclass(frozen=True)
 class Invited(RoundEvent):
-    """The server asks for work."""
+    """The server invited the participant to a round."""
 
     run_name: str
     kind: str
@@ -74,7 +74,7 @@ class Invited(RoundEvent):
 
 @dataclass(frozen=True)
 class Declined(RoundEvent):
-    """The participant's policy said no."""
+    """The participant declined the round."""
 
     reason: str
 
@@ -99,7 +99,7 @@ class Trained(RoundEvent):
 
 @dataclass(frozen=True)
 class Reported(RoundEvent):
-    """The server acknowledged the report: it is durable there. ``disposition`` is counted, carried or dropped."""
+    """The server acknowledged the report, which is durable. ``disposition`` is counted, carried or dropped."""
 
     disposition: str
     weight: int
@@ -107,14 +107,14 @@ class Reported(RoundEvent):
 
 @dataclass(frozen=True)
 class Stopped(RoundEvent):
-    """The work was not wanted any more."""
+    """The work was no longer wanted."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failed(RoundEvent):
-    """The work could not be done."""
+    """The work failed."""
 
     reason: str
 
@@ -128,7 +128,7 @@ class Renewed(Event):
 
 @dataclass(frozen=True)
 class Finished(Event):
-    """The session is over."""
+    """The session ended."""
 
     reason: str
     reported: int
@@ -138,14 +138,14 @@ Observer = Callable[[Event], None]
 
 
 class Announcer:
-    """Passes events on, one at a time; an observer that fails is logged and harms nothing else."""
+    """Passes events to an observer, one at a time; an exception of the observer is logged and ignored."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
-        """Tell the observer."""
+        """Pass one event."""
         with self._lock:
             try:
                 self._observer(event)

@@ -1,4 +1,4 @@
-"""Every bound of the client in one place."""
+"""All limits of the client."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from atoll.wire.pacing import LONGEST_RETRY_S
 
 @dataclass(frozen=True)
 class Limits:
-    """Times and sizes that the client never goes beyond.
+    """Times and sizes that the client does not exceed.
 
     Attributes:
-        connect_s: the longest wait for a connection and the server's welcome.
-        call_s: the longest wait for the answer to one small request.
-        stall_s: a transfer without any progress for so long is broken off and resumed.
+        connect_s: longest wait for a connection and the server's welcome.
+        call_s: longest wait for the answer to a small request.
+        stall_s: a transfer without progress for this long is cancelled and resumed.
         backoff_base_s: first delay before a retry; doubles, with full jitter.
-        backoff_cap_s: longest delay before a retry, unless the server asks its participants to spread over more.
-        return_spread_s: the largest spread that the server may ask for.
-        retry_after_cap_s: the longest wait that the server may ask for when it refuses a call for now.
-        give_up_after_s: how long the server may be out of reach before the session ends.
+        backoff_cap_s: longest delay before a retry, unless the server asks for a larger spread.
+        return_spread_s: largest spread of reconnects that the server may ask for.
+        retry_after_cap_s: longest wait that the server may ask for when it refuses a call for now.
+        give_up_after_s: how long the server may be unreachable before the session ends.
         late_grace_s: how long after the deadline a finished update is still offered, unless the round is gone.
-        drain_s: the longest wait for the trainer and the server when the session is stopped.
+        drain_s: longest wait for the trainer and the server when the session is stopped.
         cached_models: downloaded models kept on disk; at least 1.
     """
 

@@ -1,4 +1,4 @@
-"""The global model as a participant gets it: named read-only numpy views over the downloaded blob."""
+"""The global model: named read-only numpy views over the downloaded blob."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Array = npt.NDArray[Any]
 
 
 class Model(Mapping[str, Array]):
-    """Tensor name → read-only array in its own shape, in the layout's order.
+    """Maps tensor names to read-only arrays in their own shapes, in the layout's order.
 
-    The arrays are views into one buffer (a memory map of the downloaded file): nothing is copied. bfloat16 tensors
-    show as their 16 bits (uint16); ``float32(name)`` widens them. Copy what you want to change: ``model.copy()``.
+    The arrays are views into one buffer (a memory map of the downloaded file). bfloat16 tensors appear as their 16 bits
+    (uint16); ``float32(name)`` widens them. Use ``model.copy()`` for arrays to change.
     """
 
     def __init__(self, layout: Layout, buffer: Buffer) -> None:
@@ -49,11 +49,11 @@ class Model(Mapping[str, Array]):
         return self._specs[name]
 
     def float32(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor as float32: the view itself where it is float32 already, otherwise a converted copy."""
+        """The tensor as float32: a view if it is float32 already, otherwise a converted copy."""
         return as_float32(self._views[name], self._specs[name].dtype)
 
     def copy(self) -> dict[str, Array]:
-        """Writable copies of all tensors (one model's worth of memory)."""
+        """Writable copies of all tensors (the memory of one model)."""
         return {name: view.copy() for name, view in self._views.items()}
 
 

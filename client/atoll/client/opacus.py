@@ -1,4 +1,4 @@
-"""DP-SGD on the participant's side: what the update tells about any one sample is bounded (Abadi et al. 2016).
+"""DP-SGD on the participant's side: differential privacy of each sample (Abadi et al. 2016).
 
 ::
 
@@ -7,11 +7,11 @@
         privacy=DpSgd(noise_multiplier=1.0, max_grad_norm=1.0, limit=Limit(epsilon=8.0, delta=1e-5)),
     )
 
-The unit is one sample of the data set. Its own ledger counts all rounds and runs: a round that would go beyond the
-limit is declined before training. Losses are not sent, the weight does not depend on who was sampled.
+The unit of privacy is one sample of the data set. A ledger adds up all rounds and runs; a round beyond the limit is
+declined before training. Losses are not sent, and the weight does not depend on which samples were drawn.
 
-Layers, clipping and accountants are Opacus'. Samples and noise are drawn from ``privacy.keystream`` instead: a
-generator of PyTorch's has 32 bits of seed on the CPU, and Opacus' ``secure_mode`` needs torchcsprng.
+Layers, clipping and accountants are those of Opacus. Samples and noise are drawn from a cryptographic keystream,
+because PyTorch's generator has 32 bits of seed on the CPU, and Opacus' ``secure_mode`` needs torchcsprng.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from opacus.optimizers import DPOptimizer
 from opacus.validators import ModuleValidator
 from torch.utils.data import DataLoader, Sampler
 
-from atoll.accounting import ACCOUNTANTS, Accountant
+from atoll.accounting import ACCOUNTANTS, DATA_NAME_PATTERN, Accountant
+from atoll.client._privacy.keystream import Keystream
+from atoll.client._privacy.ledger import Ledger, Limit, Release
+from atoll.client._privacy.sample_ledger import cost, dp_sgd_release, ledger_path, sample_ledger
 from atoll.client.errors import UsageError
-from atoll.client.privacy.keystream import Keystream
-from atoll.client.privacy.ledger import Ledger, Limit, Release
-from atoll.client.privacy.samples import NAME_PATTERN, cost, ledger_path, sample_ledger, steps_of
 from atoll.client.task import TaskKind
 from atoll.client.torch import Loss, OptimiserFactory, TorchParticipant, load, proximal_pull, to_array, travelling
 from atoll.client.update import Update
@@ -50,13 +50,13 @@ __all__ = ["DpSgd", "Limit", "OpacusParticipant", "PrivateSteps", "cost"]
 
 @dataclass(frozen=True)
 class DpSgd:
-    """How each step is noised, and what may be spent on the data set in all rounds and runs together.
+    """The noise of each step, and the limit of all rounds and runs on the data set.
 
     Attributes:
         noise_multiplier: standard deviation of the noise over ``max_grad_norm``.
-        max_grad_norm: what a sample's gradient is clipped to.
-        limit: of all rounds together; its delta is well below 1 / samples.
-        data: name of the data set, by which its ledger is called.
+        max_grad_norm: L2 norm to which a sample's gradient is clipped.
+        limit: of all rounds together; delta should be well below 1 / samples.
+        data: name of the data set, which names its ledger.
         ledger: its file, for data that several state directories share; None:
             ``privacy/samples-<data>.json`` in the participant's state directory.
         micro_batch: most samples whose gradients are held at once, each as large as the model; None: those of a step.
@@ -65,7 +65,7 @@ class DpSgd:
             for steps that are chosen on the way no other bound is known (Feldman & Zrnic 2021).
 
     Raises:
-        UsageError: for values that cannot be.
+        UsageError: for values out of range.
     """
 
     noise_multiplier: float
@@ -83,7 +83,7 @@ class DpSgd:
                 raise UsageError(f"{name} = {value}; allowed is anything finite above 0")
         if self.limit.delta == 0:
             raise UsageError("the limit's delta is 0, and Gaussian noise has no epsilon then; allowed is above 0")
-        if not re.fullmatch(NAME_PATTERN, self.data):
+        if not re.fullmatch(DATA_NAME_PATTERN, self.data):
             raise UsageError(f"data = {self.data!r}; allowed are 1 to 64 letters, digits, and any of . _ -")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UsageError(f"micro_batch = {self.micro_batch}; allowed is at least 1, or None")
@@ -91,8 +91,8 @@ class DpSgd:
             raise UsageError(f"accountant = {self.accountant!r}; allowed are {' and '.join(ACCOUNTANTS)}")
 
     def release(self, sample_rate: float, steps: int) -> Release:
-        """What so many steps cost."""
-        return steps_of(self.noise_multiplier, sample_rate, steps)
+        """The release of so many steps, for the ledger."""
+        return dp_sgd_release(self.noise_multiplier, sample_rate, steps)
 
     def open_ledger(self, state: Path) -> Ledger:
         """The data set's ledger, for a state directory."""
@@ -102,18 +102,17 @@ class DpSgd:
 class OpacusParticipant(TorchParticipant):
     """Trains a module with DP-SGD; see the module and ``TorchParticipant``.
 
-    Settings that it honours: ``epochs`` (default 1; as many steps as batches make), ``proximal_mu``, and those that the
-    optimiser factory reads. When the deadline is near it stops between two steps; those that were not made are taken
-    off the ledger again.
+    Settings: ``epochs`` (default 1; converted to steps), ``proximal_mu``, and those that the optimiser factory reads.
+    When the deadline is near it stops between two steps; steps that were not made are removed from the ledger.
 
     Args:
-        module: of layers that Opacus has rules for: no batch norm.
-        loader: says data set, expected batch size and how to collate; its order is replaced by Poisson sampling.
+        module: with layers that Opacus supports: no batch norm.
+        loader: gives data set, expected batch size and collate function; its order is replaced by Poisson sampling.
         loss: mean loss of (outputs, targets).
         optimiser: makes the optimiser from parameters and the task's settings.
         privacy: noise and limit.
-        evaluation: batches to evaluate on. Their metrics are sent as they are, so they must not be of the data set.
-        device: where to train.
+        evaluation: batches to evaluate on. Their metrics are sent without noise, so they must not be from the data set.
+        device: device to train on.
 
     Raises:
         UsageError: for a module or a loader that cannot be used.
@@ -143,7 +142,7 @@ class OpacusParticipant(TorchParticipant):
 
     @property
     def ledger(self) -> Ledger:
-        """What has been spent.
+        """The ledger of the data set.
 
         Raises:
             UsageError: before ``prepare``, which the session calls, if no file was given.
@@ -161,7 +160,7 @@ class OpacusParticipant(TorchParticipant):
         return None if task.kind is TaskKind.EVALUATE else self.ledger.objection(self._release(task))
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Charge the round, load the global model, train, hand over views of the module's tensors.
+        """Charge the round, load the global model and train; the update has views of the module's tensors.
 
         Raises:
             BudgetSpentError: if the limit does not allow the round.
@@ -194,7 +193,7 @@ class OpacusParticipant(TorchParticipant):
 
 
 class PrivateSteps:
-    """The steps of one charged round, for training loops of one's own; a context manager.
+    """The steps of one charged round, for custom training loops; a context manager.
 
     ::
 
@@ -204,19 +203,19 @@ class PrivateSteps:
                     loss(net(batch[0]), batch[1]).backward()
                 steps.step()
 
-    Each sample has the same chance to be in a step, independently; there may be none: then the batch is None, and the
-    step is noise alone. A step's samples come as several batches if they are more than a micro-batch: ``step`` is
-    called after each, and steps after the last. A sample whose gradient is not finite counts as none.
+    Each sample is in a step independently, with the same probability. A step may have no samples: its batch is None,
+    and it adds only noise. A step with more samples than a micro-batch has several batches: call ``step`` after each;
+    the last call makes the step. A sample whose gradient is not finite is left out.
 
     Args:
-        module: its hooks are removed at the end.
-        optimiser: over all its trainable parameters; losses are means over the batch.
+        module: gets hooks, which are removed at the end.
+        optimiser: of all its trainable parameters; losses must be means over the batch.
         loader: see ``OpacusParticipant``.
-        privacy: noise.
-        count: steps that were charged.
+        privacy: noise and limit.
+        count: number of charged steps.
 
     Attributes:
-        made: steps so far.
+        made: number of steps made.
     """
 
     def __init__(
@@ -274,9 +273,9 @@ class PrivateSteps:
 
     @torch.no_grad()
     def step(self, before: Callable[[], object] = lambda: None) -> None:
-        """Clip; after a step's last batch noise, and make the optimiser's step.
+        """Clip the gradients; after a step's last batch add noise and make the optimiser's step.
 
-        ``before`` that, gradients may be changed by what is public.
+        ``before`` is called between the two and may change the gradients by public values only.
         """
         _drop_infinite([parameter.grad_sample for parameter in self._clipping.params])
         self._clipping.clip_and_accumulate()
@@ -299,17 +298,17 @@ class PrivateSteps:
 
 
 class PoissonSampler(Sampler[list[int]]):
-    """Steps that have each sample with the same chance, independently (Poisson sampling).
+    """Poisson sampling: each sample is in a step independently, with the same probability.
 
     Args:
-        samples: how many there are.
-        rate: chance of each.
-        count: steps.
-        stream: what it is drawn from.
-        most: samples of a batch; a step of more comes as several. None: any.
+        samples: number of samples.
+        rate: probability of each sample.
+        count: number of steps.
+        stream: source of randomness.
+        most: most samples of a batch; a larger step has several batches. None: no limit.
 
     Attributes:
-        ends: of each batch that was given, whether its step ends with it.
+        ends: for each batch given, whether its step ends with it.
     """
 
     def __init__(self, samples: int, rate: float, count: int, stream: Keystream, most: int | None = None) -> None:
@@ -328,7 +327,7 @@ class PoissonSampler(Sampler[list[int]]):
 
 @dataclass(frozen=True)
 class _Collate:
-    """The loader's own way to make a batch; None of nothing."""
+    """The loader's collate function; gives None for an empty batch."""
 
     collate: Callable[[list[Any]], Any]
 
@@ -337,7 +336,7 @@ class _Collate:
 
 
 def _drop_infinite(gradients: Sequence[torch.Tensor]) -> None:
-    """Set to 0, in place, the gradients of samples that are not finite: no factor clips them."""
+    """Set to 0, in place, the gradients of samples that are not finite, which cannot be clipped."""
     samples = len(gradients[0])
     if not samples:
         return

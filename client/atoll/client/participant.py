@@ -1,4 +1,4 @@
-"""What you write: a participant."""
+"""The base class of participants, which users write."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Participant:
     """Trains on its own data when asked.
 
-    Write ``fit``; write ``evaluate`` too if there is data to evaluate on. Both run in a thread of their own, one at a
-    time, so they may take as long as the deadline allows (``task.remaining_s``, ``task.should_stop``).
+    Write ``fit``, and ``evaluate`` if there is data to evaluate on. Both run in a separate thread, one at a time, so
+    they may take as long as the deadline allows (``task.remaining_s``, ``task.should_stop``).
 
-    ``examples`` is how many examples it trains on: the weight that it declares to the server, which bounds the weight
-    of its updates. Set it on the class, on the instance, or as a property.
+    ``examples`` is the number of examples to train on: the declared weight, which bounds the weight of every update.
+    Set it on the class, on the instance, or as a property.
     """
 
     examples: int = 1
@@ -36,22 +36,22 @@ class Participant:
 
     @property
     def can_evaluate(self) -> bool:
-        """Whether the server may ask for evaluations: by default, whether ``evaluate`` is written."""
+        """Whether the server may ask for evaluations; by default, whether the class has ``evaluate``."""
         return type(self).evaluate is not Participant.evaluate
 
     def prepare(self, state: Path) -> None:
-        """Called once before the first task, with the directory that keeps what the participant must not forget."""
+        """Called once before the first task, with the state directory, for data that must survive a restart."""
 
-    def objection(self, task: Task) -> str | None:  # noqa: ARG002  # for those who write it
-        """Why this participant does not want a task that its policy allows; None if it does. Asked before training."""
+    def objection(self, task: Task) -> str | None:  # noqa: ARG002  # for subclasses
+        """A reason to decline a task that the policy allows; None to accept it. Called before training."""
         return None
 
     def close(self) -> None:
-        """Called once when the session is over; frees what the participant holds."""
+        """Called once when the session ends; release resources here."""
 
 
 def declared_examples(participant: Participant) -> int:
-    """The weight to declare.
+    """The weight that a participant declares.
 
     Raises:
         UsageError: if ``examples`` is not a whole number of at least 1.

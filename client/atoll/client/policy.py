@@ -1,4 +1,4 @@
-"""The participant's own policy: what it agrees to, checked before it trains, whatever the server says."""
+"""The participant's own policy: the tasks that it accepts, checked on this machine before training."""
 
 from __future__ import annotations
 
@@ -7,45 +7,38 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 if TYPE_CHECKING:
-    from atoll.client.failures import ErrorDetails
-    from atoll.client.privacy.demand import PrivacyDemand
-    from atoll.client.randomise import LocalPrivacy
+    from atoll.client._state.usage import Spent
+    from atoll.client.errors import ErrorDetails
+    from atoll.client.local_privacy import LocalPrivacy
+    from atoll.client.privacy_demand import PrivacyDemand
     from atoll.client.task import Task
     from atoll.wire.messages import SettingValue
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to take a task; ``reason`` goes to the server and into its records."""
+    """Whether to accept a task; the server gets and records ``reason``."""
 
     accepted: bool
     reason: str = ""
 
     @classmethod
     def accept(cls) -> Decision:
-        """Take the task."""
+        """Accept the task."""
         return cls(accepted=True)
 
     @classmethod
     def decline(cls, reason: str) -> Decision:
-        """Leave it, for this reason."""
+        """Decline the task, for this reason."""
         return cls(accepted=False, reason=reason)
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What the participant has given in the last 24 hours: tasks accepted, bytes moved."""
-
-    rounds: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
 class SettingRule:
-    """What one training setting may be: a number within bounds, or one of ``choices``."""
+    """The allowed values of one training setting: a number within bounds, or one of ``choices``."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -66,27 +59,27 @@ class SettingRule:
         return None
 
 
-Rule = Callable[["Policy", "Task", Spent], str | None]
-"""Says why a task is not acceptable, or None."""
+Rule = Callable[["Policy", "Task", "Spent"], str | None]
+"""Gives the reason to decline a task, or None."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What the participant agrees to; the defaults agree to any run within wide daily bounds.
+    """The tasks that the participant accepts; the defaults accept any run within wide daily limits.
 
     Attributes:
-        min_cohort: the smallest number of participants invited together.
-        runs: names of runs that are allowed, with ``*`` and ``?``.
-        settings: allowed settings by name; a setting that is not listed is refused. None allows any.
-        max_rounds_per_day: tasks accepted in 24 hours.
-        max_bytes_per_day: bytes downloaded and uploaded in 24 hours.
-        max_model_bytes: the largest model that is downloaded. At most ``Limits.cached_models`` + 1 of them are on disk.
-        min_free_disk_bytes: a download leaves so much of the disk free.
-        errors: what the server is told of an error: its ``type``, or its ``text`` too, which may quote data.
-        metrics: names of metrics that may be sent, with ``*`` and ``?``; others stay here.
-        privacy: what the operator must promise; None asks for nothing.
-        local_privacy: a randomiser for every update, whatever the server promises; None sends updates as they are.
-        hook: asked last, for what only this machine knows: hours, battery, metered links. Runs in a thread.
+        min_cohort: smallest number of participants invited together.
+        runs: names of allowed runs, with ``*`` and ``?``.
+        settings: allowed settings by name; other settings are refused. None allows any.
+        max_rounds_per_day: most tasks accepted in 24 hours.
+        max_bytes_per_day: most bytes downloaded and uploaded in 24 hours.
+        max_model_bytes: largest model to download. At most ``Limits.cached_models`` + 1 models are on disk.
+        min_free_disk_bytes: bytes of the disk that a download must leave free.
+        errors: how much of an error the server gets: its ``type``, or its ``text`` too, which may quote data.
+        metrics: names of metrics that may be sent, with ``*`` and ``?``; others are not sent.
+        privacy: terms that the operator must promise; None accepts any.
+        local_privacy: a randomiser for every update, independent of the operator's terms; None adds no noise.
+        hook: the last rule, for conditions of this machine: hours, battery, metered links. Runs in a thread.
         demands: further rules, checked before the hook.
     """
 
@@ -105,7 +98,7 @@ class Policy:
     demands: tuple[Rule, ...] = field(default=(), repr=False)
 
     def sendable(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Those metrics whose names may be sent."""
+        """The metrics whose names may be sent."""
         return {
             name: value
             for name, value in metrics.items()
@@ -113,7 +106,7 @@ class Policy:
         }
 
     def decide(self, task: Task, spent: Spent) -> Decision:
-        """Whether to take the task: the first rule that objects declines it."""
+        """Whether to accept the task: the first rule with an objection declines it."""
         for rule in (*_RULES, *self.demands):
             objection = rule(self, task, spent)
             if objection is not None:

@@ -1,4 +1,4 @@
-"""Training settings as the server sends them: typed values, read with their type and a default."""
+"""Training settings of a task: typed values, read with a type and a default."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Settings(Mapping[str, "SettingValue"]):
     """The settings of a task.
 
-    ``settings["epochs"]`` gives the bare value; ``number``, ``integer``, ``flag`` and ``text`` check its type. Without
-    a default the setting must be there.
+    ``settings["epochs"]`` gives the value itself; ``number``, ``integer``, ``flag`` and ``text`` check its type.
+    Without a default the setting is required.
     """
 
     def __init__(self, values: Mapping[str, SettingValue] | None = None) -> None:

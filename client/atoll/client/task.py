@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from atoll.client.control import TaskControl
     from atoll.client.model import Model
     from atoll.wire.chunks import ElementRange
-    from atoll.wire.privacy import PrivacyTerms
+    from atoll.wire.privacy_terms import PrivacyTerms
 
 
 class TaskKind(StrEnum):
-    """What is asked for."""
+    """The kind of work: training or evaluation."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
@@ -27,7 +27,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class RoundKey:
-    """Names one attempt of one round of one run; rounds and attempts count from 0."""
+    """Identifies one attempt at one round of one run; rounds and attempts count from 0."""
 
     run: str
     round: int
@@ -40,24 +40,24 @@ class RoundKey:
 
 @dataclass(frozen=True)
 class Task:
-    """What the server asks for in one round.
+    """The work that the server asks for in one round.
 
     Attributes:
         key: run, round and attempt.
-        run_name: the name that the operator gave the run.
+        run_name: the operator's name for the run.
         kind: train or evaluate.
-        rounds_total: rounds that the run plans.
+        rounds_total: number of rounds that the run plans.
         settings: typed training settings (``task.settings.number("learning_rate", 0.1)``).
-        cohort_size: participants invited together.
-        max_weight: the largest ``Update.weight`` that the server accepts from this participant.
-        max_abs: the largest magnitude of an element of local - global that the server accepts.
-        encoding: how the update will be written on the wire.
-        evaluate: the received model will be evaluated before training, too.
-        model_bytes: size of everything that is downloaded for this task.
-        inputs: further named tensor sets besides the model; mostly empty.
+        cohort_size: number of participants invited together.
+        max_weight: largest ``Update.weight`` that the server accepts from this participant.
+        max_abs: largest magnitude of an element of local - global that the server accepts.
+        encoding: encoding of the update on the wire.
+        evaluate: whether the received model is evaluated before training too.
+        model_bytes: size of all downloads for this task.
+        inputs: further named tensor sets besides the model; usually empty.
         ranges: the elements of the model that this round updates (atoll.wire.chunks.ElementRange, over the layout's
-            tensors one after another); empty: all. Train as ever: only these elements of the update are sent.
-        privacy: what the operator promises before anything is released (atoll.wire.privacy.PrivacyTerms), or None.
+            tensors one after another); empty: all. Train the whole model: only these elements of the update are sent.
+        privacy: the operator's privacy terms (atoll.wire.privacy_terms.PrivacyTerms); None if there are none.
     """
 
     key: RoundKey
@@ -107,15 +107,15 @@ class Task:
 
     @property
     def should_stop(self) -> bool:
-        """Whether to end training now and return what there is: told to stop, or time only to send is left."""
+        """Whether to end training now and return the result so far: stopped, or only the time to send it is left."""
         return self.control.should_stop
 
     @property
     def stop_event(self) -> threading.Event:
-        """Set when the server or the user says stop, and when only the time to send is left; to wait on."""
+        """Set when the server or the user stops the task, and when only the time to send is left."""
         return self.control.stop_event
 
     @property
     def stop_reason(self) -> str:
-        """Why, once ``stop_event`` is set."""
+        """The reason of the stop, once ``stop_event`` is set."""
         return self.control.reason

@@ -1,13 +1,13 @@
-"""Test a trainer without a network: a server in the same process that drives participants through rounds.
+"""Test a participant without a network: a server in the same process that runs rounds.
 
 ::
 
     result = FakeServer({"weight": np.zeros((64, 10), np.float32)}).run(Digits(), rounds=3, settings={"epochs": 1})
     assert result.rounds[-1].reports[0].metrics["loss"] < 0.5
 
-Everything that the real path checks is checked here, by the same code and with the same errors: names, shapes, values
-that are not finite or too large, weights above the declared one, the participant's policy and privacy. Updates pass
-through the wire's encoding, and the mean of round r is the model of round r + 1.
+The same code makes the same checks as in a real session, with the same errors: names, shapes, values that are not
+finite or too large, weights above the declared one, the participant's policy and privacy. Updates pass through the
+wire's encoding, and the model of round r + 1 is that of round r plus the weighted mean of its updates.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client.clock import now_s
+from atoll.client._clock import now_s
+from atoll.client._session.protection import Outgoing, Protection, protection_of
+from atoll.client._state.usage import Spent
+from atoll.client._transfer.elements import cut_ranges
 from atoll.client.control import TaskControl
 from atoll.client.model import Model, as_float32
 from atoll.client.participant import Participant, declared_examples
-from atoll.client.policy import Decision, Policy, Spent
-from atoll.client.privacy.protection import Outgoing, Protection, protection_of
+from atoll.client.policy import Decision, Policy
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
-from atoll.client.transfer.cut import cut_ranges
 from atoll.client.update import Evaluation, check_evaluation, check_update, finite_metrics
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
@@ -37,17 +38,17 @@ from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import SettingValue
 
 if TYPE_CHECKING:
-    from atoll.wire.privacy import PrivacyTerms
+    from atoll.wire.privacy_terms import PrivacyTerms
 
 FAKE_SERVER = "fake"
-"""Under whose name participants note what a ``FakeServer`` promises."""
+"""Name of the server in the records of a ``FakeServer``'s promises."""
 _CHUNK_ELEMENTS = 1 << 16
 _DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
 
 
 @dataclass(frozen=True)
 class FakeReport:
-    """What one participant reported; ``update`` is the weighted difference's flat elements before weighting."""
+    """The report of one participant; ``update`` has the flat elements of its update, before weighting."""
 
     participant: int
     weight: int
@@ -77,7 +78,7 @@ class FakeRun:
 
 @dataclass(frozen=True)
 class _Member:
-    """A participant with its policy, as its session has it."""
+    """A participant with its policy and protection."""
 
     index: int
     participant: Participant

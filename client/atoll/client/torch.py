@@ -9,10 +9,10 @@
         optimiser=lambda parameters, settings: torch.optim.SGD(parameters, lr=settings.number("learning_rate", 0.1)),
     )
 
-What travels: every parameter, under its name in ``named_parameters()``; tied ones once, under their first name.
-Floating buffers that are saved with the module (batch-norm's running statistics) by rule: ``buffers="average"``
-(default) treats them like parameters, ``buffers="local"`` leaves them out of the layout, so that each participant keeps
-its own (FedBN's way for statistics, Li et al. 2021). Integer buffers (``num_batches_tracked``) always stay.
+Every parameter is sent, under its name in ``named_parameters()``; tied parameters once, under their first name. For
+floating buffers that are saved with the module (batch-norm's running statistics) ``buffers`` decides: "average"
+(default) treats them like parameters; "local" leaves them out of the layout, so that each participant keeps its own
+(FedBN, Li et al. 2021). Integer buffers (``num_batches_tracked``) are never sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from atoll.client.errors import UsageError
 from atoll.client.participant import Participant
 from atoll.client.update import Evaluation, Update
-from atoll.wire import safetensors
+from atoll.formats import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -52,19 +52,19 @@ _DTYPES = {
 class TorchParticipant(Participant):
     """Trains a module on a loader's batches; one fresh optimiser per round.
 
-    Settings that it honours: ``epochs`` (default 1), ``proximal_mu`` (FedProx), and those that the optimiser factory
-    reads. It stops between two batches when the deadline is near and reports what it has: the weight is the number of
-    examples seen divided by the epochs asked for.
+    Settings: ``epochs`` (default 1), ``proximal_mu`` (FedProx), and those that the optimiser factory reads. Training
+    stops between two batches when the deadline is near; the weight of the update is the number of examples seen divided
+    by the number of epochs.
 
     Args:
         module: the model; its tensors must be those of the global model.
         loader: batches of (inputs, targets); for others override ``batch_loss`` and ``batch_size``.
         loss: mean loss of (outputs, targets).
         optimiser: makes the optimiser from parameters and the task's settings.
-        evaluation: batches to evaluate on; without them the participant does not evaluate.
+        evaluation: batches to evaluate on; None: the participant does not evaluate.
         buffers: "average" or "local", see the module.
-        examples: the weight to declare, if the loader's data set has no length.
-        device: where to train.
+        examples: the declared weight, if the loader's data set has no length.
+        device: device to train on.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TorchParticipant(Participant):
         return self.evaluation is not None
 
     def fit(self, model: Model, task: Task) -> Update:
-        """Load the global model, train, hand over views of the module's tensors."""
+        """Load the global model and train; the update has views of the module's tensors."""
         tensors = travelling(self.module, self._buffers)
         load(tensors, model)
         epochs = task.settings.integer("epochs", 1)
@@ -146,15 +146,15 @@ class TorchParticipant(Participant):
         return {"loss": float(self.loss(outputs, targets)), **class_accuracy(outputs, targets)}
 
     def batch_size(self, batch: Any) -> int:
-        """How many examples one batch has: the length of its first part."""
+        """Number of examples in a batch: the length of its first part."""
         return len(batch[0])
 
 
 def layout_of(module: torch.nn.Module, buffers: Buffers = "average") -> Layout:
-    """The layout that a module's tensors make.
+    """The layout of a module's tensors.
 
     Raises:
-        UsageError: for parameters of element types that do not travel.
+        UsageError: for parameters of element types that the wire does not have.
     """
     specs = []
     for name, tensor in travelling(module, buffers).items():
@@ -173,10 +173,10 @@ def save_initial(module: torch.nn.Module, path: str | Path, buffers: Buffers = "
 
 
 def travelling(module: torch.nn.Module, buffers: Buffers) -> dict[str, torch.Tensor]:
-    """The tensors of a module that travel, by name; see the module's docstring for the rule.
+    """The tensors of a module that are sent, by name; see the docstring of this Python module.
 
     Raises:
-        UsageError: for a rule of another name.
+        UsageError: for another value of ``buffers``.
     """
     if buffers not in ("average", "local"):
         raise UsageError(f"buffers={buffers!r}; allowed are 'average' and 'local'")
@@ -211,7 +211,7 @@ def as_tensor(model: Model, name: str) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A tensor as an array: a view where it lies in this machine's memory, bfloat16 as its bits (uint16)."""
+    """A tensor as an array: a view if it is in host memory; bfloat16 as its bits (uint16)."""
     host = tensor.detach().cpu()
     if host.dtype == torch.bfloat16:
         return host.view(torch.int16).numpy().view(np.uint16)
@@ -220,7 +220,7 @@ def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def class_accuracy(outputs: Any, targets: Any) -> dict[str, float]:
-    """Share of right classes, where outputs are scores by class and targets class numbers; otherwise nothing."""
+    """The accuracy, if outputs are scores by class and targets are class numbers; otherwise empty."""
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return {}
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1:

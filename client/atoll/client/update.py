@@ -1,4 +1,4 @@
-"""What a participant hands back: an update or an evaluation, and the checks that the server will make too."""
+"""The results of a participant, an update or an evaluation, and the checks that the server repeats."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Update:
 
     Attributes:
         weights: the local weights after training, one array per tensor of the model, in its shape. bfloat16 tensors
-            may come as float arrays or as their bits (uint16). What is sent is local - global, computed chunk by
-            chunk. Leave the arrays as they are until the next call of ``fit``: they are read while they are sent.
-        delta: instead of ``weights``: the difference itself.
-        weight: how many examples were really trained on; at least 1, at most ``task.max_weight``.
+            may be float arrays or their bits (uint16). The difference local - global is sent, computed chunk by chunk.
+            Do not change the arrays before the next call of ``fit``: they are read during the upload.
+        delta: the difference itself, instead of ``weights``.
+        weight: number of examples trained on; at least 1, at most ``task.max_weight``.
         metrics: numbers for the operator (``{"loss": 0.3}``).
-        partial: training stopped before it was through.
+        partial: whether training stopped early.
     """
 
     weights: Mapping[str, npt.NDArray[Any]] | None = None
@@ -42,7 +42,7 @@ class Update:
 
     @property
     def tensors(self) -> Mapping[str, npt.NDArray[Any]]:
-        """The arrays of the update, whichever form they have.
+        """The arrays of ``weights`` or ``delta``.
 
         Raises:
             UpdateError: unless exactly one of ``weights`` and ``delta`` is given.
@@ -56,8 +56,8 @@ class Update:
 class Evaluation:
     """Metrics of a model on the participant's own data.
 
-    ``weight`` is how many examples they were taken over; ``metrics`` become weighted means over the cohort, in which at
-    most as many examples count as the participant declares.
+    ``weight`` is the number of examples that they are means over. The server reports weighted means over the cohort, in
+    which a participant's weight is at most its declared weight.
     """
 
     metrics: Mapping[str, float]
@@ -65,10 +65,10 @@ class Evaluation:
 
 
 def check_update(update: Update, layout: Layout, task: Task) -> None:
-    """Check names, shapes, element types, weight and metrics; the values are checked while they are sent.
+    """Check names, shapes, element types, weight and metrics; the values are checked during the upload.
 
     Raises:
-        UpdateError: naming the tensor or number and what is allowed.
+        UpdateError: names the tensor or number, and what is allowed.
     """
     if not isinstance(update, Update):
         raise UpdateError(f"fit must return an atoll.client.Update, not {type(update).__name__}")
@@ -81,7 +81,7 @@ def check_evaluation(evaluation: Evaluation) -> None:
     """Check weight and metrics of an evaluation.
 
     Raises:
-        UpdateError: naming what is wrong.
+        UpdateError: names what is wrong.
     """
     if not isinstance(evaluation, Evaluation):
         raise UpdateError(f"evaluate must return an atoll.client.Evaluation, not {type(evaluation).__name__}")
@@ -119,7 +119,7 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
 
 
 def finite_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics as plain floats, without those that are not finite (a mean over the cohort would be lost)."""
+    """The metrics as plain floats, without values that are not finite, which would spoil the cohort's mean."""
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 

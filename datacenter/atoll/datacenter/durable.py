@@ -1,4 +1,4 @@
-"""What survives a loss of power."""
+"""Making changes to a folder survive a loss of power."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable.
+    """Sync a folder, so that the names in it survive a loss of power.
 
     Raises:
-        OSError: if it cannot be opened or synced.
+        OSError: if the folder cannot be opened or synced.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

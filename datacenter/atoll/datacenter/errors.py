@@ -1,14 +1,14 @@
-"""What goes wrong in a silo's training job.
+"""Errors of a silo's training job.
 
 ::
 
-    DatacenterError        base; its text names the values and the remedy
-    ├── CheckpointError    a checkpoint cannot be written, is damaged, or is of another model
-    ├── FederationError    the server does not take this silo, or is out of reach for too long
-    ├── DataError          what is learned from: missing, damaged, too little, or not what the job began with
-    ├── LayoutError        the job does not fit the machines, or itself: found before any process starts
+    DatacenterError        base class; the message names the values and the remedy
+    ├── CheckpointError    a checkpoint cannot be written, is damaged, or belongs to another model
+    ├── FederationError    the server rejects this silo, or has been unreachable for too long
+    ├── DataError          training data is missing, damaged, too little, or not what the job began with
+    ├── LayoutError        the job does not fit the machines, or contradicts itself; raised before any process starts
     ├── MissingExtraError  an optional library is needed and not installed
-    └── TrainingError      something went wrong while training
+    └── TrainingError      training failed
         ├── HungError      a collective did not end in time
         ├── LostPeerError  another rank is gone
         └── StoppedError   a signal ended the job without a last checkpoint
@@ -18,40 +18,40 @@ from __future__ import annotations
 
 import signal
 
-from atoll.wire.installing import install_hint
+from atoll.text.installing import install_hint
 
 
 class DatacenterError(Exception):
-    """Base of everything that this package raises by itself.
+    """Base class of the errors that this package raises.
 
     Attributes:
-        exit_code: of a command that ends with it.
+        exit_code: exit status of a command that ends with this error.
     """
 
     exit_code = 1
 
 
 class CheckpointError(DatacenterError):
-    """A checkpoint that cannot be written, is damaged, or does not belong to the job."""
+    """A checkpoint cannot be written, is damaged, or does not belong to the job."""
 
     exit_code = 2
 
 
 class DataError(DatacenterError):
-    """Data that cannot be trained on: missing, damaged, too little, or other than what the job began with."""
+    """Training data is missing, damaged, too little, or differs from what the job began with."""
 
     exit_code = 2
 
 
 class FederationError(DatacenterError):
-    """The silo cannot take part any more: not accepted by the server, or the server is out of reach for too long."""
+    """The silo cannot take part any longer: the server rejects it, or has been unreachable for too long."""
 
 
 class LayoutError(DatacenterError):
-    """A job that cannot be cut as it asks.
+    """The job cannot be laid out as it asks.
 
     Attributes:
-        problems: everything that is wrong, one sentence each, with the numbers.
+        problems: every problem, one sentence each, with the numbers.
     """
 
     exit_code = 2
@@ -62,10 +62,10 @@ class LayoutError(DatacenterError):
 
 
 class MissingExtraError(DatacenterError):
-    """An optional library is needed.
+    """An optional library is needed and not installed.
 
     Attributes:
-        extra: what to install: an extra of Atoll.
+        extra: the extra of Atoll that installs it.
     """
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
@@ -74,22 +74,22 @@ class MissingExtraError(DatacenterError):
 
 
 class TrainingError(DatacenterError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class HungError(TrainingError):
-    """A collective did not end in time; says which, and who has not arrived."""
+    """A collective did not end in time; the message names it and the ranks that have not arrived."""
 
 
 class LostPeerError(TrainingError):
-    """Another rank is gone: a symptom, whose cause is told by that one or by the launcher."""
+    """Another rank is gone. This is a symptom: that rank, or the launcher, reports the cause."""
 
 
 class StoppedError(TrainingError):
-    """A signal has ended the job, and there is no last checkpoint.
+    """A signal ended the job before it could write a last checkpoint.
 
     Attributes:
-        exit_code: 128 + the signal.
+        exit_code: 128 + the signal's number.
     """
 
     def __init__(self, asked: signal.Signals, how: str) -> None:

@@ -1,12 +1,12 @@
-"""Block-quantised payloads: 128 elements share a float32 scale, each of them is a small integer times that scale.
+"""Block-quantised payloads: each element is a small integer times a float32 scale that 128 elements share.
 
 A payload of n elements is ``ceil(n / 128)`` scales, then the n integers: of 8 bits, or of 4 bits, two in a byte with
 the lower bits first. An element's value is ``float32(scale * integer)``. docs/protocol.md gives every byte, with
 examples.
 
-The encoder takes ``max |x| / largest`` of a block as its scale, cut to so few bits that every product is exact: what is
-decoded can be encoded again to the same bytes, and a magnitude within a power of two stays within it. Products of a
-sender that chooses its scales otherwise are rounded once, to nearest, ties to even.
+The encoder's scale of a block is ``max |x| / largest``, truncated to so few bits that every product is exact: decoded
+values encode to the same bytes again, and a magnitude bounded by a power of two stays bounded by it. If another encoder
+chooses other scales, each product is rounded once, to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ SCALE_BYTES = 4
 _INFINITY_BITS = np.uint32(0x7F800000)
 _SMALLEST_SCALE = np.float32(2.0**-126)
 _PIECE = 256 * BLOCK
-"""Elements per step of the encoder: what it writes on the way stays in the processor's cache."""
+"""Elements per step of the encoder: its intermediate arrays fit in the processor's cache."""
 
 Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockForm:
-    """One way to write a block: its name in errors, and the bits of its integers (8 or 4)."""
+    """How a block is written: its name in errors, and the bits of its integers (8 or 4)."""
 
     name: str
     bits: int
 
     @property
     def largest(self) -> int:
-        """The largest magnitude of an integer: 127 or 7. The integer one below its negative is not used."""
+        """The largest magnitude of an integer: 127 or 7. The lowest two's-complement integer is not used."""
         return (1 << (self.bits - 1)) - 1
 
     def integer_bytes(self, count: int) -> int:
@@ -54,7 +54,7 @@ class BlockForm:
         return SCALE_BYTES * blocks_of(count) + self.integer_bytes(count)
 
     def most_elements(self, payload_bytes: int) -> int:
-        """The elements of whole blocks that fit a payload of so many bytes; at least one block."""
+        """Number of elements of the whole blocks that fit in ``payload_bytes``; at least one block."""
         return BLOCK * max(1, payload_bytes // self.payload_bytes(BLOCK))
 
 
@@ -63,7 +63,7 @@ INT4 = BlockForm("int4_block", 4)
 
 
 class Parts(NamedTuple):
-    """A payload's two parts, without a copy: float32 scales (a block each), and the integers' bytes (uint8)."""
+    """A payload's two parts, as views: float32 scales, one per block, and the integers' bytes (uint8)."""
 
     scales: npt.NDArray[np.float32]
     packed: npt.NDArray[np.uint8]
@@ -75,10 +75,10 @@ def blocks_of(count: int) -> int:
 
 
 def split(payload: Buffer, form: BlockForm, count: int) -> Parts:
-    """The parts of a payload of ``count`` elements; ``check_integers`` is left to those who look at the integers.
+    """The parts of a payload of ``count`` elements. The caller checks the integers (``check_integers``).
 
     Raises:
-        ChunkError: for another length, a scale that is negative or not finite, or bits set where no element is.
+        ChunkError: for another length, a scale that is negative or not finite, or non-zero padding.
     """
     stored = np.frombuffer(memoryview(payload), np.uint8)
     if stored.size != form.payload_bytes(count):
@@ -87,7 +87,7 @@ def split(payload: Buffer, form: BlockForm, count: int) -> Parts:
         )
     border = SCALE_BYTES * blocks_of(count)
     scales, packed = stored[:border].view("<f4"), stored[border:]
-    wrong = np.greater_equal(scales.view(np.uint32), _INFINITY_BITS)  # what is below is finite, and has no sign
+    wrong = np.greater_equal(scales.view(np.uint32), _INFINITY_BITS)  # smaller bit patterns are finite and >= +0
     if wrong.any():
         at = int(wrong.argmax())
         raise ChunkError(f"the scale of {form.name} block {at} is {scales[at]}: a scale is finite and not negative")
@@ -102,7 +102,7 @@ def check_integers(lowest: int, form: BlockForm) -> None:
     """Refuse a payload whose lowest integer is ``lowest``.
 
     Raises:
-        ChunkError: if it is the one that has no positive counterpart.
+        ChunkError: if it is -128 or -8, which have no positive counterpart.
     """
     if lowest < -form.largest:
         raise ChunkError(f"an {form.name} element is {lowest}: allowed are -{form.largest} to {form.largest}")
@@ -128,10 +128,10 @@ def decode(payload: Buffer, form: BlockForm, count: int) -> npt.NDArray[np.float
 
 
 def encode(values: npt.NDArray[np.float32], form: BlockForm) -> npt.NDArray[np.uint8]:
-    """The payload of ``values``, of shape ``(n,)`` and contiguous: each to the nearest integer, ties to even.
+    """The payload of ``values``, contiguous, shape ``(n,)``; rounded to the nearest integer, ties to even.
 
-    A block whose scale would be below the smallest normal float32 is written as zeros. One with a value that is not
-    finite gets a scale that is not finite either, which the decoder refuses. Holds 2 MiB beside the payload.
+    A block whose scale would be below the smallest normal float32 is written as zeros. A block with a value that is not
+    finite gets a scale that is not finite, which the decoder refuses. Needs 2 MiB besides the payload.
     """
     payload = np.empty(form.payload_bytes(values.size), np.uint8)
     border = SCALE_BYTES * blocks_of(values.size)
@@ -149,7 +149,7 @@ def encode(values: npt.NDArray[np.float32], form: BlockForm) -> npt.NDArray[np.u
 
 
 def _rows(piece: npt.NDArray[np.float32]) -> Rows:
-    """One block a row; a shorter one is filled up with zeros."""
+    """One block per row; the last one is padded with zeros."""
     if piece.size % BLOCK == 0:
         return piece.reshape(-1, BLOCK)
     rows = np.zeros((blocks_of(piece.size), BLOCK), np.float32)
@@ -158,7 +158,7 @@ def _rows(piece: npt.NDArray[np.float32]) -> Rows:
 
 
 def _scales(rows: Rows, form: BlockForm) -> npt.NDArray[np.float32]:
-    """The largest magnitude of each row over the largest integer, less as many low bits as an integer has."""
+    """The largest magnitude of each row over the largest integer, its low bits cleared so that products are exact."""
     scales: npt.NDArray[np.float32] = np.abs(rows).max(axis=1) / np.float32(form.largest)
     bits = scales.view(np.uint32)
     bits &= np.uint32(0xFFFFFFFF << (form.bits - 1) & 0xFFFFFFFF)
@@ -169,7 +169,7 @@ def _scales(rows: Rows, form: BlockForm) -> npt.NDArray[np.float32]:
 def _integers(rows: Rows, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.int8]:
     """The nearest integers, flat; 0 in rows without a usable scale.
 
-    Float64 quotients: those of two float32 numbers are never rounded onto a tie, so the nearest is the nearest.
+    Quotients are float64: the quotient of two float32 numbers is never rounded to a tie, so rounding it is correct.
     """
     usable = np.isfinite(scales) & (scales > 0)
     divisors = np.where(usable, scales, np.float32(np.inf))
@@ -182,13 +182,13 @@ def _integers(rows: Rows, scales: npt.NDArray[np.float32]) -> npt.NDArray[np.int
 
 
 def _pack(integers: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
-    """Two to a byte, the first in the lower bits; an even number of them."""
+    """Pack an even number of integers, two to a byte, the first in the lower bits."""
     pairs = integers.view("<u2")
     return ((pairs & np.uint16(0x0F)) | ((pairs >> np.uint16(4)) & np.uint16(0xF0))).astype(np.uint8)
 
 
 def _unpack(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
-    """Two of each byte, with their signs."""
+    """Unpack two signed integers from each byte."""
     pairs = packed.astype("<u2")
     nibbles = ((pairs | (pairs << np.uint16(4))) & np.uint16(0x0F0F)) ^ np.uint16(0x0808)
     integers: npt.NDArray[np.int8] = nibbles.view(np.int8) - np.int8(8)

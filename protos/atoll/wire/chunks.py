@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_BLOCKS = 1 << 22
-"""Separate blocks of one update: a 1 GB model in pieces of 64 float32 elements."""
+"""Most separate blocks of one update: enough for 1 GB of float32 in blocks of 64 elements."""
 _HEADER = struct.Struct("<QQQQI32s")
 HEADER_BYTES = _HEADER.size
 _UPDATE_DOMAIN = b"atoll update 1\n"
@@ -66,7 +66,7 @@ class ElementRange:
 
     @property
     def size(self) -> int:
-        """How many elements the range names."""
+        """Number of elements in the range."""
         return self.block * self.count
 
     @property
@@ -75,11 +75,11 @@ class ElementRange:
         return self.offset + (self.count - 1) * self.stride + self.block
 
     def shifted(self, by: int) -> ElementRange:
-        """The same elements, counted from another origin: ``by`` is added to the offset."""
+        """The range with ``by`` added to its offset."""
         return ElementRange(self.offset + by, self.block, self.stride, self.count)
 
     def touches(self, start: int, stop: int) -> bool:
-        """Whether it names any element of [start, stop)."""
+        """Whether the range has an element of [start, stop)."""
         first = max(0, -((self.offset + self.block - 1 - start) // self.stride))  # the first block that ends past start
         return start < stop and first < self.count and self.offset + first * self.stride < stop
 
@@ -91,7 +91,7 @@ class ElementRange:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What a chunk says of its payload: which elements, how written, and the payload's digest (32 bytes)."""
+    """Describes a chunk's payload: its elements, their encoding, and the payload's digest (32 bytes)."""
 
     range: ElementRange
     encoding: Encoding
@@ -116,7 +116,7 @@ class UploadKey:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One chunk as it came: its header, its payload (a view into the message), and the key if it was sent."""
+    """One chunk as received: its header, its payload (a view into the message), and the key if the message has one."""
 
     header: ChunkHeader
     payload: memoryview
@@ -150,7 +150,7 @@ def parse_upload(message: bytes) -> Chunk:
     """Read one ``UploadRequest``; the payload stays a view into ``message``.
 
     Raises:
-        ChunkError: for anything that is not a chunk whose payload has the exact length of its range and encoding.
+        ChunkError: if it is no chunk, or the payload has not the exact length that range and encoding give.
     """
     head, payload = _split_payload(message)
     try:
@@ -171,7 +171,7 @@ def parse_upload(message: bytes) -> Chunk:
 def frame_download(index: int, payload: Buffer) -> bytes:
     """Serialise one ``DownloadResponse``; the payload is copied once."""
     view = memoryview(payload).cast("B")
-    head = _INDEX_TAG + varint(index) if index else b""  # proto3 leaves a zero out
+    head = _INDEX_TAG + varint(index) if index else b""  # proto3 omits a zero
     return b"".join((head, _DOWNLOAD_PAYLOAD_TAG, varint(view.nbytes), view))
 
 
@@ -196,35 +196,35 @@ def parse_download(message: bytes) -> tuple[int, memoryview]:
 
 
 def check_coverage(ranges: Iterable[ElementRange], size: int, first: int = 0) -> None:
-    """Check that the ranges name every element of [first, first + size) exactly once, and no other.
+    """Check that the ranges cover every element of [first, first + size) exactly once, and no other element.
 
-    Strided ranges are taken apart into their blocks, 32 bytes of memory each.
+    Strided ranges are expanded into their blocks; each takes 32 bytes of memory.
 
     Raises:
-        CoverageError: naming the first hole, overlap or excess; or for more than ``MAX_BLOCKS`` blocks.
+        CoverageError: names the first hole, overlap or excess element; or for more than ``MAX_BLOCKS`` blocks.
     """
     starts, stops = _blocks(list(ranges))
     if len(starts) and starts[0] < first:
-        raise CoverageError(f"the update has element {int(starts[0])}; asked for are those from {first} on")
+        raise CoverageError(f"the update has element {int(starts[0])}; the round asks for elements from {first} on")
     before = np.concatenate(([first], stops[:-1])) if len(stops) else stops
     wrong = np.flatnonzero(starts != before)
     if len(wrong):
         start, stop, position = (int(column[wrong[0]]) for column in (starts, stops, before))
         if start > position:
             raise CoverageError(f"elements {position} to {start - 1} are missing from the update")
-        raise CoverageError(f"elements {start} to {min(stop, position) - 1} come twice in the update")
+        raise CoverageError(f"elements {start} to {min(stop, position) - 1} are in the update twice")
     position, end = int(stops[-1]) if len(stops) else first, first + size
     if position < end:
         raise CoverageError(f"elements {position} to {end - 1} are missing from the update")
     if position > end:
-        raise CoverageError(f"the update reaches element {position - 1}; asked for are those up to {end - 1}")
+        raise CoverageError(f"the update has element {position - 1}; the round asks for elements up to {end - 1}")
 
 
 def check_disjoint(ranges: Iterable[ElementRange], size: int) -> None:
-    """Check that the ranges name elements of [0, size) alone, and none twice.
+    """Check that the ranges have only elements of [0, size), and none twice.
 
     Raises:
-        CoverageError: naming the first that is beyond or comes twice; or for more than ``MAX_BLOCKS`` blocks.
+        CoverageError: names the first element that is outside or repeated; or for more than ``MAX_BLOCKS`` blocks.
     """
     starts, stops = _blocks(list(ranges))
     twice = np.flatnonzero(starts[1:] < stops[:-1])
@@ -235,9 +235,9 @@ def check_disjoint(ranges: Iterable[ElementRange], size: int) -> None:
 
 
 def merged(ranges: Iterable[ElementRange]) -> list[ElementRange]:
-    """The elements of some ranges in as few ranges as can be told quickly, ordered.
+    """The same elements in fewer ranges, sorted by offset.
 
-    Runs of consecutive elements that touch or overlap become one; strided ranges stay as they are, each once.
+    Adjacent or overlapping contiguous ranges become one; strided ranges stay as they are, without duplicates.
     """
     spans = sorted(set(ranges))
     found = [span for span in spans if not span.contiguous]
@@ -256,7 +256,7 @@ def merged(ranges: Iterable[ElementRange]) -> list[ElementRange]:
 
 
 class Held:
-    """Which chunks an answer of ``merged`` ranges stands for."""
+    """The chunks that the server holds, as told by an answer of ``merged`` ranges."""
 
     def __init__(self, ranges: Iterable[ElementRange]) -> None:
         spans = sorted(ranges)
@@ -266,7 +266,7 @@ class Held:
         self._stops = [span.stop for span in runs]
 
     def __contains__(self, chunk: ElementRange) -> bool:
-        """Whether all elements of a chunk are held: of a strided one, whether that very chunk is."""
+        """Whether all elements of a chunk are held; a strided chunk must be listed itself."""
         if not chunk.contiguous:
             return chunk in self._strided
         place = bisect_right(self._starts, chunk.offset) - 1
@@ -274,13 +274,13 @@ class Held:
 
 
 def pack_header(header: ChunkHeader) -> bytes:
-    """A header as it enters the update's digest: range (u64 each), encoding (u32), digest; ``HEADER_BYTES``."""
+    """A header as the update's digest covers it: range (four u64), encoding (u32), digest; ``HEADER_BYTES`` long."""
     span = header.range
     return _HEADER.pack(span.offset, span.block, span.stride, span.count, int(header.encoding), header.digest)
 
 
 def unpack_headers(packed: bytes) -> list[ChunkHeader]:
-    """Headers that ``pack_header`` wrote, one after another.
+    """The headers of concatenated ``pack_header`` results.
 
     Raises:
         ChunkError: for an unknown encoding or an impossible range.
@@ -369,7 +369,7 @@ def _blocks(ranges: Sequence[ElementRange]) -> tuple[npt.NDArray[np.int64], npt.
 
 
 def _split_payload(message: bytes) -> tuple[bytes, memoryview | None]:
-    """Cut the trailing payload field off without copying it; (message, None) if the fields are in another order."""
+    """Split off the trailing payload field without a copy; (message, None) if the fields have another order."""
     position = 0
     while position < len(message):
         tag = message[position : position + 1]

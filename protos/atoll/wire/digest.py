@@ -1,8 +1,8 @@
 """Names and digests of blobs: a two-level BLAKE3 tree.
 
-A blob is cut in chunks of ``chunk_bytes``; each chunk has its own digest, and the digest of a canonical header and all
-chunk digests is the blob's name. So chunks verify one by one and in parallel, a download resumes in the middle, and any
-replica or cache can serve them (docs/protocol.md, "Digests").
+A blob is cut into chunks of ``chunk_bytes``. Each chunk has a digest; the blob's name is the digest of a canonical
+header and all chunk digests. So chunks can be verified one by one and in parallel, a download resumes at any chunk, and
+any replica or cache can serve them (docs/protocol.md, "Digests").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_CHUNK_BYTES = 2 << 20
 MIN_CHUNK_BYTES = 1 << 10
 MAX_CHUNK_BYTES = 4 << 20
 INLINE_BYTES = 32 << 10
-"""A model up to this size comes along with the invitation, an update's payload up to this size with the report."""
+"""A model up to this size is part of the invitation, an update's payload up to this size part of the report."""
 _BLOB_DOMAIN = b"atoll blob 1\n"
 
 
@@ -35,10 +35,10 @@ def chunk_digest(payload: Buffer) -> bytes:
 
 @dataclass(frozen=True)
 class BlobManifest:
-    """Size, cut and chunk digests of a blob.
+    """Size, chunk size and chunk digests of a blob.
 
     Raises:
-        DigestError: for a chunk size out of bounds or a number of digests that does not fit the size.
+        DigestError: for a chunk size out of bounds, or if the number of digests does not match the size.
     """
 
     size_bytes: int
@@ -61,14 +61,14 @@ class BlobManifest:
 
     @property
     def name(self) -> str:
-        """The blob's name: hex BLAKE3 over the domain, size, cut and chunk digests."""
+        """The blob's name: hex BLAKE3 over the domain, size, chunk size and chunk digests."""
         hasher = blake3(_BLOB_DOMAIN + struct.pack("<QI", self.size_bytes, self.chunk_bytes))
         hasher.update(b"".join(self.chunk_digests))
         return hasher.hexdigest()
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks the blob has."""
+        """Number of chunks of the blob."""
         return len(self.chunk_digests)
 
     def chunk_range(self, index: int) -> tuple[int, int]:
@@ -80,10 +80,10 @@ class BlobManifest:
         """Check one chunk.
 
         Raises:
-            DigestError: if the index is not of this blob, or length or digest differ.
+            DigestError: if the blob has no such chunk, or length or digest differ.
         """
         if not 0 <= index < self.chunk_count:
-            raise DigestError(f"chunk {index} is not of this blob: it has {self.chunk_count}")
+            raise DigestError(f"the blob has no chunk {index}: it has {self.chunk_count}")
         start, stop = self.chunk_range(index)
         view = memoryview(payload)
         if view.nbytes != stop - start:
@@ -93,7 +93,7 @@ class BlobManifest:
 
     @classmethod
     def of_chunks(cls, chunks: Iterable[Buffer], chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobManifest:
-        """The manifest of a blob given as consecutive chunks; all but the last have ``chunk_bytes`` bytes."""
+        """The manifest of a blob given as consecutive chunks, each but the last of ``chunk_bytes`` bytes."""
         size_bytes = 0
         digests = []
         for chunk in chunks:
@@ -103,7 +103,7 @@ class BlobManifest:
 
     @classmethod
     def of_buffer(cls, buffer: Buffer, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> BlobManifest:
-        """The manifest of a blob that lies in memory (or in a memory map); nothing is copied."""
+        """The manifest of a blob in memory or in a memory map; nothing is copied."""
         view = memoryview(buffer).cast("B")
         cuts = range(0, view.nbytes, chunk_bytes)
         return cls.of_chunks((view[cut : cut + chunk_bytes] for cut in cuts), chunk_bytes)

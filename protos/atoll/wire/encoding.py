@@ -1,7 +1,7 @@
 """Encodings of chunk payloads: a closed registry, each with an exact size rule and decoder.
 
 Numbers are those of ``atoll.wire.v1.Encoding`` and are never reused. 1 to 15 are plain floats, 16 to 31 quantised
-blocks (``blocks``); sparse and masked encodings will take higher ones. Everything that reads a chunk goes through this
+blocks (``blocks``); higher numbers are reserved for sparse and masked encodings. All code that reads a chunk uses this
 registry.
 """
 
@@ -35,12 +35,12 @@ class Encoding(IntEnum):
 
     @property
     def storage(self) -> np.dtype[np.generic]:
-        """The numpy dtype of the payload as it lies; bfloat16 as its 16 bits (uint16), quantised blocks as bytes."""
+        """The numpy dtype of the payload; uint16 for bfloat16 (its bits), bytes for quantised blocks."""
         return _STORAGE.get(self, _BYTES)
 
     @property
     def form(self) -> blocks.BlockForm | None:
-        """How its blocks are written; None for plain floats, whose elements stand by themselves."""
+        """The form of its blocks; None for plain floats, whose elements are encoded one by one."""
         return _BLOCKS.get(self)
 
     @property
@@ -58,20 +58,20 @@ _STORAGE: dict[Encoding, np.dtype[np.generic]] = {
 _BYTES = np.dtype(np.uint8)
 _BLOCKS = {Encoding.INT8_BLOCK: blocks.INT8, Encoding.INT4_BLOCK: blocks.INT4}
 PLAIN = tuple(_STORAGE)
-"""The encodings whose elements stand by themselves: any part of a payload is the payload of that part."""
+"""The encodings whose elements are encoded one by one: any part of a payload is the payload of that part."""
 
 
 def encoding_of(number: int) -> Encoding:
     """The encoding with this wire number.
 
     Raises:
-        ChunkError: for a number that this version does not know.
+        ChunkError: for an unknown number.
     """
     try:
         return Encoding(number)
     except ValueError:
         known = ", ".join(f"{item.value} ({item.name.lower()})" for item in Encoding)
-        raise ChunkError(f"encoding {number} is not known here; known are {known}") from None
+        raise ChunkError(f"encoding {number} is unknown to this version; it knows {known}") from None
 
 
 def payload_bytes(encoding: Encoding, count: int) -> int:
@@ -86,7 +86,7 @@ def stored_items(encoding: Encoding, count: int) -> int:
 
 
 def most_elements(encoding: Encoding, chunk_bytes: int) -> int:
-    """How many elements a chunk of at most ``chunk_bytes`` holds: whole groups, and one of them at least."""
+    """Number of elements of a chunk of at most ``chunk_bytes``: whole groups, and at least one."""
     form = encoding.form
     return max(1, chunk_bytes // encoding.storage.itemsize) if form is None else form.most_elements(chunk_bytes)
 
@@ -109,10 +109,10 @@ def decode(payload: Buffer, encoding: Encoding, count: int | None = None) -> Flo
     Args:
         payload: the bytes.
         encoding: how they are written.
-        count: how many elements there are. Needed for quantised blocks, whose payload does not tell.
+        count: number of elements. Required for quantised blocks, whose payload does not determine it.
 
     Raises:
-        ChunkError: if the length is not that of ``count`` elements, or the bytes are no such payload.
+        ChunkError: if the length is not that of ``count`` elements, or the payload is invalid.
     """
     form = encoding.form
     if form is not None:
@@ -128,11 +128,10 @@ def decode(payload: Buffer, encoding: Encoding, count: int | None = None) -> Flo
 
 
 def encode(values: FloatArray, encoding: Encoding) -> npt.NDArray[np.generic]:
-    """``values`` in the encoding's storage dtype, rounded to nearest, ties to even; no copy where none is needed.
+    """``values`` in the encoding's storage dtype, rounded to nearest, ties to even; copied only if necessary.
 
     A finite value beyond a narrower type's range becomes infinite, which the server rejects with a clear error.
-    Quantised blocks are counted from the first value: what is to be a chunk is encoded by itself, or at least in
-    pieces of ``encoding.group`` elements.
+    Quantised blocks begin at the first value: encode one chunk at a time, or pieces of whole ``encoding.group``s.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     form = encoding.form
@@ -145,22 +144,22 @@ def encode(values: FloatArray, encoding: Encoding) -> npt.NDArray[np.generic]:
 
 
 def as_received(values: FloatArray, encoding: Encoding) -> FloatArray:
-    """What the receiver of ``encode(values, encoding)`` decodes, bit for bit; what is lost is ``values`` less that.
+    """What the receiver of ``encode(values, encoding)`` decodes, bit for bit; the quantisation error is the difference.
 
-    Of quantised blocks it is the same for a chunk as for a run of chunks that are cut at multiples of
-    ``encoding.group`` from its first element, as clients cut them.
+    With quantised blocks the result for consecutive chunks that are cut at multiples of ``encoding.group``, as clients
+    cut them, is the same as for all of them at once.
 
     Raises:
-        ChunkError: if there is a value that quantised blocks cannot carry because it is not finite.
+        ChunkError: for quantised blocks with a value that is not finite.
     """
     return decode(encode(values, encoding).data, encoding, values.size)
 
 
 def needed(count: int | None, encoding: Encoding) -> int:
-    """The count that a caller must give.
+    """The count, which is required.
 
     Raises:
-        ChunkError: if it gives none.
+        ChunkError: if it is None.
     """
     if count is None:
         raise ChunkError(f"the number of elements of an {encoding.name.lower()} payload must be given")

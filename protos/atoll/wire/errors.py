@@ -3,12 +3,12 @@
 ::
 
     WireError                 something breaks the contract; the message names the value
-    ├── LayoutError           a tensor layout that cannot be
+    ├── LayoutError           an invalid tensor layout
     ├── ChunkError            a chunk, range or payload that breaks the framing rules
     ├── CoverageError         chunks that overlap, leave holes or exceed the layout
     ├── DigestError           bytes that do not match their digest
-    ├── JoinTokenError        a join token that is not whole
-    └── SafetensorsError      a model file that is not what it should be
+    ├── JoinTokenError        a join token that is truncated, mistyped or of another version
+    └── SafetensorsError      a safetensors file that is damaged or has tensors that do not travel
 """
 
 
@@ -17,7 +17,7 @@ class WireError(ValueError):
 
 
 class LayoutError(WireError):
-    """A tensor layout that cannot be."""
+    """An invalid tensor layout."""
 
 
 class ChunkError(WireError):

@@ -1,4 +1,4 @@
-"""Protobuf fields made of bytes that are serialised already (protobuf.dev, "Encoding")."""
+"""Protobuf fields around values that are already serialised (protobuf.dev, "Encoding")."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LENGTH_DELIMITED = 2
 
 
 def varint(value: int) -> bytes:
-    """A whole number from 0 on, 7 bits a byte, the lowest first."""
+    """A non-negative integer, 7 bits a byte, lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""The self-contained text that a newcomer pastes to join a federation.
+"""Join tokens: the self-contained text with which a newcomer joins a federation.
 
 ::
 
@@ -6,8 +6,8 @@
 
 ``fields`` is base64url of compact JSON (``address``, ``id``, ``secret``, in this order), ``certificate`` base64url of
 the federation CA's certificate in DER, ``checksum`` base64url of the first 9 bytes of the SHA-256 of all text before
-its dot. base64url is written without padding (RFC 4648, section 5). The certificate travels in the token, so that the
-very first connection is already verified; the secret is spent by that connection.
+its dot. base64url is written without padding (RFC 4648, section 5). The token contains the certificate, so that the
+first connection is already verified. The secret can be used once, by that connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEDY = "copy the whole token again, or ask the operator for a new one"
 
 @dataclass(frozen=True)
 class JoinToken:
-    """Where to enrol, whom to trust there, and the secret to enrol with.
+    """The address to enrol at, the certificate authority to trust there, and the secret to enrol with.
 
     ``address`` is the enrolment port as ``host:port``; ``ca_certificate_pem`` the federation CA's certificate.
 
@@ -54,7 +54,7 @@ class JoinToken:
         _require_ca(_parse_pem(self.ca_certificate_pem))
 
     def encode(self) -> str:
-        """The text to hand over; secret until it is spent."""
+        """The token as text. Keep it secret until it is used."""
         values = dict(zip(_FIELDS, (self.address, self.token_id, self.secret), strict=True))
         fields = json.dumps(values, separators=(",", ":")).encode()
         der = _parse_pem(self.ca_certificate_pem).public_bytes(Encoding.DER)
@@ -63,10 +63,10 @@ class JoinToken:
 
     @classmethod
     def decode(cls, text: str) -> JoinToken:
-        """Read a pasted token; line breaks and spaces in it do not matter.
+        """Read a pasted token; line breaks and spaces are ignored.
 
         Raises:
-            JoinTokenError: if it is not a join token, is of another version, was cut short or mistyped.
+            JoinTokenError: if it is not a join token, has another version, or is truncated or mistyped.
         """
         fields, certificate = _checked_parts(text)
         try:
@@ -80,7 +80,7 @@ class JoinToken:
 
 
 def _checked_parts(text: str) -> tuple[str, str]:
-    """The two content parts of a token whose prefix and checksum are right."""
+    """The two content parts of a token, after its prefix and checksum have been checked."""
     if len(text) > MAX_TOKEN_CHARS:
         raise JoinTokenError(f"{len(text)} characters are too many for a join token (at most {MAX_TOKEN_CHARS})")
     if not text.isascii():

@@ -1,7 +1,7 @@
 """The tensor layout: an ordered list of tensors over one flat element index space [0, N).
 
-Everything on the wire addresses elements of that space, so that transfers resume at any element, a model has no
-size wall, and participants with different shardings land in the same place.
+Everything on the wire addresses elements of that space. So a transfer resumes at any element, no message limits the
+size of a model, and participants with different shardings agree on every element.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """Where a tensor lies: elements [start, stop) and bytes [byte_start, byte_stop) of the blob."""
+    """A tensor's place: elements [start, stop) and bytes [byte_start, byte_stop) of the blob."""
 
     spec: TensorSpec
     start: int
@@ -89,7 +89,7 @@ class Layout:
     """The ordered tensors of a model.
 
     Raises:
-        LayoutError: for no tensors, too many, or a name that comes twice.
+        LayoutError: for no tensors, too many, or a name that occurs twice.
     """
 
     tensors: tuple[TensorSpec, ...]
@@ -100,19 +100,19 @@ class Layout:
         seen: set[str] = set()
         for spec in self.tensors:
             if spec.name in seen:
-                raise LayoutError(f"tensor name {spec.name!r} comes twice in the layout")
+                raise LayoutError(f"tensor name {spec.name!r} occurs twice in the layout")
             seen.add(spec.name)
         if self.size > MAX_ELEMENTS:
             raise LayoutError(f"the layout has {self.size} elements, at most 2^48")
 
     @cached_property
     def size(self) -> int:
-        """Elements of all tensors together: N."""
+        """Number of elements of all tensors together: N."""
         return sum(spec.size for spec in self.tensors)
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of the blob that holds the tensors one after another."""
+        """Bytes of the blob that holds the tensors, one after another."""
         return sum(spec.size * spec.dtype.itemsize for spec in self.tensors)
 
     @cached_property

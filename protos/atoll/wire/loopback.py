@@ -1,4 +1,4 @@
-"""Plaintext is for this machine only: what counts as this machine, and who callers say that they are there."""
+"""Plaintext connections, which only loopback addresses allow, and the metadata that names their callers."""
 
 from __future__ import annotations
 

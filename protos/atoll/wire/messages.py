@@ -1,4 +1,4 @@
-"""Between protobuf messages and the frozen values of this package: the edge where the one becomes the other."""
+"""Conversions between protobuf messages and the frozen values of this package."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def layout_from_proto(message: tensors_pb2.Layout) -> Layout:
     """The layout of a protobuf message.
 
     Raises:
-        LayoutError: for a layout that cannot be, or an element type that this version does not know.
+        LayoutError: for an invalid layout, or an unknown element type.
     """
-    if len(message.tensors) > MAX_TENSORS:  # before values are made of them
+    if len(message.tensors) > MAX_TENSORS:  # before any value is made
         raise LayoutError(f"a layout has 1 to {MAX_TENSORS} tensors, not {len(message.tensors)}")
     specs = []
     for tensor in message.tensors:
@@ -70,7 +70,7 @@ def manifest_from_proto(message: tensors_pb2.BlobManifest) -> BlobManifest:
     """The manifest of a protobuf message.
 
     Raises:
-        DigestError: if cut, size and digests do not fit together.
+        DigestError: if chunk size, size and digests do not match.
     """
     joined = message.chunk_digests
     if len(joined) % DIGEST_BYTES:
@@ -83,7 +83,7 @@ def settings_from_proto(message: MessageMap[str, participation_pb2.Setting]) -> 
     """Training settings as plain Python values.
 
     Raises:
-        WireError: for a setting without a value (one of a newer version).
+        WireError: for a setting without a value that this version knows.
     """
     settings: dict[str, SettingValue] = {}
     for name, setting in message.items():

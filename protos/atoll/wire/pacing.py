@@ -1,4 +1,4 @@
-"""The pace at which participants come back, which both sides count on (docs/protocol.md)."""
+"""How soon participants reconnect; both sides rely on it (docs/protocol.md)."""
 
 LONGEST_RETRY_S = 5.0
-"""A participant tries a lost connection again after at most so long, unless the server asks for a larger spread."""
+"""Longest delay of a participant's reconnect, unless the server asks for a larger spread."""

@@ -1,6 +1,7 @@
 """How errors travel: a gRPC status with an ``ErrorDetail`` in the trailer ``atoll-error-bin``.
 
-The detail says whose fault it was and what the caller can do; its code is stable and listed in docs/protocol.md.
+The detail states whose fault the error is and what the caller can do. Its code is stable and listed in
+docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ ERROR_TRAILER = "atoll-error-bin"
 
 
 class Fault(IntEnum):
-    """Whose fault an error was."""
+    """Whose fault an error is."""
 
     CALLER = 1
     SERVER = 2
@@ -28,9 +29,9 @@ class Fault(IntEnum):
 class Recovery(IntEnum):
     """What the caller can do about an error.
 
-    REPEAT: send the same call again later. CHANGE: not this call unchanged, but the task can go on. NEXT_TASK: give the
-    task up and wait for the next. ENROL: no call will succeed with this identity. UNSPECIFIED: goes by the fault; no
-    ``ErrorDetail`` keeps it.
+    REPEAT: send the same call again later. CHANGE: do what the remedy says; the task can then go on. NEXT_TASK: give up
+    the task and wait for the next one. ENROL: no call will succeed with this identity. UNSPECIFIED: follows from the
+    fault; an ``ErrorDetail`` replaces it by what follows.
     """
 
     UNSPECIFIED = 0
@@ -50,10 +51,10 @@ class ErrorDetail:
 
     Attributes:
         code: stable, machine readable, ``area.what``.
-        fault: whose fault it was.
+        fault: whose fault it is.
         message: what happened, with the values.
-        remedy: what to do next, for a person.
-        retry_after_s: seconds to wait at least before the call is repeated; None leaves that to the caller.
+        remedy: what to do next, in words.
+        retry_after_s: minimum seconds before the call is repeated; None leaves the delay to the caller.
         recovery: what the caller can do.
     """
 
@@ -85,7 +86,7 @@ class ErrorDetail:
 
 
 def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDetail | None:
-    """The error detail among the trailing metadata; None if there is none that can be read."""
+    """The error detail in the trailing metadata; None if there is none or it cannot be read."""
     for key, value in trailers:
         if key == ERROR_TRAILER and isinstance(value, bytes):
             try:
@@ -106,7 +107,7 @@ def detail_from_trailers(trailers: Iterable[tuple[str, str | bytes]]) -> ErrorDe
 
 
 def _by_fault(fault: Fault, retry_after_s: float | None) -> Recovery:
-    """What the caller can do where it is not stated (docs/protocol.md, "Errors")."""
+    """The recovery that follows from a fault (docs/protocol.md, "Errors")."""
     if fault is Fault.TIMING:
         return Recovery.NEXT_TASK
     if fault is Fault.CALLER and retry_after_s is None:

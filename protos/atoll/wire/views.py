@@ -34,7 +34,7 @@ def tensor_views(layout: Layout, buffer: Buffer) -> dict[str, npt.NDArray[np.gen
 
 
 def check_tensors(layout: Layout, tensors: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    """Check that ``tensors`` has the layout's names and shapes, no more and no less (element types may differ).
+    """Check that ``tensors`` has exactly the layout's names, in their shapes (element types may differ).
 
     Raises:
         LayoutError: naming what is missing, unknown or of another shape.

@@ -24,8 +24,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from atoll.server.told import Told
 from atoll.wire.status import ErrorDetail, Fault, Recovery
+
+
+class LogText(str):
+    """Text of an error for the log, which carries the error's ``code`` beside the line."""
+
+    __slots__ = ("code",)
+    code: str
+
+    def __new__(cls, text: str, code: str) -> LogText:
+        """Text with its error's code."""
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
 
 
 class ServerError(Exception):
@@ -63,9 +75,9 @@ class ServerError(Exception):
         )
 
     @property
-    def logged(self) -> Told:
+    def logged(self) -> LogText:
         """Place, message and remedy: for logs, and for operators on this machine."""
-        return Told(f"{self.where}: {self.detail}" if self.where else str(self.detail), self.detail.code)
+        return LogText(f"{self.where}: {self.detail}" if self.where else str(self.detail), self.detail.code)
 
 
 class CallerError(ServerError):

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from atoll.wire.privacy import terms_to_proto
+from atoll.wire.privacy_terms import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import MODEL, Federation
 from tests.client.tls import SecureFederation
 from tests.patience import WAIT_S
-from tests.wire.test_privacy import TERMS
+from tests.wire.test_privacy_terms import TERMS
 
 SOURCE = """
 import numpy as np
@@ -87,7 +87,7 @@ async def server() -> AsyncIterator[Federation]:
 
 @pytest.fixture
 async def processes() -> AsyncIterator[list[Process]]:
-    """Ended at the end, whatever happens."""
+    """A process that is always ended at the end of the test."""
     started: list[Process] = []
     yield started
     for item in started:

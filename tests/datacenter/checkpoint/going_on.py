@@ -1,4 +1,4 @@
-"""Trains the small job from its newest checkpoint on, on ranks of a test."""
+"""Train the small job from its newest checkpoint, on ranks of a test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Run:
         return cls(job, meshes, step, state, Checkpoints.open(job, Path(folder), world, meshes.dims))
 
     def until(self, last: int) -> list[float]:
-        """Make steps until so many were made; their losses."""
+        """Make steps up to this number, and return their losses."""
         losses = []
         for number in range(self.state.step, last):
             losses.append(self.step(number, share(self.job, self.meshes, number)).loss)
@@ -78,13 +78,13 @@ class Run:
 
 
 def sections_of(every: int | None = 2, **sections: dict[str, Any]) -> dict[str, Any]:
-    """The small job, its checkpoints in ``kept``."""
+    """The small job with its checkpoints in ``kept``."""
     own: dict[str, Any] = {"folder": "kept", "every_steps": every} if every else {"folder": "kept"}
     return small(**{**sections, "checkpoint": {**own, **sections.get("checkpoint", {})}})
 
 
 def go_on(sections: dict[str, Any], folder: str, last: int) -> dict[str, Any]:
-    """Train from the newest checkpoint until so many steps were made.
+    """Train from the newest checkpoint up to this number of steps.
 
     Returns:
         ``resumed`` (steps, -1 if from the beginning), ``losses`` from there, ``parameters``, ``leftover``, ``random``.

@@ -1,4 +1,4 @@
-"""What can go wrong with checkpoints: damage, other models, full disks, writers cut short."""
+"""Faults of checkpoints: damage, other models, full disks, interrupted writers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cut_short(path: Path) -> None:
 
 
 def raised(error: type[Exception], sections: dict[str, Any], folder: str) -> str:
-    """What resuming says that must fail."""
+    """Return the message of a resume that must fail."""
     with join_world(60.0) as world:
         run = Run.start(SiloJob.model_validate(sections), folder, world)
         with pytest.raises(error) as caught:
@@ -46,11 +46,11 @@ def raised(error: type[Exception], sections: dict[str, Any], folder: str) -> str
 
 
 def damaged_then_whole(folder: str) -> None:
-    """Damage the newest in every way; the one before is taken each time, until none is left."""
+    """Damage the newest checkpoint in every way; each time the previous one is used, until none is left."""
     kept = Path(folder) / "kept"
     for damage, file, words in (
         (flip_bit, "rank-00000.safetensors", "bits have changed"),
-        (cut_short, "rank-00000.safetensors", "cut short"),
+        (cut_short, "rank-00000.safetensors", "truncated"),
         (flip_bit, "manifest.json", "damaged"),
         (Path.unlink, "rank-00000.safetensors", "No such file"),
     ):
@@ -73,7 +73,7 @@ def keep_four(folder: str) -> None:
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken(tmp_path: Path) -> None:
-    """A flipped bit, a file cut short, a damaged manifest, a missing file; when none is whole, the job refuses."""
+    """A flipped bit, a truncated file, a damaged manifest, a missing file; if none is intact, the job refuses."""
     run_ranks(keep_four, 1, str(tmp_path))
     assert steps_in(tmp_path / "kept") == [4, 6, 8, 10]
     run_ranks(damaged_then_whole, 1, str(tmp_path))
@@ -94,7 +94,7 @@ def test_another_model_is_refused_by_name_and_shape_before_training_and_before_a
 
 
 def full_disk(folder: str) -> dict[str, Any]:
-    """Rank 1 may write no file above a few bytes, for a while."""
+    """Limit rank 1's files to a few bytes, for a while."""
     with join_world(60.0) as world:
         run = Run.start(SiloJob.model_validate(sections_of(checkpoint={"keep": 1})), folder, world)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -117,7 +117,7 @@ def full_disk(folder: str) -> dict[str, Any]:
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_of_on_every_rank(tmp_path: Path) -> None:
-    """Training goes on after one, the next is written; three in a row end it. What is there stays."""
+    """Training continues after a failed checkpoint; three in a row end it. Existing ones remain."""
     for found in run_ranks(full_disk, 2, str(tmp_path)):
         assert "the checkpoint of step 2 cannot be written" in found["said"]
         assert "rank 1: OSError: [Errno 27] File too large" in found["said"]
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_of_on_every_rank(tmp_path: 
 
 
 def while_it_is_written(folder: str) -> None:
-    """The writing thread is held up; training goes on, what is written is the state of the step."""
+    """The writing thread is delayed while training continues; the checkpoint holds the state of its step."""
     released = threading.Event()
 
     def slow(path: Path, entries: list[Entry]) -> Written:

@@ -6,8 +6,13 @@ from math import sqrt
 
 import pytest
 
-from atoll.datacenter.checkpoint.interval import daly_interval_s, expected_time_s, young_interval_s
-from atoll.datacenter.checkpoint.pace import Costs, steps_until_next
+from atoll.datacenter.checkpoint.interval import (
+    Costs,
+    daly_interval_s,
+    expected_time_s,
+    steps_until_next,
+    young_interval_s,
+)
 
 DAY = 86_400.0
 

@@ -1,4 +1,4 @@
-"""A checkpoint of one layout goes on in another, optimiser states and all, as if nothing had happened."""
+"""A checkpoint of one layout continues in another, with optimiser states, as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_layout_goes_on_where_the_one_before_stopped(tmp_path: Path) -> Non
 
 
 def test_the_same_layout_takes_over_what_each_rank_has_for_itself(tmp_path: Path) -> None:
-    """Random generators and the leftovers of compression, which another layout begins anew."""
+    """Random generators and residuals of compression start anew in another layout."""
     first = run_ranks(go_on, 2, sections_of(), str(tmp_path), 2)
     again = run_ranks(go_on, 2, sections_of(), str(tmp_path), 2)
     for rank, (one, other) in enumerate(zip(first, again, strict=True)):
@@ -47,7 +47,7 @@ def test_the_same_layout_takes_over_what_each_rank_has_for_itself(tmp_path: Path
 
 
 def test_experts_and_the_biases_that_balance_them_go_on_in_one_process(tmp_path: Path) -> None:
-    """Expert parallel over two ranks, each with experts of its own → one process."""
+    """Expert parallelism over two ranks, each with its own experts → one process."""
     moe = {"experts": 4, "top_k": 2, "expert_dim": 32, "balance": "bias"}
     model = {"moe": moe, "layers": 2}
     (alone,) = run_ranks(train, 1, small(model=model), 4)

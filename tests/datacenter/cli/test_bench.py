@@ -17,6 +17,7 @@ from tests.patience import WAIT_S
 START = "import sys; from atoll.client.cli.app import run_cli; sys.exit(run_cli(sys.argv[1:]))"
 
 
+@pytest.mark.ranks
 def test_rates_are_measured_on_two_processes_printed_and_kept(tmp_path: Path) -> None:
     out = tmp_path / "rates.json"
     arguments = ("silo", "bench", "--nproc", "2", "--smoke", "--max-mb", "0.001", "--out", str(out), "--json")

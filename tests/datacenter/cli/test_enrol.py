@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from atoll.client.files import locked
+from atoll.client._state.files import locked
 from atoll.datacenter.cli.enrol import enrol
 from atoll.datacenter.cli.join import join
 

@@ -1,4 +1,4 @@
-"""``atoll silo join`` refuses, in one line and before a process starts, what cannot take part."""
+"""``atoll silo join`` refuses jobs that cannot take part, in one line and before a process starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from atoll.client.files import locked
+from atoll.client._state.files import locked
 from atoll.datacenter.cli.join import join
 
 JOB = """
@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def refusal(job: Path, *options: str) -> str:
-    """What it says; nothing may have been started."""
+    """Return the message; no process may have been started."""
     state = () if "--state" in options else ("--state", str(job.parent / "state"))
     result = CliRunner().invoke(join, [str(job), *state, *options])
     assert result.exit_code == 2, result.output
@@ -80,7 +80,7 @@ def test_bad_options(job: Path, options: tuple[str, ...], words: str) -> None:
         ("[mesh]\ntp = 4\n", "start a multiple of 4"),
         ('[asynchrony]\nmethod = "hogwild"\n', "[asynchrony]"),
         (PRIVATE, "needs a limit"),
-        (f"{PRIVATE}limit = 8.0\n[federation]\noverlap_steps = 1\n", "before a round has asked for them"),
+        (f"{PRIVATE}limit = 8.0\n[federation]\noverlap_steps = 1\n", "before a round asks for them"),
     ],
 )
 def test_bad_jobs(job: Path, more: str, words: str) -> None:

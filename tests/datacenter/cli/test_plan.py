@@ -16,7 +16,7 @@ EXAMPLE = str(Path(__file__).parents[3] / "examples" / "silo" / "llama-8b.toml")
 
 
 def run(*options: str) -> str:
-    """What it prints; raises what it raises."""
+    """Return the output; raises the command's errors."""
     done = CliRunner().invoke(silo, ["plan", *options], catch_exceptions=False, standalone_mode=False)
     if done.exception is not None:
         raise done.exception

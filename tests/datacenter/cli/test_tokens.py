@@ -1,4 +1,4 @@
-"""``atoll silo tokens``, as somebody types it."""
+"""``atoll silo tokens``, as typed on the command line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_there_is_only_replaced_when_forced(folder: Path, capsys:
     out = folder / "a.tokens"
     out.write_bytes(b"precious")
     assert run(folder / "text", "--out", out) == 2
-    assert "is there already: give another --out, or --force" in capsys.readouterr().err
+    assert "already exists: give another --out, or --force" in capsys.readouterr().err
     assert out.read_bytes() == b"precious"
     assert run(folder / "text", "--out", out, "--force") == 0
     assert open_token_file(out).tokens.size == 28_317
@@ -77,14 +77,14 @@ def test_token_files_are_checked(folder: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("text",), "say where to write with --out FILE"),
+        (("text",), "give the file to write with --out FILE"),
         (("missing", "--out", "a"), "missing: no such file or folder"),
-        (("text", "--out", "a", "--tokenizer", "missing.json"), "missing.json: no tokenizer can be read there"),
-        (("text", "--out", "a", "--end-token", "<eos>"), "bytes have no such token"),
+        (("text", "--out", "a", "--tokenizer", "missing.json"), "missing.json: cannot read a tokenizer"),
+        (("text", "--out", "a", "--end-token", "<eos>"), "the byte tokenizer has none"),
         (("text", "--out", "a", "--tokenizer", "tokenizer.json", "--end-token", "<eos>"), "has no token '<eos>'"),
         (("text", "--out", "nowhere/a"), "nowhere/a: cannot be written"),
         (("text", "--check", "--out", "a"), "--check writes nothing"),
-        (("text/more.jsonl", "--check"), "more.jsonl is no token file"),
+        (("text/more.jsonl", "--check"), "more.jsonl is not a token file"),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.compression import attach_hook, hook_of
 from atoll.datacenter.compression.hooks import GradientHook
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.parallel import DataParallelSection, Hook
-from atoll.datacenter.mesh.validate import check_layout
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small, train
 
@@ -27,7 +27,7 @@ SHAPES = [(96, 64), (64,), (64, 160), (160,), (300, 64)]
 
 
 class Odd(nn.Module):
-    """Parameters of many shapes, used in another order than they are registered in: DDP fills its buckets anew."""
+    """Parameters of many shapes, used in another order than registered, so that DDP rebuilds its buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,19 +66,19 @@ def factor(step: int, rank: int) -> Tensor:
 
 
 def own_gradients(module: DistributedDataParallel, step: int) -> list[Tensor]:
-    """This rank's, without DDP."""
+    """Gradients of this rank, without DDP."""
     return [*torch.autograd.grad(module.module(factor(step, dist.get_rank())), list(module.module.parameters()))]
 
 
 def step_gradients(module: DistributedDataParallel, step: int) -> list[Tensor]:
-    """What comes out of the hook."""
+    """Result of the hook."""
     module.zero_grad(set_to_none=True)
     module(factor(step, dist.get_rank())).backward()
     return [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
 
 
 def sums(hook: Hook) -> dict[str, Any]:
-    """Sums over steps of gradients and of what came out, the residuals, and the last gradients."""
+    """Sums over steps of gradients and results, the residuals, and the last gradients."""
     module, found = wrapped(hook)
     own = [torch.zeros_like(value) for value in module.module.parameters()]
     out = [torch.zeros_like(value) for value in module.module.parameters()]
@@ -108,13 +108,13 @@ def all_sums() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=[2, 3])
 def found(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """What ``sums`` gave, by rank and hook."""
+    """Results of ``sums``, by rank and hook."""
     return run_ranks(all_sums, request.param)
 
 
 @pytest.mark.parametrize("hook", LOSSY)
 def test_what_comes_out_and_what_is_left_over_are_all_that_went_in(hook: Hook, found: list[dict[str, Any]]) -> None:
-    """Also across the buckets that DDP fills anew after the first step; and replicas get the same bits."""
+    """Also across buckets that DDP rebuilds after the first step; and replicas get the same bits."""
     by_rank = [one[hook] for one in found]
     lossy = 0
     for number, out in enumerate(by_rank[0]["out"]):
@@ -163,7 +163,7 @@ def test_bytes_of_factors(found: list[dict[str, Any]]) -> None:
 
 
 def resumed(hook: Hook) -> list[bool]:
-    """Three steps, a checkpoint into a new process's module, two more, beside five without a break."""
+    """Three steps, a checkpoint into a new process's module and two more, compared with five without a break."""
     straight, _ = wrapped(hook)
     for step in range(3):
         step_gradients(straight, step)
@@ -184,7 +184,7 @@ def all_resumed() -> dict[str, list[bool]]:
 
 
 def test_a_resumed_job_sends_what_an_undisturbed_one_sends() -> None:
-    """Bit for bit, though its first step has other buckets."""
+    """Bit for bit, although its first step has other buckets."""
     for by_hook in run_ranks(all_resumed, 2):
         for hook, same in by_hook.items():
             assert all(same), hook
@@ -237,7 +237,7 @@ def test_buckets_change_nothing() -> None:
 
 
 def test_a_hook_that_sends_everything_changes_nothing() -> None:
-    """Through the job file: the largest of all, which are all."""
+    """Through the job file: the largest of all elements, which are all of them."""
     hook = {"hook": "topk", "hook_keep": 1.0, "check_replicas_every": 3}
     alone, found = run_ranks(train, 1, small())[0], run_ranks(train, 2, small(data_parallel=hook))
     for one in found:

@@ -1,4 +1,4 @@
-"""Which rows a step has: a pure function, so that layout and restarts change nothing."""
+"""Rows of a step are a pure function of its number, so layout and restarts change nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEQUENCE = 4
 
 
 def numbered(sequences: int) -> Documents:
-    """One document from which exactly so many sequences are cut; every token differs."""
+    """One document that yields exactly this many sequences; every token differs."""
     return in_memory([np.arange(sequences * SEQUENCE + 1, dtype=np.uint16)], 1 << 16, "numbers")
 
 
@@ -107,7 +107,7 @@ def test_too_little_data_is_refused_with_the_numbers() -> None:
     "other", [batches(16, 4), batches(17, 5), batches(17, 4, seed=1), Batches(Shuffled(Packed(numbered(17), 3), 4, 0))]
 )
 def test_a_state_of_other_data_is_refused(other: Batches) -> None:
-    with pytest.raises(DataError, match="go on with the same"):
+    with pytest.raises(DataError, match="use the same"):
         other.load(batches(17, 4).state())
 
 

@@ -24,12 +24,12 @@ def documents_of(lengths: list[int]) -> Documents:
 
 
 def owners(lengths: list[int]) -> list[int]:
-    """Document of each token, and of 0, the padding, none."""
+    """Return the document of each token; padding has none."""
     return [NO_DOCUMENT, *np.repeat(np.arange(len(lengths)), lengths).tolist()]
 
 
 def check_rows(rows: Rows, owner: list[int]) -> set[int]:
-    """What holds for any row; gives the tokens that are predicted."""
+    """Check what holds for any row, and return the predicted tokens."""
     assert rows.documents is not None
     assert rows.positions is not None
     predicted: list[int] = []

@@ -1,4 +1,4 @@
-"""Streaming text: rows as a pure function of the step, whoever reads which lane and from where it goes on."""
+"""Streaming text: rows are a pure function of the step, for any assignment of lanes and any resumed position."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Counting(ByteTokenizer):
-    """Counts what it is asked for."""
+    """Counts the requests."""
 
     def __init__(self) -> None:
         self.seen = 0

@@ -1,4 +1,4 @@
-"""Pieces of text: together they are the text, whatever its lines look like."""
+"""Pieces of text: together they are the text, with any lines."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_folders_are_read_in_the_order_of_names_without_hidden_files(tmp_path: P
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"{", "the line at byte 14 is no JSON"),
+        (b"{", "the line at byte 14 is not JSON"),
         (b"[1]", 'the line at byte 14 has no "text"'),
         (b'{"text": 3}', 'the line at byte 14 has no "text"'),
-        (b'{"text": "\xff"}', "the line at byte 14 is no JSON"),
+        (b'{"text": "\xff"}', "the line at byte 14 is not JSON"),
         (b'"' + b"x" * 200, "the line at byte 60 is longer than 32 bytes: split it"),
     ],
 )

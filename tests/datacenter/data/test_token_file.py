@@ -1,4 +1,4 @@
-"""Token files: what is written is what is read, and what was damaged on the way is named."""
+"""Token files: what was written is read, and damage is named."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_anything_else_is_refused(tmp_path_factory: pytest.TempPathFactory, cont
 
 
 def resealed(content: bytes) -> bytes:
-    """With a header check that fits again: what only someone who means it would write."""
+    """With a header checksum that is valid again: a file changed on purpose."""
     fields = content[:CHECKED_BYTES]
     return fields + blake3.blake3(fields).digest(length=16) + content[CHECKED_BYTES + 16 :]
 
@@ -107,11 +107,11 @@ def resealed(content: bytes) -> bytes:
     ("place", "value", "says"),
     [
         (8, struct.pack("<I", 2), "has version 2, this release reads 1"),
-        (12, struct.pack("<I", 4), "has 4 bytes per token, a vocabulary of 300 takes 2"),
+        (12, struct.pack("<I", 4), "has 4 bytes per token, a vocabulary of 300 needs 2"),
         (16, struct.pack("<Q", 0), "bad.tokens: a vocabulary of 0 tokens"),
         (16, struct.pack("<Q", 1 << 40), "a vocabulary of 1099511627776 tokens"),
         (16, struct.pack("<Q", 290), "token 191 is 290, but the vocabulary has 290"),
-        (24, struct.pack("<Q", 1 << 62), "is cut off: it has 568 bytes"),
+        (24, struct.pack("<Q", 1 << 62), "is truncated: it has 568 bytes"),
         (24, struct.pack("<Q", 202), "documents go from 0 to 201, not from 0 to 202"),
         (32, struct.pack("<Q", 1), "is too long: it has 568 bytes"),
         (40, bytes(32), "than its header says"),
@@ -128,10 +128,12 @@ def test_what_is_wrong_is_said(tmp_path: Path, good: bytes, place: int, value: b
 
 
 def test_a_missing_or_empty_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"missing: No such file or directory: make the file with `atoll silo tokens`"):
+    with pytest.raises(
+        DataError, match=r"missing: No such file or directory: create the file with `atoll silo tokens`"
+    ):
         open_token_file(tmp_path / "missing")
     write(tmp_path / "empty", [], 256)
-    with pytest.raises(DataError, match="holds no tokens"):
+    with pytest.raises(DataError, match="has no tokens"):
         open_token_file(tmp_path / "empty")
 
 
@@ -139,14 +141,14 @@ def test_a_failed_write_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "a.tokens"
     write(path, [[1, 2, 3]], 256)
     before = path.read_bytes()
-    with pytest.raises(DataError, match="token 300 is beyond"):
+    with pytest.raises(DataError, match="token 300 is not in"):
         write(path, [list(range(200)), [300]], 256)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_tokens_beyond_the_vocabulary_and_folders_that_are_missing_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="token 300 is beyond the vocabulary of 300"):
+    with pytest.raises(DataError, match="token 300 is not in the vocabulary of 300"):
         write(tmp_path / "a", [[1, 300]], 300)
     with pytest.raises(DataError, match=r"a\.tokens: cannot be written: No such file or directory"):
         write(tmp_path / "missing" / "a.tokens", [[1]], 300)

@@ -45,10 +45,10 @@ def test_special_tokens_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_tokenizers_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"missing\.json: no tokenizer can be read there"):
+    with pytest.raises(DataError, match=r"missing\.json: cannot read a tokenizer"):
         open_tokenizer("missing.json", tmp_path)
     (tmp_path / "other.json").write_text('{"model": 3}')
-    with pytest.raises(DataError, match=r"other\.json is no tokenizer\.json of the tokenizers library"):
+    with pytest.raises(DataError, match=r"other\.json is not a tokenizer\.json of the tokenizers library"):
         open_tokenizer("other.json", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""A model writes what it finds likely."""
+"""A model writes the bytes that it finds likely."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.datacenter.demo.sample import write_on
 
 
 class Next(nn.Module):
-    """Finds the byte after the last one likely, and remembers how much it was shown."""
+    """Finds the byte after the last one likely, and records how much it was shown."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Other text for everybody, the same each time, none of it held out."""
+"""Each participant gets different text, the same every time, and none of it is held out."""
 
 from __future__ import annotations
 

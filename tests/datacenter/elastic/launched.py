@@ -1,4 +1,4 @@
-"""``atoll silo train`` as a process of its own, whose ranks are held up where a test wants it."""
+"""``atoll silo train`` as a separate process, whose ranks a test can hold."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Launched:
 
     Attributes:
         process: of the command.
-        lines: what it has printed so far, rank 0's progress too.
-        times: when each was read, on the monotonic clock.
+        lines: lines printed so far, including rank 0's progress.
+        times: time of each line, on the monotonic clock.
     """
 
     process: subprocess.Popen[str]
@@ -66,13 +66,13 @@ class Launched:
     times: list[float]
 
     def read(self) -> None:
-        """Until it has ended."""
+        """Wait until the command has ended."""
         for line in self.process.stdout or ():
             self.times.append(time.monotonic())
             self.lines.append(line)
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Return the exit code, once the command has ended."""
         return self.process.wait(WAIT_S)
 
     @property
@@ -81,7 +81,7 @@ class Launched:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What it said last of how the job ended."""
+        """Return the last report of how the job ended."""
         found: dict[str, Any] = json.loads([line for line in self.lines if line.startswith("{")][-1])
         return found
 
@@ -95,8 +95,8 @@ def write_job(folder: Path, timeout_s: float = 60.0) -> Path:
 
 @contextmanager
 def launched(job: Path, *options: str, **environment: str) -> Iterator[Launched]:
-    """Run ``atoll silo train JOB --json`` with options; ended at the latest when it is left."""
-    rooms = [str(ROOT / room) for room in ("protos", "client", "server", "datacenter", "")]
+    """Run ``atoll silo train JOB --json`` with options; ends with the context."""
+    rooms = [str(ROOT / room) for room in ("protos", "common", "client", "server", "datacenter", "")]
     process = subprocess.Popen(
         (sys.executable, "-c", _STARTER, str(job), "--json", *options),
         stdout=subprocess.PIPE,
@@ -118,10 +118,10 @@ def launched(job: Path, *options: str, **environment: str) -> Iterator[Launched]
 
 
 class Hold:
-    """Where a rank shall be held up: give ``variable`` to the command, then ``wait`` for the rank.
+    """Holds a rank at a step: pass ``variable`` to the command, then ``wait`` for the rank.
 
     Args:
-        fifo: made here; gone once a rank was held, so that the next attempt is not.
+        fifo: created here; removed once a rank was held, so that the next attempt is not held.
     """
 
     def __init__(self, fifo: Path, rank: int | str, step: int) -> None:
@@ -130,7 +130,7 @@ class Hold:
         self.variable = f"{rank}:{step}:{fifo}"
 
     def wait(self) -> int:
-        """The process that is held."""
+        """Return the process that is held."""
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             ready, _, _ = select.select([descriptor], [], [], WAIT_S)
@@ -142,6 +142,6 @@ class Hold:
 
 
 def tensors_of(folder: Path, step: int) -> dict[str, str]:
-    """Digests of the files of a checkpoint: equal if every bit of the state is."""
+    """Return digests of a checkpoint's files: equal if every bit of the state is equal."""
     manifest = read_manifest(step_folder(folder / "kept", step))
     return {name: record.digest for name, record in manifest.files.items()}

@@ -1,8 +1,8 @@
-"""What each rank of a launched test job runs: the trainer, held up where a test wants it. ``python -m … JOB.toml``.
+"""The program of each rank of a launched test job: the trainer, held where a test asks. ``python -m … JOB.toml``.
 
 ``HOLD=RANK:STEP:FIFO …``: before that step, that rank, or any, writes its process id into the fifo, if it is there, and
 stands still until a signal comes; step 0: before the ranks have met, when signals still end them. ``FAIL=RANK:STEP``:
-before that step, that rank raises. ``SILENT``: nobody says how the job ended.
+before that step, that rank raises. ``SILENT``: no rank reports how the job ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atoll.datacenter.train.trainer import train
 
 @dataclass
 class Held:
-    """A watch that does what ``HOLD`` and ``FAIL`` say."""
+    """A watch that obeys ``HOLD`` and ``FAIL``."""
 
     watch: Watch
     rank: int
@@ -44,7 +44,7 @@ class Held:
 
 
 def hold_up(rank: int, step: int) -> None:
-    """Stand still if a test wants it."""
+    """Stand still if a test asks for it."""
     for hold in os.environ.get("HOLD", "").split():
         who, when, fifo = hold.split(":")
         if who in {"any", str(rank)} and when == str(step) and Path(fifo).exists():
@@ -52,7 +52,7 @@ def hold_up(rank: int, step: int) -> None:
 
 
 def until_signalled(fifo: Path) -> None:
-    """Tell who is held; a signal that comes before this thread waits is not missed, whichever thread takes it."""
+    """Report the held process. A signal that comes before this thread waits is not missed, whichever thread gets it."""
     woken, waking = socket.socketpair()
     waking.setblocking(False)
     with woken, waking:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll.datacenter.checkpoint.folder import steps_in
-from atoll.datacenter.elastic.check import check_job
-from atoll.datacenter.elastic.launch import Nodes
+from atoll.datacenter.checks.start import check_job
 from atoll.datacenter.errors import DataError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
@@ -26,14 +25,14 @@ pytestmark = pytest.mark.system
 
 
 def undisturbed(job: str) -> None:
-    """The job on this rank, with nobody who could start it again."""
+    """Run the job on this rank, without a launcher that could restart it."""
     path = Path(job)
     with join_world(60.0) as world:
         train(load_job(path), path.parent, world, Unwatched(), console=False)
 
 
 def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> None:
-    """Each time it is back from the last checkpoint, says what happened, and ends with the very same bits."""
+    """Each time the job continues from the last checkpoint, reports what happened, and ends with the very same bits."""
     killed, hung, asked = (Hold(tmp_path / f"fifo-{step}", rank=1, step=step) for step in (3, 5, 6))
     job = write_job(tmp_path, timeout_s=10.0)
     with launched(job, "--nproc", "2", HOLD=" ".join(hold.variable for hold in (killed, hung, asked))) as command:
@@ -62,7 +61,7 @@ def test_a_job_survives_a_killed_rank_a_hung_one_and_a_stop(tmp_path: Path) -> N
 
 
 def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Path) -> None:
-    """No rank can make a last checkpoint yet. Nor is a rank that ends without saying how taken to have finished."""
+    """No rank can write a last checkpoint yet. A rank that ends without a report has not finished either."""
     held = Hold(tmp_path / "fifo", rank=0, step=0)
     job = write_job(tmp_path)
     with launched(job, HOLD=held.variable) as command:
@@ -72,20 +71,20 @@ def test_a_stop_before_training_says_so_and_a_job_that_is_done_too(tmp_path: Pat
     assert command.outcome["error"].startswith("ended by SIGINT before training had begun")
     with launched(job) as command:
         assert command.wait() == 0, command.said
-    assert "the job goes on from there" not in command.said
+    assert "the job continues from there" not in command.said
     with launched(job, SILENT="1") as command:
         assert command.wait() == 1, command.said
     assert "has a checkpoint of step 8, and job.steps = 8: nothing is left to do" in command.said
-    assert command.outcome["error"].startswith("rank 0 ended without saying how")
-    done, alone = load_job(job), Nodes(1, 1, "", "alone")
-    assert check_job(done, tmp_path, 1, alone) == 8
+    assert command.outcome["error"].startswith("rank 0 ended without a report")
+    done = load_job(job)
+    assert check_job(done, tmp_path, 1, [1]) == 8
     other = done.model_copy(update={"job": done.job.model_copy(update={"seed": 8})})
-    with pytest.raises(DataError, match="go on with the same"):
-        check_job(other, tmp_path, 1, alone)
+    with pytest.raises(DataError, match="use the same"):
+        check_job(other, tmp_path, 1, [1])
 
 
 def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
-    """Its own words, not torchrun's."""
+    """The error is our message, not torchrun's."""
     with launched(write_job(tmp_path), "--max-restarts", "0", FAIL="0:3") as command:
         assert command.wait() == 1, command.said
     assert command.outcome["outcome"] == "failed"
@@ -95,7 +94,7 @@ def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None:
-    """Two agents on one machine, one killed: its rank ends itself, the other node, where they met, goes on alone."""
+    """Two agents on one machine, one killed: its rank ends itself; the node where they met continues alone."""
     hold = Hold(tmp_path / "fifo", rank="any", step=6)
     job, port = write_job(tmp_path), free_port()
     nodes = ("--nnodes", "1:2", "--meet", f"127.0.0.1:{port}", "--id", "lost", "--logs")
@@ -105,7 +104,7 @@ def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None
             hold.wait()
             lost.process.kill()
         assert left.wait() == 0, left.said
-        assert "the job goes on with 1 ranks instead of 2" in left.said
+        assert "the job continues with 1 ranks instead of 2" in left.said
         assert left.outcome["step"] == 8
 
 
@@ -116,7 +115,7 @@ def free_port() -> int:
 
 
 def until_listening(port: int) -> None:
-    """Until the first node is where the second one will meet it."""
+    """Wait until the first node is where the second one will meet it."""
     deadline = time.monotonic() + WAIT_S
     while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
         assert time.monotonic() < deadline, "the first node does not listen"

@@ -1,4 +1,4 @@
-"""What is said of ranks that fail or do not arrive, and what is refused before any process starts."""
+"""Messages about ranks that fail or do not arrive, and refusals before any process starts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from atoll.datacenter.checks.start import check_devices
 from atoll.datacenter.cli.train import train
 from atoll.datacenter.elastic.blame import Beat, explain
-from atoll.datacenter.elastic.check import check_devices
 from atoll.datacenter.elastic.exits import Exit
 from atoll.datacenter.elastic.failures import Failure, cause, is_final
 from atoll.datacenter.elastic.launch import parse_nodes

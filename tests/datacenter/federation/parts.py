@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def piece(tensor: str, offsets: tuple[int, ...], shape: tuple[int, ...], sends: tuple[int, int] | None = None) -> Piece:
-    """A box of a tensor of ``LAYOUT``, all of it sent unless told otherwise; zeros."""
+    """Return a box of a tensor of ``LAYOUT``, zeros, sent whole by default."""
     (span,) = [span for span in LAYOUT.spans if span.spec.name == tensor]
     ranges = ranges_of_box(span.start, span.spec.shape, offsets, shape)
     local = torch.zeros(shape)
@@ -26,7 +26,7 @@ def piece(tensor: str, offsets: tuple[int, ...], shape: tuple[int, ...], sends: 
 
 
 def model(seed: int) -> Floats:
-    """All elements, as the layout has them."""
+    """Return all elements in the order of the layout."""
     return np.random.default_rng(seed).standard_normal(LAYOUT.size, np.float32)
 
 
@@ -40,7 +40,7 @@ def chunk(flat: Floats, number: int) -> memoryview:
 
 
 def places(ranges: tuple[ElementRange, ...]) -> npt.NDArray[np.int64]:
-    """Elements of the layout that ranges name, in order."""
+    """Return the elements that ranges name, in order."""
     rows = [
         np.add.outer(one.offset + one.stride * np.arange(one.count), np.arange(one.block)).reshape(-1) for one in ranges
     ]

@@ -1,4 +1,4 @@
-"""What a round starts from: fetched chunk by chunk, only what has changed, nothing that is damaged."""
+"""The model that a round starts from: fetched chunk by chunk, only changed chunks, no damaged ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.datacenter.federation.parts import Floats, chunk, manifest_of, model,
 
 @pytest.fixture
 def base(tmp_path: Path) -> Base:
-    """Of a rank that holds some columns of the matrix and the end of the vector."""
+    """The base of a rank with some columns of the matrix and the end of the vector."""
     return Base(tmp_path / "scratch" / "base", [piece("w", (0, 8), (40, 5)), piece("b", (90,), (10,))])
 
 
 def fetch(base: Base, flat: Floats) -> list[int]:
-    """Take what is lacking; the numbers of the chunks."""
+    """Fetch what is missing, and return the numbers of the chunks."""
     lacking = base.lacks(manifest_of(flat))
     for number in lacking:
         base.take(manifest_of(flat), number, chunk(flat, number))
@@ -47,7 +47,7 @@ def test_what_is_held_arrives_and_then_only_what_has_changed(base: Base) -> None
     assert base.changed == {1}
     assert_holds(base, flat)
 
-    flat[0] += 1.0  # in a chunk of which this rank holds something, but not this
+    flat[0] += 1.0  # in a chunk that this rank needs, but not in its part
     base.taken_over()
     assert fetch(base, flat) == [0]
     assert base.changed == set()

@@ -1,4 +1,4 @@
-"""What a rank sends, against numpy; what encodings round off comes back in the next round."""
+"""What a rank sends, compared with numpy; rounding errors return in the next round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atoll.client import UpdateError
-from atoll.client.transfer import cut_ranges
+from atoll.client._transfer.elements import cut_ranges
 from atoll.datacenter.federation.base import Base
 from atoll.datacenter.federation.difference import Difference, Rounding
 from atoll.wire.chunks import ElementRange
@@ -19,7 +19,7 @@ from tests.datacenter.federation.parts import Floats, chunk, manifest_of, model,
 CHUNK_ELEMENTS = 256
 MAX_ABS = 32.0
 PIECES = [("w", (0, 8), (40, 5), (50, 200)), ("w", (0, 16), (40, 16), (0, 640)), ("b", (0,), (100,), (0, 0))]
-"""Of the first, this rank sends the end; of the last, nothing."""
+"""This rank sends the end of the first piece, and nothing of the last."""
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def base(tmp_path: Path) -> Base:
 
 
 def train(base: Base, flat: Floats) -> None:
-    """Now the local weights are these."""
+    """Set the local weights."""
     for held in base.pieces:
         held.local.copy_(torch.from_numpy(flat[places(held.ranges)]).view(held.local.shape))
 
 
 def sent(difference: Difference, encoding: Encoding) -> tuple[Floats, tuple[ElementRange, ...]]:
-    """What the receiver decodes, one chunk after the other; and the chunks."""
+    """Return what the receiver decodes, chunk after chunk, and the chunks."""
     chunks = tuple(cut_ranges(difference.ranges, CHUNK_ELEMENTS))
     received = []
     for one in chunks:
@@ -69,7 +69,7 @@ def test_only_the_wanted_pieces_are_sent(base: Base) -> None:
 
 @pytest.mark.parametrize("encoding", [Encoding.BFLOAT16, Encoding.INT8_BLOCK, Encoding.INT4_BLOCK])
 def test_what_is_rounded_off_comes_back_round_after_round(base: Base, encoding: Encoding) -> None:
-    """The sum of what was received is the sum of the updates but for what the last rounding has lost."""
+    """The sum of what was received is the sum of the updates, except for the last rounding error."""
     rounding = Rounding()
     total, wanted, lost = np.zeros(790), np.zeros(790), np.zeros(790, np.float32)
     for seed in range(1, 6):
@@ -129,7 +129,7 @@ def test_a_value_that_no_server_takes_is_refused_with_its_tensor(base: Base, val
 
 @pytest.mark.parametrize("encoding", [Encoding.FLOAT32, Encoding.INT8_BLOCK])
 def test_the_norm_is_of_what_is_sent_and_the_scale_goes_before_rounding(base: Base, encoding: Encoding) -> None:
-    """What was rounded off before counts; what the scale takes away does not come back."""
+    """Earlier rounding errors are included; what the scale removes does not return."""
     rounding = Rounding()
     train(base, model(1))
     first = Difference(base, rounding, MAX_ABS, [0, 1, 2])

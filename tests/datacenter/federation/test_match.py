@@ -1,4 +1,4 @@
-"""Whether a federation's model is a job's."""
+"""Compare a federation's model with a job's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks agree on a round, over the store that they meet at: one rank's failure is everybody's."""
+"""Ranks agree on a round through their store: a failure of one rank is a failure of all."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def order(number: int) -> Order:
 
 @pytest.fixture(scope="module")
 def meeting() -> Any:
-    """Where ranks meet."""
+    """The store of the ranks."""
     return TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=WAIT_S))
 
 
 @pytest.fixture
 def store(meeting: Any, request: pytest.FixtureRequest) -> Any:
-    """What is of this test there."""
+    """A prefix of this test in the store."""
     return PrefixStore(request.node.name, meeting)
 
 
 @pytest.fixture
 def ranks(store: Any) -> list[Orders]:
-    """Each with a connection of its own."""
+    """One connection per rank."""
     return [
         Orders(World(rank, RANKS, rank, torch.device("cpu")), store.clone(), lambda: False) for rank in range(RANKS)
     ]
@@ -69,7 +69,7 @@ def ranks(store: Any) -> list[Orders]:
 
 @pytest.fixture
 def together(ranks: list[Orders]) -> Iterator[Callable[[Callable[[int, Orders], Any]], list[Any]]]:
-    """Does something on all ranks at once; what each gave, or the error of its round."""
+    """Run something on all ranks at once, and return each result, or the error of its round."""
     with ThreadPoolExecutor(RANKS) as threads:
 
         def run(work: Callable[[int, Orders], Any]) -> list[Any]:
@@ -90,7 +90,7 @@ Together = Callable[[Callable[[int, Orders], Any]], list[Any]]
 
 
 def deal(rank: int, orders: Orders, number: int) -> Order | None:
-    """The order of this number, on each rank."""
+    """Return the order with this number on each rank."""
     if rank:
         return orders.take()
     orders.give(order(number))
@@ -178,7 +178,7 @@ def test_rounds_leave_nothing_behind_but_the_last_two(store: Any, together: Toge
 
 
 def test_a_file_store_lets_ranks_wait_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order is given once the other rank has looked in vain."""
+    """The order is given after the other rank has looked in vain."""
     monkeypatch.setattr(orders, "LOOK_S", 0.05)
     store: Any = FileStore(str(tmp_path / "store"), 2)
     first = Orders(World(0, 2, 0, torch.device("cpu")), store.clone(), lambda: False)

@@ -21,9 +21,9 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.build import make_passes
+from atoll.formats.safetensors import read_header
 from atoll.wire.chunks import ElementRange, check_coverage
 from atoll.wire.layout import Dtype, Layout, TensorSpec
-from atoll.wire.safetensors import read_header
 from tests.datacenter.ranks import run_ranks
 from tests.datacenter.training import small
 
@@ -37,7 +37,7 @@ def job(**sections: dict[str, Any]) -> dict[str, Any]:
 
 
 def hold(sections: dict[str, Any], split: int) -> dict[str, Any]:
-    """A rank's pieces: what it holds of each and which part it sends, as ranges and values."""
+    """Return a rank's pieces: what it holds and which part it sends, as ranges and values."""
     module.SPLIT_ELEMENTS = split
     made = SiloJob.model_validate(sections)
     with join_world(60.0) as world:
@@ -64,7 +64,7 @@ def listed(ranges: tuple[ElementRange, ...]) -> Ranges:
 
 
 def places(ranges: Ranges) -> npt.NDArray[np.int64]:
-    """Elements of the layout that ranges name, in order."""
+    """Return the elements that ranges name, in order."""
     spans = [
         np.add.outer(first + stride * np.arange(count), np.arange(block)) for first, block, stride, count in ranges
     ]
@@ -72,7 +72,7 @@ def places(ranges: Ranges) -> npt.NDArray[np.int64]:
 
 
 def initial_of(sections: dict[str, Any], folder: Path) -> npt.NDArray[np.float32]:
-    """The model that a federation starts from, flat: weights depend on seed and name alone."""
+    """Return the model that a federation starts from, flat: weights depend only on seed and name."""
     path = folder / "initial.safetensors"
     write_initial(SiloJob.model_validate(sections), path)
     return np.frombuffer(path.read_bytes(), np.float32, offset=read_header(path)[1])
@@ -106,7 +106,7 @@ def test_ranks_hold_the_right_elements_and_send_each_once(ranks: int, sections: 
 
 
 def holding(names: list[list[str]]) -> str:
-    """Pieces of two tensors, of which each rank holds those that are named for it."""
+    """Return pieces of two tensors; each rank holds the ones assigned to it."""
     with join_world(60.0) as world:
         layout = Layout((TensorSpec("a", (3, 2), Dtype.FLOAT32), TensorSpec("b", (5,), Dtype.FLOAT32)))
         shapes = {"a": (3, 2), "b": (5,)}

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.client.transfer import cut_ranges
+from atoll.client._transfer.elements import cut_ranges
 from atoll.datacenter.federation.ranges import Positions, chunks_of, ranges_of_box, slice_ranges, within
 from atoll.wire.chunks import ElementRange
 
 
 def elements(ranges: tuple[ElementRange, ...] | list[ElementRange]) -> npt.NDArray[np.int64]:
-    """What ranges name, one after another."""
+    """Return the elements that ranges name, in order."""
     rows = [
         span.offset + span.stride * np.arange(span.count)[:, None] + np.arange(span.block)[None, :] for span in ranges
     ]

@@ -1,4 +1,4 @@
-"""A silo of two ranks against a scripted server: what it fetches, trains and sends, and what it will not do."""
+"""A silo of two ranks against a scripted server: what it fetches, trains, sends and refuses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy.typing as npt
 import pytest
 
 from atoll.client import Limits
-from atoll.client.channel import Endpoint
-from atoll.client.privacy.clipping import MARGIN
-from atoll.client.privacy.ledger import read_account
-from atoll.client.privacy.promises import path_of, read_promises
-from atoll.client.privacy.samples import ledger_path
-from atoll.client.session import Session
-from atoll.client.session.work import MakeWork
-from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
+from atoll.client._connection.endpoint import Endpoint
+from atoll.client._privacy.clipping import MARGIN
+from atoll.client._privacy.ledger import read_account
+from atoll.client._privacy.promises import path_of, read_promises
+from atoll.client._privacy.sample_ledger import ledger_path
+from atoll.client._session.session import Session
+from atoll.client._session.work import MakeWork
 from atoll.datacenter.federation.initial import write_initial
 from atoll.datacenter.federation.orders import Orders, open_store
+from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.federation.spending import Spending
 from atoll.datacenter.job import SiloJob
@@ -32,9 +32,9 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.privacy import Budget
 from atoll.datacenter.train.pulse import Unwatched
 from atoll.datacenter.train.trainer import open_trainer
+from atoll.formats.safetensors import read_header
 from atoll.wire.encoding import Encoding, as_received
-from atoll.wire.privacy import terms_to_proto
-from atoll.wire.safetensors import read_header
+from atoll.wire.privacy_terms import terms_to_proto
 from atoll.wire.v1 import participation_pb2 as part
 from atoll.wire.views import tensor_views
 from tests.client.harness import FAST, Federation
@@ -42,7 +42,7 @@ from tests.datacenter.ranks import RankError, run_ranks
 from tests.datacenter.training import small
 from tests.patience import WAIT_S
 from tests.system.diloco import Worker
-from tests.wire.test_privacy import TERMS
+from tests.wire.test_privacy_terms import TERMS
 
 RANKS, STEPS = 2, 3
 ENDLESS = 1 << 19
@@ -60,13 +60,13 @@ PRIVATE = JOB | {
     "checkpoint": {"folder": "checkpoints", "every_steps": 2},
 }
 RATE, NOISE, DELTA = 100 / 1572, 1.0, 1e-5
-"""Of the private job."""
+"""Budget of the private job."""
 Weights = dict[str, npt.NDArray[Any]]
 Message = TypeVar("Message")
 
 
 class Failing(Unwatched):
-    """A step of this number fails."""
+    """Make the step with this number fail."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -79,14 +79,14 @@ class Failing(Unwatched):
 def take_part(
     address: str, folder: str, rounds: int, overlap: int = 0, fails: int = -1, privacy: dict[str, Any] | None = None
 ) -> tuple[int, int]:
-    """A rank; how many steps it made, and how many rounds were reported."""
+    """Run a rank, and return its number of steps and of rounds reported."""
     job = SiloJob.model_validate(
         (JOB if privacy is None else PRIVATE | {"privacy": privacy})
         | {"federation": FEDERATION | {"overlap_steps": overlap}}
     )
     with join_world(60.0) as world, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, Path(folder), world, Failing(fails), console=False))
-        endpoint, desk, spending = Endpoint(address, None, "p1"), None, None
+        endpoint, session_thread, spending = Endpoint(address, None, "p1"), None, None
         if world.is_first:
             if trainer.mechanism is not None:
                 spending = Spending.of(job, trainer.mechanism.budget, Path(folder))
@@ -95,14 +95,16 @@ def take_part(
                 silo = SiloParticipant(9, spending)
                 return Session(silo, endpoint, Path(folder), limits=FAST, max_rounds=rounds, make_work=make_work)
 
-            desk = stack.enter_context(SiloDesk(session))
+            session_thread = stack.enter_context(SessionThread(session))
         orders = Orders(world, open_store("federation"), lambda: False)
-        Silo(trainer, spec_of(job.model), orders, desk, lambda: endpoint, Limits(), Path(folder), spending).run()
-        return trainer.state.step, 0 if desk is None else desk.summary().reported
+        Silo(
+            trainer, spec_of(job.model), orders, session_thread, lambda: endpoint, Limits(), Path(folder), spending
+        ).run()
+        return trainer.state.step, 0 if session_thread is None else session_thread.summary().reported
 
 
 def initial_of(sections: dict[str, Any], folder: Path) -> Weights:
-    """A job's initial weights."""
+    """Initial weights of a job."""
     path = folder / "initial.safetensors"
     write_initial(SiloJob.model_validate(sections), path)
     layout, start = read_header(path)
@@ -111,25 +113,25 @@ def initial_of(sections: dict[str, Any], folder: Path) -> Weights:
 
 @pytest.fixture
 def initial(tmp_path: Path) -> Weights:
-    """The job's initial weights."""
+    """Initial weights of the job."""
     return initial_of(JOB, tmp_path)
 
 
 @pytest.fixture
 async def server(initial: Weights) -> AsyncIterator[Federation]:
-    """Has the job's initial weights, in small chunks."""
+    """Serves the job's initial weights in small chunks."""
     async with Federation(initial) as made:
         yield made
 
 
 def start(server: Federation, folder: Path, rounds: int, *more: Any) -> asyncio.Task[list[Any]]:
-    """The silo, until so many rounds are over; how its ranks ended. ``more``: further arguments of ``take_part``."""
+    """Run the silo until this many rounds are over; return how its ranks ended. ``more``: passed to ``take_part``."""
     arguments = (server.address, str(folder), rounds, *more)
     return asyncio.create_task(asyncio.to_thread(run_ranks, take_part, RANKS, *arguments))
 
 
 async def soon(queue: asyncio.Queue[Message]) -> Message:
-    """What comes next; ranks may have to be started first."""
+    """Return the next event; ranks may have to start first."""
     async with asyncio.timeout(WAIT_S):
         return await queue.get()
 
@@ -139,7 +141,7 @@ async def accepted(server: Federation) -> None:
 
 
 async def failed(server: Federation) -> str:
-    """Why the round that was just accepted has failed."""
+    """Return why the round that was just accepted failed."""
     await accepted(server)
     reply = await soon(server.replies)
     assert reply.verdict == part.TaskReply.VERDICT_FAILED
@@ -147,7 +149,7 @@ async def failed(server: Federation) -> str:
 
 
 async def test_rounds_go_through_what_a_network_does(server: Federation, initial: Weights, tmp_path: Path) -> None:
-    """Breaks, flipped bits, chunks that are lost after all, an answer that is lost: each update is local - global."""
+    """Broken connections, flipped bits, lost chunks, a lost answer: each update is still local - global."""
     worker = Worker.of(SiloJob.model_validate(JOB), tmp_path)
     silo = start(server, tmp_path, 4)
     await soon(server.hellos)
@@ -216,7 +218,7 @@ async def test_what_it_cannot_do_is_refused_and_it_goes_on(server: Federation, t
 
 
 async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federation, tmp_path: Path) -> None:
-    """Dropped at once where nobody wants the result; else reported as partial, with the weight of what was done."""
+    """Dropped at once if the result is not wanted; otherwise reported as partial, with the weight of the steps made."""
     silo = start(server, tmp_path, 2)
     await soon(server.hellos)
     server.invite(0, settings={"inner_steps": ENDLESS})
@@ -237,7 +239,7 @@ async def test_it_stops_when_it_is_told_to_and_when_time_is_up(server: Federatio
 
 
 async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federation, tmp_path: Path) -> None:
-    """Though the exchange waits for the next round, which does not come."""
+    """Even though the exchange waits for a next round that does not come."""
     silo = start(server, tmp_path, 2, 1, STEPS + 1)
     await soon(server.hellos)
     server.invite(0)
@@ -247,12 +249,12 @@ async def test_a_step_that_fails_beside_an_exchange_ends_the_rank(server: Federa
 
 
 def spent(steps: int) -> float:
-    """By a filter, which keeps half of delta for steps of another kind."""
+    """By a privacy filter, which reserves half of delta for steps of another kind."""
     return Budget(NOISE, RATE, DELTA / 2, "rdp").epsilon(steps)
 
 
 async def test_private_steps_are_charged_to_the_silos_own_ledger(tmp_path: Path) -> None:
-    """Before they are made, over restarts too, up to the limit; what a round did not make is taken off."""
+    """Steps are charged before they are made, over restarts too, up to the limit; steps not made are refunded."""
     limit = spent(3 * STEPS) + 1e-6
     terms = {"noise_multiplier": NOISE, "delta": DELTA, "accountant": "rdp", "limit": limit, "data": "digits"}
     ledger = ledger_path(tmp_path, "digits")
@@ -262,7 +264,7 @@ async def test_private_steps_are_charged_to_the_silos_own_ledger(tmp_path: Path)
         server.invite(0, max_weight=10_000)
         report = await soon(server.reports)
         assert report.metrics == {"steps": STEPS}, "neither losses, nor how many were sampled"
-        assert report.weight == STEPS * 100, "whoever was sampled"
+        assert report.weight == STEPS * 100, "independent of the sample"
         found = read_account(ledger)
         assert found is not None
         assert (found.unit, found.rounds) == ("sample", 1)

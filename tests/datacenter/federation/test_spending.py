@@ -1,4 +1,4 @@
-"""A silo's own account of its data: it has to know of every step that a checkpoint has."""
+"""A silo's account of its data must know every step of a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll.client import RoundKey, UsageError
-from atoll.client.privacy.samples import ledger_path, steps_of
+from atoll.client._privacy.sample_ledger import dp_sgd_release, ledger_path
 from atoll.client.testing import make_task
 from atoll.datacenter.errors import CheckpointError, LayoutError
 from atoll.datacenter.federation.spending import Spending, check_spending
@@ -32,9 +32,9 @@ def test_a_checkpoint_whose_steps_nobody_has_counted_is_refused(tmp_path: Path) 
     spending = Spending.of(JOB, BUDGET, tmp_path)
     spending.check(0)
     spending.charge(make_task(), 5)
-    spending.ledger.charge(KEY, "other noise", steps_of(2.0, 0.1, 100))
+    spending.ledger.charge(KEY, "other noise", dp_sgd_release(2.0, 0.1, 100))
     spending.check(5)
-    with pytest.raises(CheckpointError, match=r"has 6 steps on the data, and .* has counted 5 of them"):
+    with pytest.raises(CheckpointError, match=r"has 6 steps on the data, but .* has counted 5 of them"):
         spending.check(6)
 
 
@@ -53,9 +53,9 @@ def test_steps_that_were_made_stay_charged_when_the_rest_cannot_be_taken_off(
     spending, task = Spending.of(JOB, BUDGET, tmp_path), make_task()
     spending.charge(task, 5)
     with monkeypatch.context() as broken:
-        broken.setattr("atoll.client.privacy.records.replace_file", full)
+        broken.setattr("atoll.client._state.records.replace_file", full)
         spending.settle(task, 5, 2)
-    assert "3 steps that were not made stay charged" in caplog.text
+    assert "3 steps that were not made remain charged" in caplog.text
     spending.check(5)
 
 

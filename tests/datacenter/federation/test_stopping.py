@@ -1,4 +1,4 @@
-"""Rank 0's session beside training: what becomes of a round that no rank takes."""
+"""Rank 0's session beside training, with a round that no rank takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atoll.client.channel import Endpoint
-from atoll.client.session import Session
-from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
+from atoll.client._connection.endpoint import Endpoint
+from atoll.client._session.session import Session
+from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.wire.v1 import participation_pb2 as part
 from tests.client.harness import FAST, Federation
 from tests.patience import WAIT_S
@@ -26,17 +26,17 @@ async def server() -> AsyncIterator[Federation]:
 async def test_a_round_that_no_rank_takes_does_not_keep_a_silo_that_stops(
     server: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It comes as the silo stops: the server hears so, and nobody waits for the ranks."""
+    """The round comes as the silo stops: the server is told, and does not wait for the ranks."""
     endpoint = Endpoint(server.address, None, "p1")
-    with SiloDesk(
+    with SessionThread(
         lambda make_work: Session(SiloParticipant(9), endpoint, tmp_path, limits=FAST, make_work=make_work)
-    ) as desk:
+    ) as session_thread:
         async with asyncio.timeout(WAIT_S):
             await server.hellos.get()
             server.invite(0)
             assert (await server.replies.get()).verdict == part.TaskReply.VERDICT_ACCEPTED
-            await asyncio.to_thread(desk.stop, "the silo was asked to stop")
+            await asyncio.to_thread(session_thread.stop, "the silo was asked to stop")
             reply = await server.replies.get()
     assert (reply.verdict, reply.reason) == (part.TaskReply.VERDICT_FAILED, "the silo was asked to stop")
     assert "did not return" not in caplog.text
-    assert desk.summary().failed == 1
+    assert session_thread.summary().failed == 1

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.reference import MINIMAL, TYPICAL, reference
-from atoll.datacenter.mesh.validate import check_layout
 from atoll.settings import parse
 
 CHECKED_IN = Path(__file__).parents[3] / "docs" / "silo-job-reference.md"

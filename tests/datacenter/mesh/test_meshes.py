@@ -1,4 +1,4 @@
-"""The views of one world."""
+"""The device meshes of one world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts and records that tests of sinks are told."""
+"""Facts and records for tests of sinks."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ RECORD = StepRecord(
 
 
 def record(**changes: float | None) -> StepRecord:
-    """The record with other values."""
+    """Return the record with other values."""
     return replace(RECORD, **changes)  # type: ignore[arg-type]  # some fields are whole numbers

@@ -1,4 +1,4 @@
-"""What a job of two ranks tells while it trains."""
+"""Records of a job of two ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted between records, on two ranks that wait differently."""
+"""Counters between records, on two ranks that wait differently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Clock:
-    """Moves when it is told to."""
+    """A clock that moves on command."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""What follows from a record."""
+"""Values derived from a record."""
 
 from __future__ import annotations
 

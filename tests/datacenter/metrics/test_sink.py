@@ -1,4 +1,4 @@
-"""Sinks: what each makes of records, and what becomes of one that fails."""
+"""Sinks: what they write, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.datacenter.metrics.records import FACTS, RECORD, record
 
 
 class Recorder:
-    """Keeps what it is told; fails at the steps given."""
+    """Keeps records; fails at the given steps."""
 
     def __init__(self, *failing: int) -> None:
         self.failing = failing

@@ -1,4 +1,4 @@
-"""Traces: of chosen steps, upon a signal, upon a touched file; what two ranks' traces say of communication."""
+"""Traces: of chosen steps, on a signal, on a touched file; and the communication in two ranks' traces."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Range:
 
 
 class Event:
-    """As much of a profiler's event as is read."""
+    """The attributes of a profiler's event that are read."""
 
     def __init__(self, name: str, start: float, end: float, device: str = "CUDA") -> None:
         self.name, self.time_range, self.device_type = name, Range(start, end), Kind(device)

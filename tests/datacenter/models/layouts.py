@@ -1,4 +1,4 @@
-"""Layouts that tests of models have in common."""
+"""Layouts for the tests of all models."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ SHARDED_AND_CUT = (
     pytest.param(2, {"data_parallel": {"method": "zero3"}}, id="zero3-2"),
     pytest.param(2, {"mesh": {"tp": 2}}, id="tp-2"),
 )
-"""Ranks and sections that every model must stand."""
+"""Ranks and sections that every model must support."""

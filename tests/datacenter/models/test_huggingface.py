@@ -237,5 +237,5 @@ def test_damaged_or_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(LayoutError, match=r"gate_proj\.weight has shape \[96, 32\], this model's has \[64, 32\]"):
         load_weights(module, names, tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": "../x.safetensors"}}')
-    with pytest.raises(LayoutError, match="must lie beside it"):
+    with pytest.raises(LayoutError, match="must be in the same folder"):
         load_weights(module, names, tmp_path)

@@ -1,4 +1,4 @@
-"""Adapters: equal under every layout, beside a frozen model, and understood by PEFT."""
+"""Adapters: equal in every layout, beside a frozen model, and readable by PEFT."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_optimiser_states_are_of_adapters_alone_and_sharded() -> None:
 
 
 def random_module(model: ModelSection, folder: Path) -> nn.Module:
-    """The checkpoint's model, its adapters not zero any more."""
+    """The checkpoint's model with non-zero adapters."""
     spec = spec_of(model)
     module = spec.build()
     assert spec.foreign is not None

@@ -1,4 +1,4 @@
-"""Mixture of experts on one process: against plain loops, and that balancing balances."""
+"""Mixture of experts in one process: compared with plain loops; balancing works."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expert(module: RoutedExperts, number: int, token: Tensor) -> Tensor:
 
 
 def by_hand(module: RoutedExperts, tokens: Tensor) -> tuple[Tensor, int]:
-    """One token and one choice after the other, as the module's docstring says; and how many choices were dropped."""
+    """Route one token and one choice after another; also returns the number of dropped choices."""
     section = module.section
     scores = (tokens @ module.router.weight.t()).softmax(-1)
     weights, chosen = scores.topk(section.top_k, -1)
@@ -88,7 +88,7 @@ def test_every_token_gets_what_its_experts_give(top_k: int, factor: float | None
 @pytest.mark.parametrize("counts", [[3, 0, 4], [0, 0, 7], [7, 0, 0], [0, 0, 0]])
 @pytest.mark.parametrize("inputs", [8, 5])
 def test_grouped_product_is_one_product_for_each_group(counts: list[int], inputs: int) -> None:
-    """Five floats are no multiple of 16 bytes: there it works like the loop."""
+    """Five floats are not a multiple of 16 bytes: here it falls back to the loop."""
     rows = torch.randn(sum(counts), inputs, requires_grad=True)
     weights = torch.randn(3, 12, inputs, requires_grad=True)
     found, wanted = (work(rows, weights, torch.tensor(counts)) for work in (grouped_product, product_by_group))
@@ -117,7 +117,7 @@ def test_the_auxiliary_loss_is_that_of_the_paper_for_each_sequence() -> None:
 
 
 def test_evenly_spread_tokens_cost_the_weight_of_the_loss() -> None:
-    """With equal scores the loss of a sequence is its weight times its length, whoever is chosen."""
+    """With equal scores the loss of a sequence is its weight times its length, for any choice of experts."""
     module = routed(top_k=2, loss_weight=0.5)
     load = torch.full((3, EXPERTS), 4)
     scores = torch.full((3, 12, EXPERTS), 1 / EXPERTS)

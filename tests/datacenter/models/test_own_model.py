@@ -1,4 +1,4 @@
-"""The example of bringing one's own model: every layout that it claims."""
+"""The example of your own model, in every layout that it supports."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_its_job_file_is_valid() -> None:
         ("no_such_module:spec", "its folder must be on PYTHONPATH"),
         ("own_model:no_such_function", "cannot be imported"),
         ("own_model:initial", "not a ModelSpec"),
-        ("own_model:spec", r"has failed with \[model.settings\] \{\}: KeyError\('vocab'\)"),
+        ("own_model:spec", r"failed with \[model.settings\] \{\}: KeyError\('vocab'\)"),
     ],
 )
 def test_a_kind_that_gives_no_spec_is_refused(kind: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Sequences cut over ranks give the losses and parameters of one process (float32, ten AdamW steps).
+"""Sequences cut over ranks give the losses and parameters of one process (float32, ``training.STEPS`` of AdamW).
 
 And with compiled blocks every parameter gets the gradient of one process whose blocks are not compiled.
 """

@@ -1,4 +1,6 @@
-"""Every layout of a model with experts gives the losses and parameters of one process (float32, ten AdamW steps).
+"""Every layout of a model with experts gives the losses and parameters of one process.
+
+In float32, after ``training.STEPS`` of AdamW.
 
 And with compiled blocks every parameter gets the gradient of one process whose blocks are not compiled.
 """

@@ -1,4 +1,4 @@
-"""Matrix products in float8, worked out in float32 as the GPU would."""
+"""Matrix products in float8, emulated in float32."""
 
 from __future__ import annotations
 

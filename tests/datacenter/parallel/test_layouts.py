@@ -1,4 +1,4 @@
-"""Every layout gives the losses and parameters of one process (float32, ten AdamW steps)."""
+"""Every layout gives the losses and parameters of one process (float32, ``training.STEPS`` of AdamW)."""
 
 from __future__ import annotations
 

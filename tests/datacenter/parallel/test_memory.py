@@ -1,4 +1,4 @@
-"""Activations that are worked out again change nothing, and take less memory."""
+"""Recomputed activations change no results, and take less memory."""
 
 from __future__ import annotations
 

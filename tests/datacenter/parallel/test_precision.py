@@ -1,4 +1,4 @@
-"""Half formats: near float32, master weights in float32, and a loss scale that gives way."""
+"""Half precision: near float32, with master weights in float32, and a dynamic loss scale."""
 
 from __future__ import annotations
 

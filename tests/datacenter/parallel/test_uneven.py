@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
 from atoll.datacenter.models import spec_of
+from atoll.datacenter.parallel.passes import PlainPasses
 from atoll.datacenter.parallel.uneven import Balance, Stopwatch, shares
 from atoll.datacenter.train.build import make_step
-from atoll.datacenter.train.passes import PlainPasses
 from tests.datacenter.ranks import run_ranks
-from tests.datacenter.training import examples, named_whole, small, train
+from tests.datacenter.training import STEPS, examples, named_whole, small, train
 
 SPEEDS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12)
 
@@ -73,7 +73,7 @@ def trained_unevenly() -> dict[str, Any]:
         step.passes.watch = Stopwatch(world.device, Ticks(3.0 if world.rank == 1 else 1.0))
         balance = Balance(8, meshes.loss.get_group(), step.passes.watch, every_steps=2)
         losses, counts = [], []
-        for number in range(10):
+        for number in range(STEPS):
             counts.append(balance.counts)
             begin = sum(balance.counts[: world.rank])
             mine = slice(begin, begin + balance.counts[world.rank])
@@ -95,7 +95,7 @@ def test_a_slow_rank_gets_less_and_the_result_is_that_of_one_process() -> None:
 
 
 def silent() -> list[tuple[int, ...] | None]:
-    """Nobody has measured anything; then rank 0 alone has."""
+    """No rank has measured anything; then only rank 0 has."""
     group = dist.group.WORLD
     assert group is not None
     watch = Stopwatch(torch.device("cpu"), Ticks(2.0))

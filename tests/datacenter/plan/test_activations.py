@@ -19,7 +19,7 @@ SEQUENCE, SEQUENCES = 128, 2
 
 
 def saved_bytes(block: torch.nn.Module, hidden: Tensor, angles: Tensor) -> int:
-    """Of distinct storages that a block's forward pass leaves to its backward pass, parameters and angles left out."""
+    """Bytes of distinct storages that a forward pass leaves to its backward pass, without parameters and angles."""
     own = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
     own.add(angles.untyped_storage().data_ptr())
     kept: dict[int, Tensor] = {}

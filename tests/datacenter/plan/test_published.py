@@ -1,4 +1,4 @@
-"""Predictions beside what others have published for H100s: a sanity check of the time model, within a stated factor.
+"""Predictions compared with published figures for H100s: a sanity check of the time model, within a stated factor.
 
 torchtitan's tables (Liang et al. 2025) and those of Megatron-LM in float8 differ from each other by a factor of about
 two for the same model and number of GPUs; the model's efficiencies lie between them.
@@ -49,7 +49,7 @@ PUBLISHED: list[tuple[str, str, int, dict[str, Any], float]] = [
         1_610,
     ),
 ]
-"""Name, example, ranks, what is changed of the example, tokens per second and GPU."""
+"""Name, example, ranks, changes to the example, tokens per second and GPU."""
 
 
 @pytest.mark.parametrize(("name", "example_name", "ranks", "changed", "published"), PUBLISHED)
@@ -60,7 +60,7 @@ def test_within_a_factor(name: str, example_name: str, ranks: int, changed: dict
 
 
 def test_better_is_predicted_to_be_better() -> None:
-    """What the published tables order, the predictions order alike."""
+    """Predictions order the published configurations as the tables do."""
     found = {}
     for name, example_name, ranks, changed, _ in PUBLISHED:
         job = example(example_name, **changed)

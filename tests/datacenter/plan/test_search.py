@@ -1,12 +1,12 @@
-"""What the search looks at, keeps and refuses."""
+"""Layouts that the search considers, keeps and refuses."""
 
 from __future__ import annotations
 
 import pytest
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.machine import DATA_SHEETS
-from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.plan.layout import Layout, Task, job_with, layout_of
 from atoll.datacenter.plan.prediction import predict_layout
 from atoll.datacenter.plan.search import NothingFitsError, search

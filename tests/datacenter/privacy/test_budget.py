@@ -1,4 +1,4 @@
-"""What steps cost, by the reference values; samples as the accountant assumes; resuming counts what was spent."""
+"""Cost of steps, by reference values; samples as the accountant assumes; spending counted over restarts."""
 
 from __future__ import annotations
 

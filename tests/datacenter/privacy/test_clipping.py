@@ -14,7 +14,7 @@ HUGE = 1e30
 
 
 def clipped_sum(mode: str, inputs: list[float], scales: list[float]) -> list[float]:
-    """Of losses ``scale * (weight . input)``: their gradients are ``scale * input``, at weights of 0."""
+    """Clip losses ``scale * (weight . input)``, whose gradients at weights of 0 are ``scale * input``."""
     module = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(module.weight)
     section = PrivacySection.model_validate({"noise_multiplier": 1.0, "max_grad_norm": LIMIT, "mode": mode})

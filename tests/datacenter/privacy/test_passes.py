@@ -10,8 +10,8 @@ from torch import Tensor
 
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.mesh import Meshes, ParallelDims, join_world
+from atoll.datacenter.mesh.shards import local_shard
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.parallel.held import held
 from atoll.datacenter.privacy import Budget, Mechanism, Secret
 from atoll.datacenter.train.build import make_step
 from tests.datacenter.ranks import run_ranks
@@ -70,7 +70,7 @@ def gradients(sections: dict[str, Any]) -> dict[str, dict[str, Tensor]]:
         named = {name: gradient for name, gradient in found if gradient is not None}
         return {
             "whole": {name: whole(gradient) for name, gradient in named.items()},
-            "held": {name: held(gradient)[0].clone() for name, gradient in named.items()},
+            "held": {name: local_shard(gradient)[0].clone() for name, gradient in named.items()},
         }
 
 

@@ -51,5 +51,5 @@ def refused(folder: str, sections: dict[str, Any]) -> None:
 def test_text_that_streams_cannot_be_sampled(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("nobody knows how many sequences there are\n" * 100)
     job = {**JOB, "data": {"source": "text", "path": "text.txt"}, "privacy": {"noise_multiplier": 1.0}}
-    with pytest.raises(RankError, match="it has to know them all"):
+    with pytest.raises(RankError, match="it must know all of them"):
         run_ranks(refused, 1, str(tmp_path), job)

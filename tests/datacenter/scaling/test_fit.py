@@ -1,4 +1,4 @@
-"""A law is found again in losses that were made by it."""
+"""A fit recovers a law from losses that the law generated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_exact_losses_give_the_constants_back() -> None:
 
 
 def test_one_broken_run_hardly_moves_the_fit() -> None:
-    """That is what Huber's loss is for (Hoffmann et al. 2022, section 3.3)."""
+    """This is the purpose of Huber's loss (Hoffmann et al. 2022, section 3.3)."""
     found = fit_law(runs(outlier=1.3))
     assert found.law.alpha == pytest.approx(0.3478, rel=0.02)
     assert found.error > 10 * HUBER

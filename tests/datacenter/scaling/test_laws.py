@@ -1,4 +1,4 @@
-"""Published laws, against what their papers say follows from them."""
+"""Published laws, compared with results in their papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs read from what training wrote, and from lines of one's own."""
+"""Runs read from training's files, and from one's own lines."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_other_lines_are_runs_by_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no run in it; training writes such files with metrics.json_lines"),
-        ("3", "a.jsonl:1: int; a line holds an object"),
+        ("", "contains no run; training writes such files with metrics.json_lines"),
+        ("3", "a.jsonl:1: int; a line must be an object"),
         ("\n{", "a.jsonl:2: not JSON"),
         ('{"name": "a", "loss": -1}', "a.jsonl:1: loss: Input should be greater than 0"),
         ('{"name": "a", "speed": 1}', "a.jsonl:1: speed: Extra inputs are not permitted"),

@@ -1,4 +1,4 @@
-"""Learning rates, groups, clipping."""
+"""Learning rates, parameter groups, clipping."""
 
 from __future__ import annotations
 

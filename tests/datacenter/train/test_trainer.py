@@ -1,4 +1,4 @@
-"""The loop on real data: the same job on one rank and on two, told to stop and gone on with."""
+"""The training loop on real data: one job on one rank and on two, stopped and resumed."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def run(folder: str, sections: dict[str, Any], stop: int = -1) -> float | None:
 
 
 def test_what_a_hook_has_left_over_is_in_checkpoints(tmp_path: Path) -> None:
-    """Signs leave most over: a resumed job that had forgotten it would come to another loss."""
+    """Signs leave the largest residuals: a resumed job without them would reach another loss."""
     hook = {"data_parallel": {"method": "ddp", "hook": "sign", "check_replicas_every": 2}}
     kept = {**hook, "checkpoint": {"folder": "checkpoints", "every_steps": 100}}
     whole = run_ranks(run, 2, str(tmp_path / "whole"), hook)
@@ -47,7 +47,7 @@ def test_what_a_hook_has_left_over_is_in_checkpoints(tmp_path: Path) -> None:
 
 
 def test_uneven_shares_change_nothing(tmp_path: Path) -> None:
-    """Whoever happens to be faster, and by how much."""
+    """Holds for any speeds of the ranks."""
     job = {**JOB["job"], "steps": EVERY_STEPS + 4}
     even = {"job": job, "data_parallel": {"method": "ddp"}}
     uneven = {"job": job, "data_parallel": {"method": "ddp", "uneven": True}}

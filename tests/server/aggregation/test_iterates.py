@@ -18,10 +18,10 @@ from atoll.server.aggregation import (
     release_model,
 )
 from atoll.server.aggregation.iterates import share_of
-from atoll.server.aggregation.release import RELEASE_BLOCK
+from atoll.server.aggregation.next_model import RELEASE_BLOCK
 from atoll.wire.chunks import ElementRange
 from atoll.wire.layout import Dtype, Layout, TensorSpec
-from tests.server.aggregation.test_release import blob_of, sum_of, updates_of, values_of
+from tests.server.aggregation.test_next_model import blob_of, sum_of, updates_of, values_of
 
 LAYOUT = Layout(
     (

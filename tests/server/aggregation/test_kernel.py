@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import atoll.server.aggregation as package
 from atoll.server.aggregation import AggregationError, Grid, combine, grid_for, inspect, kernel, warm
 from atoll.server.aggregation._jit import array_type, compiled
-from atoll.server.aggregation.kernel import fold, mean
+from atoll.server.aggregation.kernel import average, fold, mean
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import PLAIN, Encoding, decode, encode, payload_bytes
 from atoll.wire.errors import ChunkError
@@ -288,9 +288,27 @@ def test_the_mean_rounds_sum_and_quotient_once_each(sums: list[int], total: int)
     assert means.tolist() == [float(value) / (total * GRID.scale) for value in sums]
 
 
-def test_warm_compiles_once() -> None:
+def test_after_warm_no_payload_is_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     warm()
-    assert warm() < 0.01
+    compilations: list[object] = []
+    monkeypatch.setattr(kernel, "compiled", lambda function, _: compilations.append(function))
+    sums, zeros = np.zeros(256, np.int64), np.zeros(256, np.float32)
+    for encoding in Encoding:
+        payload = encode(zeros, encoding).data
+        inspect(payload, encoding, 256)
+        for first in (True, False):
+            fold(sums, ElementRange.run(0, 256), payload, encoding, 1, GRID, first=first)
+    mean(sums, 1.0, np.empty(256))
+    average(sums, 1.0, 1.0, zeros.data, zeros.copy())
+    warm()
+    assert compilations == []
+
+
+def test_warming_is_given_up_between_two_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled_loops: list[object] = []
+    monkeypatch.setattr(kernel, "_loops_by_use", lambda: iter([lambda: compiled_loops.append("one")] * 9))
+    kernel.warm(lambda: len(compiled_loops) == 3)
+    assert len(compiled_loops) == 3
 
 
 def test_a_loop_takes_no_other_types_than_it_was_compiled_for() -> None:
@@ -308,9 +326,7 @@ def test_without_any_writable_cache_it_still_compiles_and_says_so(tmp_path: Path
     """A read-only package and home: a file stands where the cache directory would be made."""
     source = Path(package.__file__).parent
     copy = tmp_path / "atoll" / "server" / "aggregation"
-    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    for module in source.parent.glob("*.py"):
-        shutil.copy(module, copy.parent / module.name)
+    shutil.copytree(source.parent, copy.parent, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "__pycache__").write_text("in the way")
     script = (
         "import atoll.server.aggregation.kernel as k, logging; logging.basicConfig()\n"

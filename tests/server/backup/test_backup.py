@@ -284,7 +284,7 @@ class TestRefusals:
 
     def test_a_disk_without_room(self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         back_up(data, tmp_path / "kept", now=MADE_AT)
-        monkeypatch.setattr("atoll.server.disk.free_bytes", lambda _: 1000)
+        monkeypatch.setattr("atoll.server.disk.space.free_bytes", lambda _: 1000)
         with pytest.raises(StorageFullError, match="no room for the data directory"):
             restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
         with pytest.raises(StorageFullError, match="no room for the database"):
@@ -335,7 +335,7 @@ def test_nothing_is_touched_for_a_back_up_that_is_not_whole(
 def test_a_newer_schema_is_refused(data: Path, tmp_path: Path) -> None:
     back_up(data, tmp_path / "kept", now=MADE_AT)
     manifest = tmp_path / "kept" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_revision": "0002"', '"schema_revision": "9999"'))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema_revision": "9999"}))
     with pytest.raises(InvalidRequestError, match="9999, which this program does not know"):
         restore(tmp_path / "kept", tmp_path / "again", now=MADE_AT)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from atoll.wire import safetensors
+from atoll.formats import safetensors
 from atoll.wire.digest import BlobManifest
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto, manifest_from_proto, manifest_to_proto
@@ -51,11 +51,7 @@ def a_round(number: int, phase: str = "released", **fields: Any) -> control_pb2.
         organisation="lab",
         status="timed_out",
         detail="too slow",
-        report_seconds=-1,
-        accept_seconds=-1,
-        upload_seconds=-1,
-        fold_seconds=-1,
-        end_seconds=3,
+        end_s=3,
     )
     values: dict[str, Any] = {
         "round": number,
@@ -65,7 +61,6 @@ def a_round(number: int, phase: str = "released", **fields: Any) -> control_pb2.
         "reported": 1,
         "opened_at": NOW,
         "closed_at": NOW + 0.5,
-        "remaining_s": -1.0,
         "metrics": {"server/accuracy": 0.5 + number / 10},
         "members": [member],
     }

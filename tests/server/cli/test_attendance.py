@@ -9,7 +9,7 @@ import pytest
 
 from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
 from atoll.server.cli.run import run
-from atoll.server.control import Member, Round, RunDetail
+from atoll.server.control import MemberSummary, RoundSummary, RunDetail
 from atoll.server.control.attendance import NeverCounted, never_counted
 from atoll.wire.v1 import control_pb2
 from tests.server.cli.conftest import Fake, Invoke, a_round, json_of, summary
@@ -38,13 +38,13 @@ clip = 0.5
 """
 
 
-def member(name: str, status: str = "reported", detail: str = "") -> Member:
-    return Member(name, "lab", status, detail, 0, None)
+def member(name: str, status: str = "reported", detail: str = "") -> MemberSummary:
+    return MemberSummary(name, "lab", status, detail, 0, None)
 
 
-def attempt(number: int, *members: Member, phase: str = "released") -> Round:
+def attempt(number: int, *members: MemberSummary, phase: str = "released") -> RoundSummary:
     counted = sum(one.counted for one in members)
-    return Round(
+    return RoundSummary(
         number, 0, "train", phase, "", len(members), counted, 3, 4, 9, 0.0, 0.4, None, {}, tuple(members), number
     )
 

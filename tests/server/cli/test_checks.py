@@ -19,7 +19,7 @@ DAY_S = 86_400.0
 
 
 def info(now: float, disk_free_bytes: int = 10**12) -> ServerInfo:
-    return ServerInfo("1.0", 1, now, None, 3, 1, disk_free_bytes, ())
+    return ServerInfo("1.0", 1, now, now, 3, 1, disk_free_bytes, ())
 
 
 def test_the_versions_here_will_do() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from atoll.server.cli.demo import Summary, _show, _summary, _workplace, demo
 from atoll.server.cli.errors import BadInputError
-from atoll.server.control import Round, Run, RunDetail
+from atoll.server.control import RoundSummary, RunDetail, RunSummary
 from atoll.server.demo import federation
 from atoll.server.demo.federation import Plan
 
@@ -24,10 +24,12 @@ PLAN = Plan(clients=2, rounds=2, seed=1)
 
 def detail(status: str = "finished") -> RunDetail:
     rounds = tuple(
-        Round(number, 0, "train", "released", "", 2, 2, 1, 2, 9, 10.0, 10.5, None, {"server/accuracy": 0.9}, (), number)
+        RoundSummary(
+            number, 0, "train", "released", "", 2, 2, 1, 2, 9, 10.0, 10.5, None, {"server/accuracy": 0.9}, (), number
+        )
         for number in range(2)
     )
-    return RunDetail(Run("rabc", "digits", status, "", 2, 2, 5.0, 12.0, ""), rounds, 2, "")
+    return RunDetail(RunSummary("rabc", "digits", status, "", 2, 2, 5.0, 12.0, ""), rounds, 2, "")
 
 
 def test_the_summary_is_of_the_final_model(tmp_path: Path) -> None:

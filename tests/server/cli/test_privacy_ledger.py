@@ -18,14 +18,14 @@ from atoll.server.aggregation import warm
 from atoll.server.cli.privacy import privacy
 from atoll.server.cli.run import run
 from atoll.server.privacy import accounting
-from atoll.server.privacy.values import Event, Sampling
+from atoll.server.privacy.events import Event, Sampling
 from atoll.server.stores import schema
 from atoll.server.stores.store import DATABASE_FILE
-from atoll.wire.figures import bound, remainder
-from tests.server.daemon.test_private import capped
+from atoll.text.figures import bound, remainder
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
 from tests.server.privacy.test_reconciling import cut, forget
 from tests.server.rpc.world import World, job, update_values
+from tests.server.runs.private.test_releases import capped
 
 Ask = Callable[..., Awaitable[Result]]
 SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA / 2, "prv")
@@ -147,12 +147,12 @@ async def test_a_limit_is_set_and_taken_away(ask: Ask, tmp_path: Path) -> None:
     (chain,) = json.loads(verify(str(file), "--json").stdout)["populations"]
     assert (chain["limit_epsilon"], chain["limit_delta"], chain["limited_by"]) == (50, 1e-5, "admin")
     assert "there is no limit, set by admin" in (await ask("limit", CLINIC, "--none")).stdout
-    made = await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one", "--json")
+    made = await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "--json")
     school = (await ask("ledger", "--population", "school")).stdout
     assert "population school: nothing was charged yet; a limit of 1 at delta 1e-06, set by admin on 20" in school
     (row,) = [line.split() for line in (await ask("ledger")).stdout.splitlines() if line.startswith("school")]
     assert row[1:3] == ["nothing", "1e-06"]
-    assert json.loads(made.stdout)["adjacency"] == "replace_one"
+    assert json.loads(made.stdout)["adjacency"] == "add_remove"
     unknown = await ask("limit", "misspelt", "--epsilon", "1", "--delta", "1e-6")
     assert unknown.exit_code == 1
     assert "there is no population 'misspelt'" in unknown.stderr
@@ -200,7 +200,7 @@ async def test_a_name_that_nobody_has_is_told_with_where_names_are(world: World,
     ):
         found = await asked
         assert found.exit_code == 1
-        assert found.stderr.endswith(f"{missing}\nWhat to do: `{listed_by}` lists those that there are\n")
+        assert found.stderr.endswith(f"{missing}\nWhat to do: `{listed_by}` lists them\n")
 
 
 async def test_a_damaged_ledger_fails_the_command(world: World, ask: Ask) -> None:
@@ -231,7 +231,7 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: 
 
 async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask, tmp_path: Path) -> None:
     """With those in order beside it: what is left is what there is to compare with an older export."""
-    await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create", "replace_one")
+    await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create")
     rows, file = schema.charges, tmp_path / "ledger.jsonl"
     clinic = update(schema.populations).where(schema.populations.c.name == CLINIC)
     sound = tmp_path / "sound.jsonl"
@@ -324,7 +324,7 @@ async def test_a_data_directory_answers_as_its_server_does(world: World, ask: As
     damaged = await ask("ledger", "--offline")
     assert (damaged.exit_code, "has released 3 models, 0 charges for them are here" in damaged.stderr) == (1, True)
     unknown = await ask("ledger", "--offline", "--population", "school")
-    assert (unknown.exit_code, "`atoll privacy ledger` lists those that there are" in unknown.stderr) == (1, True)
+    assert (unknown.exit_code, "`atoll privacy ledger` lists them" in unknown.stderr) == (1, True)
 
 
 def test_what_is_no_data_directory(tmp_path: Path) -> None:

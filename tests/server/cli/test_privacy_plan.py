@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from atoll.formats import safetensors
 from atoll.server.cli.privacy import privacy
-from atoll.wire import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from tests.server.privacy.jobs import NOISE, job_text
 

@@ -14,7 +14,7 @@ from atoll.server.cli.errors import RunFailedError, UnreachableError
 from atoll.server.cli.formats import reason_lines, round_line, round_row, run_row, shortened
 from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
-from atoll.server.control import Member, Progress, Round, Run, RunDetail
+from atoll.server.control import MemberSummary, Progress, RoundSummary, RunDetail, RunSummary
 from atoll.wire.v1 import control_pb2
 from tests.server.cli.conftest import a_round as told
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-RUN = Run("rabc", "digits", "running", "", 20, 12, 0.0, None, "")
+RUN = RunSummary("rabc", "digits", "running", "", 20, 12, 0.0, None, "")
 
 
-def a_round(number: int, phase: str, remaining_s: float | None = None, reported: int = 6) -> Round:
-    members = (Member("pa", "lab", "declined", "battery", 0, None),)
+def a_round(number: int, phase: str, remaining_s: float | None = None, reported: int = 6) -> RoundSummary:
+    members = (MemberSummary("pa", "lab", "declined", "battery", 0, None),)
     metrics = {"server/accuracy": 0.9 + number / 1000}
-    return Round(number, 0, "train", phase, "", 8, reported, 6, 8, 9, 0.0, 0.4, remaining_s, metrics, members, number)
+    return RoundSummary(
+        number, 0, "train", phase, "", 8, reported, 6, 8, 9, 0.0, 0.4, remaining_s, metrics, members, number
+    )
 
 
 def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:

@@ -1,13 +1,13 @@
 import math
 
-from atoll.server.control import Round
+from atoll.server.control import RoundSummary
 from atoll.server.control.curves import Source, latest, panels
 
 
 def a_round(
     number: int, version: int, metrics: dict[str, float], kind: str = "train", phase: str = "released"
-) -> Round:
-    return Round(number, 0, kind, phase, "", 1, 1, 1, 1, 1, None, None, None, metrics, (), version)
+) -> RoundSummary:
+    return RoundSummary(number, 0, kind, phase, "", 1, 1, 1, 1, 1, None, None, None, metrics, (), version)
 
 
 def test_values_belong_to_the_model_that_they_were_measured_on() -> None:

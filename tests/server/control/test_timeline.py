@@ -2,20 +2,20 @@ from typing import Any
 
 import pytest
 
-from atoll.server.control import Member, Round
+from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
 
 
-def member(name: str = "pa", status: str = "reported", report_s: float | None = 10.0, **fields: Any) -> Member:
+def member(name: str = "pa", status: str = "reported", report_s: float | None = 10.0, **fields: Any) -> MemberSummary:
     values: dict[str, object] = {"organisation": "lab", "detail": "", "weight": 5}
-    return Member(name, status=status, report_s=report_s, **(values | fields))  # type: ignore[arg-type]  # the test's
+    return MemberSummary(name, status=status, report_s=report_s, **(values | fields))  # type: ignore[arg-type]  # the test's
 
 
-def a_round(*members: Member, **fields: object) -> Round:
+def a_round(*members: MemberSummary, **fields: object) -> RoundSummary:
     values: dict[str, object] = {"phase": "released", "reason": "", "members": members}
     base: dict[str, object] = {"round": 0, "attempt": 0, "kind": "train", "cohort": len(members), "reported": 1}
     base |= {"quorum": 1, "wanted": 1, "total_weight": 1, "opened_at": 1.0, "closed_at": 2.0}
-    return Round(**(base | {"remaining_s": None, "metrics": {}} | values | fields))  # type: ignore[arg-type]
+    return RoundSummary(**(base | {"remaining_s": None, "metrics": {}} | values | fields))  # type: ignore[arg-type]
 
 
 def test_a_members_time_is_cut_into_steps_without_gaps() -> None:

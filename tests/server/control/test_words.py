@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from atoll.server.control import Round
+from atoll.server.control import RoundSummary
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 
 
-def a_round(number: int, attempt: int = 0, kind: str = "train") -> Round:
-    return Round(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {})
+def a_round(number: int, attempt: int = 0, kind: str = "train") -> RoundSummary:
+    return RoundSummary(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {})
 
 
 def test_labels_of_rounds() -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from atoll.processes import ChildFailedError, Processes
-from atoll.server.daemon.config_file import load_config
+from atoll.server.config.config_file import load_config
 from atoll.server.demo import federation
 from atoll.server.demo.federation import Federation, Plan
 from atoll.server.jobs import parse_job
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.privacy.values import Sampling
+from atoll.server.privacy.events import Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -74,7 +74,7 @@ def test_an_upload_of_nothing_is_incomplete(spool: Spool) -> None:
 def test_conflicting_chunks_are_not_chosen_between(spool: Spool) -> None:
     write(spool, ref(), CHUNKS)
     write(spool, ref(), [chunk_of(values_of(2), 300, 400)])
-    with pytest.raises(InvalidRequestError, match="come twice") as caught:
+    with pytest.raises(InvalidRequestError, match="are in the update twice") as caught:
         commit_upload(spool, ref(), SIZE, digest_of(CHUNKS))
     assert caught.value.detail.code == "upload.incomplete"
     assert "new upload_id" in caught.value.detail.remedy
@@ -82,7 +82,7 @@ def test_conflicting_chunks_are_not_chosen_between(spool: Spool) -> None:
 
 def test_overlapping_chunks_are_refused(spool: Spool) -> None:
     write(spool, ref(), [*CHUNKS, chunk_of(VALUES, 350, 450)])
-    with pytest.raises(InvalidRequestError, match="come twice"):
+    with pytest.raises(InvalidRequestError, match="are in the update twice"):
         commit_upload(spool, ref(), SIZE, digest_of(CHUNKS))
 
 
@@ -154,7 +154,7 @@ def test_an_update_of_a_part_is_whole_with_its_own_elements(spool: Spool) -> Non
     write(spool, ref(), part)
     with pytest.raises(InvalidRequestError, match="elements 700 to 999 are missing"):
         commit_upload(spool, ref(), SIZE - 300, digest_of(part), 300)
-    with pytest.raises(InvalidRequestError, match="has element 300; asked for are those from 400 on"):
+    with pytest.raises(InvalidRequestError, match="has element 300; the round asks for elements from 400 on"):
         commit_upload(spool, ref(), 300, digest_of(part), 400)
     done = commit_upload(spool, ref(), 400, digest_of(part), 300)
     assert (done.digest, done.payload_bytes) == (digest_of(part), 1600)

@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atoll.server.aggregation import Accumulator, PartialFile
+from atoll.server.aggregation import Accumulator
 from atoll.server.errors import CorruptDataError, NotFoundError, StorageError
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.node import FoldItem, IngestNode
+from atoll.server.ingest.partial_file import PartialFile
 from atoll.server.ingest.spool import Spool
 from tests.patience import WAIT_S
 from tests.server.ingest.uploads import (

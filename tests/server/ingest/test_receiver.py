@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
-from atoll.server.ingest import account
+from atoll.server.ingest import upload_quota
 from atoll.server.ingest.desk import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.segment import Segment
@@ -184,7 +184,7 @@ class TestLimits:
     async def test_streams_of_another_process_are_seen_after_so_many_bytes(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(account, "RECOUNT_BYTES", 800)
+        monkeypatch.setattr(upload_quota, "RECOUNT_BYTES", 800)
         one = Receiver(spool, ref(), grant(max_bytes=4000), executor)
         write(Spool(spool.root), ref(), CHUNKS[:8])
         with pytest.raises(LimitExceededError):
@@ -202,7 +202,7 @@ class TestLimits:
         assert spool.usage(ref()).payload_bytes == 4000
 
     async def test_a_write_that_never_began_is_not_charged(self, spool: Spool) -> None:
-        """A stream that ends while its chunk waits for a thread leaves the account to the streams beside it."""
+        """A stream that ends while its chunk waits for a thread leaves the quota to the streams beside it."""
         with ThreadPoolExecutor(1) as busy:
             beside = Receiver(spool, ref(), grant(max_bytes=4000, max_uploads=1), busy)
             ended = Receiver(spool, ref(number=2), grant(max_bytes=4000, max_uploads=1), busy)
@@ -233,7 +233,7 @@ class TestLimits:
     async def test_streams_without_end_have_a_limit(
         self, spool: Spool, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(account, "MAX_SEGMENTS", 2)
+        monkeypatch.setattr(upload_quota, "MAX_SEGMENTS", 2)
         await send(Receiver(spool, ref(), grant(), executor), CHUNKS[:1])
         await send(Receiver(spool, ref(number=2), grant(), executor), CHUNKS[:1])
         with pytest.raises(LimitExceededError) as caught:

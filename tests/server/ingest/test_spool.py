@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, StorageError
-from atoll.server.ingest import account as account_module
 from atoll.server.ingest import committed as committed_uploads
 from atoll.server.ingest import spool as spool_module
-from atoll.server.ingest import verified
+from atoll.server.ingest import upload_quota, verified
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.records import RECORD_BYTES, Extent, read_extent
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import Chunk, ElementRange, UploadKey
 from atoll.wire.encoding import Encoding, decode
 from tests.server.ingest.uploads import (
@@ -216,13 +215,13 @@ class TestUsage:
             read.append(path)
             return read_extent(path)
 
-        monkeypatch.setattr(account_module, "read_extent", counted)
+        monkeypatch.setattr(upload_quota, "read_extent", counted)
         monkeypatch.setattr(spool_module, "read_extent", counted)
         elsewhere = Spool(spool.root)
         for number in range(40):
-            spool.account(ref(number=1))
+            spool.quota(ref(number=1))
             write(elsewhere if number % 2 else spool, ref(number=1), CHUNKS[:1])
-        spool.account(ref(number=1))
+        spool.quota(ref(number=1))
         assert len(read) == 20
         assert all(path.name.startswith(elsewhere._prefix) for path in read)
 

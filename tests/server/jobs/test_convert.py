@@ -10,8 +10,8 @@ from atoll.server.jobs import (
     to_run_policy,
 )
 from atoll.server.jobs.reference import MINIMAL, TYPICAL
-from atoll.server.report_window import FixedReportWindow, LearnedReportWindow
 from atoll.server.rounds import LateMode, Patience, Weighting
+from atoll.server.sampling.report_window import FixedReportWindow, LearnedReportWindow
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 

@@ -129,7 +129,7 @@ def test_missing_sections_say_what_they_need() -> None:
         ('[aggregation]\nweighting = "uniform"\nmax_weight = 3', "aggregation.max_weight", "has no effect"),
         ("[aggregation]\nmax_abs = 3", "aggregation.max_abs", "a power of two from 2^-24 to 2^20"),
         ("[aggregation]\nmax_weight = 4294967296\nmax_abs = 65536", "aggregation.max_weight", "to 134217727"),
-        ("[optimiser]\nmomentum = 0.5", "optimiser.momentum", "it is of fedavgm, not of fedavg"),
+        ("[optimiser]\nmomentum = 0.5", "optimiser.momentum", "it belongs to fedavgm, not to fedavg"),
         ("[training]\nsizes = [1, 2]", "training.sizes", "allowed are a number, a whole number"),
         ("[training]\nlr = inf", "training.lr", "not finite"),
         ("[training]\nproximal_mu = -0.1", "training.proximal_mu", "allowed is a number from 0"),

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from atoll.server.privacy import ledger
 from atoll.server.privacy.contract import Contract
-from atoll.server.privacy.values import Adjacency, Sampling
+from atoll.server.privacy.events import Adjacency, Sampling
 from atoll.server.stores import Member, NoiseRecord, Release, Report, noise_states, reports, rounds, runs
 from atoll.server.stores.models import Model
 from tests.server.stores.samples import DIGEST, NOW, attempt, run

@@ -11,7 +11,7 @@ from dp_accounting import pld
 from atoll.accounting.calibrating import least_noise
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import calibrate, epsilon, merged
-from atoll.server.privacy.values import Event, Sampling
+from atoll.server.privacy.events import Event, Sampling
 
 THEIR_MARGIN = 2e-4
 """By which dp-accounting's pessimistic estimates, on a grid of 1e-4, may be above the truth; see tests/accounting."""

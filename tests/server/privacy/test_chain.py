@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from atoll.server.privacy import chain
 from atoll.server.privacy.chain import Flaw, charge_line, first_line, limit_line, verified
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.tally import Cost
-from atoll.server.privacy.values import Adjacency, Event, Sampling
 from atoll.server.stores import Charge, Population
-from atoll.server.stores.chain import canonical, digest_of
+from atoll.server.stores.hash_chain import canonical, digest_of
 
 RUN, OTHER_RUN = "rone", "rtwo"
 FOLLOWS = "does not follow the line before it in its population: that one was changed, or this one"

@@ -9,10 +9,10 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy.accounting import epsilon
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of, noise_beside_count
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, blt_squares, tree_sensitivity
 from atoll.server.privacy.run import PrivateRun
-from atoll.server.privacy.values import Adjacency, Event, Sampling
 from tests.server.privacy.jobs import NOISE, TARGET, job
 
 CLIP = f"{NOISE}\nclip = 0.5"

@@ -81,7 +81,7 @@ def test_each_step_is_told_before_it_begins() -> None:
         job("poisson", f"{NOISE}\n{RDP}"),
         10_000,
         target=3.0,
-        told=lambda done, total, step: told.append((done, total, step)),
+        progress=lambda done, total, step: told.append((done, total, step)),
     )
     total = 4 + len(found.cohorts) + len(found.durations)
     assert [(done, of) for done, of, _ in told] == [(number, total) for number in range(total)]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.capacity import most_members
 from atoll.server.privacy.contract import AdaptiveClipping, Contract
+from atoll.server.privacy.events import Adjacency, Sampling
 from atoll.server.privacy.mechanisms import NoiseStateError
-from atoll.server.privacy.room import most_members
 from atoll.server.privacy.run import PrivateRun, Summed
 from atoll.server.privacy.scale import LEAST_NOISE
-from atoll.server.privacy.values import Adjacency, Sampling
 
 CONTRACT = Contract(
     population="people",

@@ -4,13 +4,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from atoll.server.control import Member, Round, Run, RunDetail
+from atoll.server.control import MemberSummary, RoundSummary, RunDetail, RunSummary
 from atoll.server.report import render
 
-RUN = Run("rabc", "digits & more <b>", "finished", "", 2, 2, 1000.0, 1010.0, "ab")
+RUN = RunSummary("rabc", "digits & more <b>", "finished", "", 2, 2, 1000.0, 1010.0, "ab")
 
 
-def a_round(number: int, members: tuple[Member, ...] = (), **fields: object) -> Round:
+def a_round(number: int, members: tuple[MemberSummary, ...] = (), **fields: object) -> RoundSummary:
     values: dict[str, object] = {
         "round": number,
         "attempt": 0,
@@ -29,12 +29,12 @@ def a_round(number: int, members: tuple[Member, ...] = (), **fields: object) -> 
         "members": members,
         "version": number,
     }
-    return Round(**(values | fields))  # type: ignore[arg-type]  # keyword arguments of the test
+    return RoundSummary(**(values | fields))  # type: ignore[arg-type]  # keyword arguments of the test
 
 
-def members(*statuses: str) -> tuple[Member, ...]:
+def members(*statuses: str) -> tuple[MemberSummary, ...]:
     return tuple(
-        Member(f"p{index}", "lab", status, "" if status == "reported" else f"it {status}", 10, 0.2)
+        MemberSummary(f"p{index}", "lab", status, "" if status == "reported" else f"it {status}", 10, 0.2)
         for index, status in enumerate(statuses)
     )
 
@@ -115,7 +115,7 @@ def test_the_same_run_gives_the_same_page() -> None:
 
 
 @pytest.mark.parametrize("rounds", [(), (a_round(0, opened_at=None, closed_at=None, metrics={}, phase="sampled"),)])
-def test_a_run_that_has_hardly_begun(rounds: tuple[Round, ...]) -> None:
+def test_a_run_that_has_hardly_begun(rounds: tuple[RoundSummary, ...]) -> None:
     page = render(RunDetail(RUN, rounds, 0, ""), now=0.0)
     assert "No participant has been invited yet" in page
 

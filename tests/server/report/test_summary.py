@@ -1,13 +1,13 @@
-from atoll.server.control import Member, Round
+from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.report.summary import MAX_ROWS, absences, attendance, presence
 
 
-def member(name: str, status: str = "reported", detail: str = "", report_s: float | None = 1.0) -> Member:
-    return Member(name, "lab", status, detail, 10, report_s)
+def member(name: str, status: str = "reported", detail: str = "", report_s: float | None = 1.0) -> MemberSummary:
+    return MemberSummary(name, "lab", status, detail, 10, report_s)
 
 
-def a_round(number: int, *members: Member, attempt: int = 0, kind: str = "train") -> Round:
-    return Round(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {}, members)
+def a_round(number: int, *members: MemberSummary, attempt: int = 0, kind: str = "train") -> RoundSummary:
+    return RoundSummary(number, attempt, kind, "released", "", 1, 1, 1, 1, 1, None, None, None, {}, members)
 
 
 def test_reasons_are_counted_by_kind_and_words() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.server.control import Member, Round, Run, RunDetail
+from atoll.server.control import MemberSummary, RoundSummary, RunDetail, RunSummary
 from atoll.server.report import render
 from atoll.server.report.traffic import in_bytes, traffic_of
 
@@ -12,20 +12,20 @@ ELEMENTS = 1000
 JOB = "[training]\ninner_steps = 5\n"
 
 
-def a_round(number: int, statuses: tuple[str, ...], phase: str = "released") -> Round:
+def a_round(number: int, statuses: tuple[str, ...], phase: str = "released") -> RoundSummary:
     members = tuple(
-        Member(f"p{at}", "lab", status, "", 10, 0.2, payload_bytes=4000) for at, status in enumerate(statuses)
+        MemberSummary(f"p{at}", "lab", status, "", 10, 0.2, payload_bytes=4000) for at, status in enumerate(statuses)
     )
     counted = sum(member.counted for member in members)
     metrics = {"server/loss": 3.0 - number}
     times = (1000.0 + number, 1000.5 + number)
-    return Round(
+    return RoundSummary(
         number, 0, "train", phase, "", len(members), counted, 1, 2, 20, *times, None, metrics, members, version=number
     )
 
 
-def detail(job: str, *rounds: Round) -> RunDetail:
-    return RunDetail(Run("rabc", "text", "finished", "", 2, 2, 1000.0, 1010.0, "ab"), rounds, 2, job)
+def detail(job: str, *rounds: RoundSummary) -> RunDetail:
+    return RunDetail(RunSummary("rabc", "text", "finished", "", 2, 2, 1000.0, 1010.0, "ab"), rounds, 2, job)
 
 
 def test_bytes_are_added_up_from_model_to_model() -> None:

@@ -1,5 +1,6 @@
 """What must hold after every step of a simulated run, seen from outside: the engine's own arithmetic is not used."""
 
+from collections import Counter
 from fractions import Fraction
 
 from atoll.server.rounds import (
@@ -20,6 +21,7 @@ from atoll.server.rounds import (
     RunState,
     RunStatus,
     Step,
+    SumLost,
     UpdateRef,
     Weighting,
     trained_before,
@@ -68,7 +70,7 @@ class Invariants:
         after = result.state
         assert after is before or after != before, f"{event} changed nothing but made a new state"
         assert after is before or not before.status.ended, f"{event} changed a run that had ended"
-        self.check_set_is_fixed(before, after)
+        self.check_set_is_fixed(before, event, after)
         for effect in result.effects:
             self.check_effect(world, after, effect)
         if after is not before:
@@ -79,10 +81,14 @@ class Invariants:
             self.check_bounded(world.policy, after)
             self.check_nothing_lost(world, after)
 
-    def check_set_is_fixed(self, before: RunState, after: RunState) -> None:
-        """From AGGREGATED on, neither the set nor its sum changes."""
+    def check_set_is_fixed(self, before: RunState, event: Event, after: RunState) -> None:
+        """From AGGREGATED on, neither the set nor its sum changes; but a secret draw's sum that is lost shrinks."""
         a, b = before.round, after.round
         if a is None or b is None or a.key != b.key or a.phase not in FIXED or b.phase is Phase.ABANDONED:
+            return
+        if isinstance(event, SumLost) and a.phase is Phase.AGGREGATED and b.phase is Phase.CLOSING:
+            assert before.policy.secret_draw
+            assert reference_terms(after.policy, b).items() < reference_terms(before.policy, a).items()
             return
         assert a.roster.reported == b.roster.reported
         assert (a.digest, a.total_weight, a.carried) == (b.digest, b.total_weight, b.carried)
@@ -177,8 +183,9 @@ def check_end(world: World, checked: Invariants) -> None:
     assert len(train) == state.version == state.tally.trained
     assert state.model == (durable.published[max(train)] if train else "m0")
     assert set(durable.published) <= set(durable.ledger)
-    aggregated = [event for event, _ in durable.log if isinstance(event, Aggregated)]
-    assert len({event.key for event in aggregated}) == len(aggregated), "one round was summed twice"
+    summed = Counter(event.key for event, _ in durable.log if isinstance(event, Aggregated))
+    lost = Counter(event.key for event, _ in durable.log if isinstance(event, SumLost))
+    assert all(times <= 1 + lost[key] for key, times in summed.items()), "one round was summed twice"
     if state.status is RunStatus.FINISHED:
         assert state.version == world.policy.rounds
     assert not checked.released.keys() - durable.spools.keys() - durable.acknowledged.keys()

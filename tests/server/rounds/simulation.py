@@ -63,6 +63,7 @@ from atoll.server.rounds import (
     resume,
     step,
 )
+from atoll.server.rounds.weights import contributions
 from tests.server.rounds.participants import Participants, Upload
 
 RUN = "raaaaaaaaaaaa"
@@ -96,7 +97,7 @@ class Durable:
     log: list[tuple[Event, float]] = field(default_factory=list)
     spools: dict[Upload, UpdateRef] = field(default_factory=dict)
     ledger: dict[RoundKey, str] = field(default_factory=dict)  # charged sums by digest
-    lost: set[RoundKey] = field(default_factory=set)  # sums that cannot be made again
+    lost: dict[tuple[RoundKey, str], SumLost] = field(default_factory=dict)  # sums that cannot be made again
     published: dict[RoundKey, str] = field(default_factory=dict)
     rounds: dict[RoundKey, RoundState] = field(default_factory=dict)
     members: dict[Upload, Member] = field(default_factory=dict)
@@ -264,7 +265,7 @@ class World:
             keys = (rnd.key, *list(self.durable.rounds)[-1:])
             choices += [BudgetSpent(key, "the limit is reached") for key in keys]
             if rnd.phase is not Phase.AGGREGATED:  # a sum that waits for its charge is lost by ``charge`` alone
-                choices.append(SumLost(self.rng.choice(keys), "told again"))
+                choices.append(SumLost(self.rng.choice(keys), "told again", ()))
         if self.chance(0.15):
             choices = [CancelRequested("the operator said so")]
         elif rnd is not None and self.chance(0.15):
@@ -349,10 +350,14 @@ class World:
 
     def charge(self, effect: ChargeAndStore) -> None:
         def work() -> Event:
-            if effect.key not in self.durable.ledger and self.chance(self.faults.sum_lost):
-                self.durable.lost.add(effect.key)
-            if effect.key in self.durable.lost:
-                return SumLost(effect.key, "an update of its sum cannot be read any more")
+            lost, rnd = self.durable.lost, self.state.round
+            if effect.key not in self.durable.ledger and rnd is not None and self.chance(self.faults.sum_lost):
+                updates = [c.update for c in contributions(self.policy, rnd) if c.update is not None]
+                if updates and (rnd.key, rnd.digest) == (effect.key, effect.digest):
+                    some = tuple(self.rng.sample(updates, self.rng.randint(1, len(updates))))
+                    lost[effect.key, effect.digest] = SumLost(effect.key, "updates of its sum cannot be read", some)
+            if (effect.key, effect.digest) in lost:
+                return lost[effect.key, effect.digest]
             charged = self.durable.ledger.setdefault(effect.key, effect.digest)
             assert charged == effect.digest, "two sums were charged for one round"
             return Charged(effect.key)

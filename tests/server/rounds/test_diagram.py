@@ -2,7 +2,7 @@
 
 import re
 
-from atoll.server.rounds import TABLE, Situation, state_diagram, transition_lines
+from atoll.server.rounds import TABLE, Situation, state_diagram
 
 
 def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
@@ -23,10 +23,3 @@ def test_the_main_road_reads_as_in_the_design() -> None:
         "paused --> created: resume_requested",
     ):
         assert f"    {arrow}\n" in state_diagram()
-
-
-def test_the_text_has_one_line_for_each_entry() -> None:
-    lines = transition_lines()
-    assert len(lines) == len(TABLE)
-    assert lines[0].split() == ["new", "started", "created", "|", "paused", "on_started"]
-    assert all(len(line.split()) >= 4 for line in lines)

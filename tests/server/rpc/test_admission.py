@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from atoll.server.daemon.limits import GIB, MIB, Limits
+from atoll.server.config.limits import GIB, MIB, Limits
 from atoll.server.errors import LimitExceededError
 from atoll.server.rpc import admission as module
 from atoll.server.rpc.admission import Admission, Replies

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
-from atoll.server.daemon.limits import Limits
+from atoll.server.config.limits import Limits
 from atoll.server.errors import LimitExceededError, TooLateError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller as Identity

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.server.daemon.listeners import MAX_OPERATOR_BYTES
 from atoll.server.rpc import bounds
+from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
 from atoll.wire.v1 import control_pb2
 
 NAMES = [f"train/{number:03}" + "é" * 125 for number in range(128)]

@@ -6,9 +6,9 @@ import grpc.aio
 import pytest
 
 from atoll.server import errors
-from atoll.server.daemon.listeners import Port, make_server
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import desk as desks
 from atoll.server.rpc.desk import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2

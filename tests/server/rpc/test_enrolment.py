@@ -88,6 +88,21 @@ class TestRenewal:
         call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S)
         assert await refused_code(call) == ("UNAUTHENTICATED", "certificate.revoked")
 
+    async def test_one_that_is_older_than_a_used_one(self, world: World, alice: Participant) -> None:
+        fresh = Key()
+        answer = await alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=fresh.csr), timeout=WAIT_S)
+        again = await alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S)
+        assert again.certificate_pem != answer.certificate_pem
+        newer = Participant(
+            await world.channel(fresh.pem, answer.certificate_pem), alice.name, fresh, answer.certificate_pem
+        )
+        async with newer.check_in():
+            pass
+        call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=Key().csr), timeout=WAIT_S)
+        assert await refused_code(call) == ("UNAUTHENTICATED", "certificate.superseded")
+        async with alice.check_in():  # in force until its end
+            pass
+
     async def test_a_bad_request_is_refused(self, alice: Participant) -> None:
         call = alice.renewal.Renew(enrolment_pb2.RenewRequest(csr_pem=b"rubbish"), timeout=WAIT_S)
         assert await refused_code(call) == ("INVALID_ARGUMENT", "identity.request")

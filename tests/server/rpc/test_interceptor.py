@@ -14,13 +14,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.server.daemon.limits import Limits
-from atoll.wire.v1 import control_pb2, transfer_pb2
+from atoll.server.config.limits import Limits
+from atoll.server.rpc import authentication
+from atoll.server.runs import sessions
+from atoll.server.runs.sessions import ComeBack, come_back
+from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.messages import layout_to_proto
+from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
 from tests.patience import WAIT_S
-from tests.server.rpc.world import Participant, World, refused_code
+from tests.server.rpc.world import Participant, World, job, refused_code
 from tests.system.http2 import Call, Http2
 
 SERVICE = "/atoll.wire.v1.TransferService"
+CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
+HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=1, examples=1)).SerializeToString()
 HALF_BYTES = 200_000
 REQUEST_S = 1.0
 
@@ -36,11 +43,20 @@ def connection(world: World, participant: Participant) -> Http2:
     return Http2.secure(world.addresses.main, world.ca.decode(), key, certificate)
 
 
-def operators_connection(world: World) -> Http2:
+def unread_connection(world: World, participant: Participant) -> Http2:
+    """One whose answers are not read, of which the server may send a byte."""
+    key, certificate = participant.key.pem.decode(), participant.certificate.decode()
+    return Http2.secure(world.addresses.main, world.ca.decode(), key, certificate, reads=False, window_bytes=1)
+
+
+def operators_connection(world: World, window_bytes: int = 65_535) -> Http2:
     """One whose answers are not read."""
     assert world.addresses.operator is not None
     kept = json.loads(world.addresses.operator.read_text())
-    return Http2.secure(world.addresses.main, world.ca.decode(), kept["key"], kept["certificate"], reads=False)
+    key, certificate = kept["key"], kept["certificate"]
+    return Http2.secure(
+        world.addresses.main, world.ca.decode(), key, certificate, reads=False, window_bytes=window_bytes
+    )
 
 
 def figures_of(world: World) -> str:
@@ -142,3 +158,95 @@ async def test_a_revoked_participant_that_reads_nothing_loses_its_connection(wor
         revocation = control_pb2.RevokeParticipantRequest(participant=alice.name)
         await world.operator.control.RevokeParticipant(revocation, timeout=WAIT_S)
         await asyncio.to_thread(http2.until_closed)
+
+
+async def test_a_check_in_that_is_not_read_ends_with_its_connection(
+    world: World, alice: Participant, caplog: pytest.LogCaptureFixture
+) -> None:
+    http2 = await asyncio.to_thread(unread_connection, world, alice)
+    with contextlib.closing(http2), caplog.at_level(logging.WARNING):
+        call = http2.call(CHECK_IN, HELLO, ends=False)
+        await asyncio.to_thread(http2.until_closed)
+    assert call.received_bytes == 1
+    assert "took nothing of a message" in caplog.text
+    async with asyncio.timeout(WAIT_S):
+        while world.daemon._sessions.get(alice.name) is not None:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+
+
+async def test_a_watched_run_that_is_not_read_ends_with_its_connection(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    request = control_pb2.WatchRunRequest(run=await world.submit()).SerializeToString()
+    http2 = await asyncio.to_thread(operators_connection, world, 1)
+    with contextlib.closing(http2), caplog.at_level(logging.WARNING):
+        call = http2.call("/atoll.wire.v1.ControlService/WatchRun", request)
+        await asyncio.to_thread(http2.until_closed)
+    assert call.received_bytes == 1
+    assert "took nothing of a message" in caplog.text
+    figures = await asyncio.to_thread(figures_of, world)
+    assert 'atoll_refused_calls_total{code="stream.unread",node="main"} 1.0' in figures
+
+
+async def test_a_session_that_is_over_unread_leaves_other_calls_of_its_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload may go on over the same connection: it is closed only after the time that every message has."""
+    monkeypatch.setattr(sessions, "CUT_S", 0.0)
+    async with World(tmp_path / "data", limits=Limits(unread_s=WAIT_S)) as world:
+        alice = await world.participant()
+        http2 = await asyncio.to_thread(unread_connection, world, alice)
+        with contextlib.closing(http2):
+            check_in = http2.call(CHECK_IN, HELLO, ends=False)
+            async with asyncio.timeout(WAIT_S):
+                while (session := world.daemon._sessions.get(alice.name)) is None:  # noqa: ASYNC110 - no event tells
+                    await asyncio.sleep(0.01)
+                session.close(come_back(ComeBack.CAUSE_STOPPING, 1.0, "x"))
+                while world.daemon._sessions.get(alice.name) is not None:  # noqa: ASYNC110 - no event tells
+                    await asyncio.sleep(0.01)
+
+            def call_and_read() -> None:
+                other = http2.call("/grpc.health.v1.Health/Check")
+                http2.read(other)
+                http2.until_ended([other])
+                assert other.code == "0"
+                http2.read(check_in)
+                http2.until_ended([check_in])
+
+            await asyncio.to_thread(call_and_read)
+            assert not http2.closed
+            assert check_in.code == "0"
+
+
+async def test_a_download_ends_with_its_round(
+    world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the message on its way is taken: gRPC does not take that back."""
+    monkeypatch.setattr(authentication, "WANTED_CHECK_S", 0.0)
+    values = np.zeros(4096, np.float32)
+    layout = Layout((TensorSpec("w", values.shape, Dtype.FLOAT32),))
+    submission = control_pb2.SubmitRunRequest(
+        job_toml=job(), layout=layout_to_proto(layout), initial_blob=await world.upload_model(values)
+    )
+    async with alice.check_in() as stream:
+        run = (await world.operator.control.SubmitRun(submission, timeout=WAIT_S)).run
+        task = await stream.next("participate")
+        request = transfer_pb2.DownloadRequest(blob=task.inputs[0].blob).SerializeToString()
+        http2 = await asyncio.to_thread(unread_connection, world, alice)
+        with contextlib.closing(http2):
+            call = http2.call(f"{SERVICE}/Download", request)
+
+            def begin() -> None:
+                while not call.received_bytes:
+                    http2.take(0.1)
+
+            def go_on() -> None:
+                http2.read(call)
+                http2.until_ended([call])
+
+            await asyncio.wait_for(asyncio.to_thread(begin), WAIT_S)
+            await world.operator.control.CancelRun(control_pb2.CancelRunRequest(run=run), timeout=WAIT_S)
+            await asyncio.to_thread(go_on)
+            assert not http2.closed
+    assert call.code == "blob.member"
+    assert call.received_bytes < values.nbytes

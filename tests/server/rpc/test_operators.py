@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.server.rpc import authentication
+from atoll.server.runs.coordinator import MAX_REASON_CHARS
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Caller, Key, Participant, World, job, refused_code
@@ -54,6 +55,13 @@ async def test_each_operator_is_told_by_name_in_the_audit_log(world: World, capl
         f"run {run} cancelled by operator dora: mine",
         "operator dora revoked by operator admin: lost\\nlaptop; 0 unused join tokens are void",
     ]
+
+
+async def test_of_a_long_reason_the_beginning_is_kept(world: World) -> None:
+    await named(world, "dora")
+    done = await revoke(world.operator, "dora", "copied" + "!" * 5000)
+    assert done.operator.revoked_reason.startswith("copied!")
+    assert len(done.operator.revoked_reason) <= MAX_REASON_CHARS
 
 
 async def test_one_that_is_revoked_is_refused_from_then_on_and_its_watch_ends(

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,16 +8,16 @@ import grpc.aio
 import pytest
 
 import atoll.server
-from atoll.server.daemon import sessions
-from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.daemon.sessions import ComeBack, come_back
+from atoll.server.access.certificates import CertificateBook
 from atoll.server.rpc import participation
+from atoll.server.runs import sessions
+from atoll.server.runs.sessions import ComeBack, come_back
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL, layout_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2
-from tests.patience import WAIT_S
-from tests.server.rpc.world import LAYOUT, Participant, Stream, World, job, refusal, refused_code, update_values
+from tests.patience import WAIT_S, kept
+from tests.server.rpc.world import LAYOUT, Participant, Stream, World, job, refused_code, update_values
 
 ACCEPTED = participation_pb2.TaskReply.VERDICT_ACCEPTED
 DECLINED = participation_pb2.TaskReply.VERDICT_DECLINED
@@ -97,13 +98,13 @@ class TestHello:
 class TestInvitation:
     async def test_a_member_is_told_everything(self, world: World, alice: Participant) -> None:
         async with alice.check_in(examples=7) as stream:
-            run = await world.submit(job(rounds=3, window_s=50.0))
+            run = await world.submit(job(rounds=3, window_s=5000.0))
             task = await stream.next("participate")
         assert (task.key.run, task.key.round, task.key.attempt) == (run, 0, 0)
         assert (task.run_name, task.rounds_total, task.cohort_size) == ("test", 3, 1)
         assert task.kind == participation_pb2.Participate.KIND_TRAIN
         assert (task.max_weight, task.max_abs, task.encoding) == (7, 32.0, Encoding.FLOAT32)
-        assert 45.0 < task.remaining_s <= 50.0
+        assert 5000.0 - WAIT_S < task.remaining_s <= 5000.0
         (model,) = task.inputs
         assert model.name == "model"
         assert layout_from_proto(model.layout) == LAYOUT
@@ -164,7 +165,7 @@ class TestInvitation:
             await alices.reply(task.key, ACCEPTED)
             await bobs.reply(task.key, DECLINED, "battery low" + "!" * 5000)
             seen = await world.until(run, "failed")
-            assert "1 of 2 needed" in seen.summary.reason
+            assert "quorum 2" in seen.summary.reason
             found = await standing(world, run)
             assert found[bob.name][0] == "declined"
             assert found[bob.name][1].startswith("battery low")
@@ -201,8 +202,9 @@ class TestEnd:
             await world.operator.control.RevokeParticipant(
                 control_pb2.RevokeParticipantRequest(participant=alice.name), timeout=WAIT_S
             )
-            async with asyncio.timeout(5.0):
-                assert await refused_code(stream.read()) == ("UNAUTHENTICATED", "certificate.revoked")
+            since = time.monotonic()
+            assert await refused_code(stream.read()) == ("UNAUTHENTICATED", "certificate.revoked")
+            assert kept(time.monotonic() - since, 5.0)
         assert await greeting(alice) == ("UNAUTHENTICATED", "certificate.revoked")
 
     async def test_a_connection_ends_with_its_certificate(
@@ -224,10 +226,9 @@ class TestEnd:
                 assert (leave.cause, leave.reason) == (ComeBack.CAUSE_STOPPING, "the server is stopping")
                 await asyncio.wait_for(stopping, WAIT_S)
 
-    async def test_who_does_not_read_is_cut_off(
+    async def test_the_session_of_who_does_not_read_is_over_and_its_stream_can_be_read_to_its_end(
         self, world: World, alice: Participant, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its stream cannot be ended in good order: the end waits behind what it does not read."""
         monkeypatch.setattr(sessions, "CUT_S", 0.05)
         async with alice.check_in() as stream:
             session = world.daemon._sessions.get(alice.name)
@@ -240,8 +241,6 @@ class TestEnd:
                         changes.take()
                         await changes.wait()
 
-            async def read_all() -> None:
-                while await stream.read() is not None:
-                    pass
-
-            assert (await refusal(read_all())).status is grpc.StatusCode.UNAVAILABLE
+            while await stream.read() is not None:
+                pass
+            assert await stream.call.code() is grpc.StatusCode.OK

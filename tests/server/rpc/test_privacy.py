@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from atoll.server.privacy import accounting
+from atoll.server.privacy import accounting, ledger_answers
 from atoll.server.privacy.chain import verified
-from atoll.server.privacy.values import Event, Sampling
-from atoll.server.rpc import ledger_answers
+from atoll.server.privacy.events import Event, Sampling
 from atoll.server.stores import Store, deletion, rounds, runs, schema
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
@@ -94,9 +93,9 @@ async def test_charges_of_a_population_are_its_export(clinic: World, monkeypatch
         page = await charges(clinic, population=CLINIC, start=start, limit=100)
         assert len(page.charges) <= 2
         lines += [charge.line for charge in page.charges]
-        if not page.HasField("next"):
+        if not page.HasField("next_seq"):
             break
-        start = page.next
+        start = page.next_seq
     assert len(lines) == 6
     assert verified(lines, {CLINIC: population.head}).flaws == ()
 

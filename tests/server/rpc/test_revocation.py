@@ -15,6 +15,7 @@ from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Caller
 from atoll.server.rpc import authentication, transfer
 from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.open_calls import OpenCalls
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
 from tests.patience import WAIT_S
@@ -161,7 +162,7 @@ async def test_those_of_others_go_on(world: World, alice: Participant, bob: Part
 
 
 async def test_no_call_is_remembered_after_its_end() -> None:
-    calls, ended = OpenCalls(), []
+    calls, ended = OpenCalls(Connections()), []
 
     class Call:
         def add_done_callback(self, callback: Callable[[Any], None]) -> None:

@@ -2,6 +2,7 @@ import asyncio
 import gc
 import math
 import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.server.ingest.account import SPARE_CHUNKS, TENSOR_PARTS
 from atoll.server.ingest.spool import UploadRef
+from atoll.server.ingest.upload_quota import SPARE_CHUNKS, TENSOR_PARTS
 from atoll.server.rpc import transfer
 from atoll.server.rpc.transfer import MAX_NAMED_CHUNKS
 from atoll.wire.chunks import ElementRange, Held, frame_upload, parse_download, range_from_proto, update_digest
@@ -19,7 +20,7 @@ from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.status import Recovery
 from atoll.wire.v1 import control_pb2, participation_pb2, transfer_pb2
-from tests.patience import WAIT_S
+from tests.patience import WAIT_S, kept
 from tests.server.rpc.world import (
     LAYOUT,
     TRANSFER,
@@ -401,8 +402,10 @@ class TestRounds:
     ) -> None:
         at = RoundKey(run=run)
         assert await refused_code(alice.send(at, VALUES)) == ("INVALID_ARGUMENT", "spool.name")
-        assert (await refused_code(alice.status(at)))[0] in {"INVALID_ARGUMENT", "NOT_FOUND"}
-        assert (await refused_code(alice.claim(at, "0" * 64)))[0] in {"INVALID_ARGUMENT", "NOT_FOUND"}
+        unknown = {"INVALID_ARGUMENT", "NOT_FOUND"}
+        # A request for a status has a small limit, which a name of 100,000 characters exceeds.
+        assert (await refused_code(alice.status(at)))[0] in ({"RESOURCE_EXHAUSTED"} if len(run) > 10_000 else unknown)
+        assert (await refused_code(alice.claim(at, "0" * 64)))[0] in unknown
         assert list((world.config.data / "spool").iterdir()) == []
 
     async def test_a_late_report_is_recorded_and_dropped(
@@ -524,8 +527,9 @@ class TestUpload:
         await world.operator.control.RevokeParticipant(
             control_pb2.RevokeParticipantRequest(participant=alice.name), timeout=WAIT_S
         )
-        async with asyncio.timeout(5.0):
-            assert await refused_code(upload) == ("UNAUTHENTICATED", "certificate.revoked")
+        since = time.monotonic()
+        assert await refused_code(upload) == ("UNAUTHENTICATED", "certificate.revoked")
+        assert kept(time.monotonic() - since, 5.0)
 
     async def test_the_initial_model_is_what_was_uploaded(self, world: World, alice: Participant) -> None:
         at = await invited(world, alice)

@@ -7,14 +7,15 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from atoll.server.aggregation import AggregationError, PartialFile
-from atoll.server.daemon.listeners import Port, make_server
+from atoll.server.aggregation import AggregationError
 from atoll.server.errors import CorruptDataError, NotFoundError, ServerError, StorageError, UnavailableError
 from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.commit import commit_upload
 from atoll.server.ingest.desk import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode
+from atoll.server.ingest.partial_file import PartialFile
 from atoll.server.ingest.spool import Spool
+from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import worker as workers
 from atoll.server.rpc.worker import WorkerCalls, WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
@@ -92,7 +93,7 @@ async def test_a_sum_over_a_part_of_the_model_is_asked_for_as_such(setup: Setup,
     assert (found.sum_block(0, size) == whole.sum_block(first, first + size)).all()
     await setup.calls.drop(key.run, 0, 0)
     again = dataclasses.replace(sum_key(size, at=(2, 0)), first=SIZE - size)  # in the same memory, over other elements
-    with pytest.raises(AggregationError, match="summed are those from 600 on"):
+    with pytest.raises(AggregationError, match="the sum begins at element 600"):
         setup.node.fold(again, items)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from atoll.server.sampling import Eligible, Request, sampler_named
+from atoll.server.sampling import DrawRequest, Eligible, sampler_named
 
 DRAWS = 4000
 EVERYONE = tuple(Eligible(f"p{number:02}") for number in range(20))
@@ -20,7 +20,7 @@ def others_and_victim(sampler: str) -> list[tuple[frozenset[str], bool]]:
     """Of each draw, which of the others are in it, and whether the victim is."""
     found = []
     for number in range(DRAWS):
-        request = Request(EVERYONE, SIZE, seed=20261122, round=number, rate=RATE if sampler == "poisson" else None)
+        request = DrawRequest(EVERYONE, SIZE, seed=20261122, round=number, rate=RATE if sampler == "poisson" else None)
         drawn = {participant for participant, _ in sampler_named(sampler).draw(request).members}
         found.append((frozenset(drawn - {VICTIM}), VICTIM in drawn))
     return found

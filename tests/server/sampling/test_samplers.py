@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.server.sampling import SAMPLERS, Eligible, History, Request, sampler_named
+from atoll.server.sampling import SAMPLERS, DrawRequest, Eligible, History, sampler_named
 
 DRAWS = 20_000
 NAMES = st.lists(st.integers(0, 999), max_size=40, unique=True).map(lambda ids: [f"p{i:03}" for i in ids])
@@ -24,9 +24,9 @@ HISTORIES = st.builds(
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Request:
+def requests(draw: st.DrawFn) -> DrawRequest:
     names = draw(NAMES)
-    return Request(
+    return DrawRequest(
         tuple(Eligible(name, draw(st.integers(0, 10_000))) for name in names),
         size=draw(st.integers(0, 50)),
         seed=draw(st.integers(0, 2**63 - 1)),
@@ -38,12 +38,12 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-def crowd(count: int, size: int, **settings: object) -> Request:
-    base = Request(tuple(Eligible(f"p{i}", i + 1) for i in range(count)), size=size, seed=11, round=0)
-    return replace(base, **settings)  # type: ignore[arg-type] # settings are named as the fields of Request
+def crowd(count: int, size: int, **settings: object) -> DrawRequest:
+    base = DrawRequest(tuple(Eligible(f"p{i}", i + 1) for i in range(count)), size=size, seed=11, round=0)
+    return replace(base, **settings)  # type: ignore[arg-type] # settings are named as the fields of DrawRequest
 
 
-def frequencies(sampler: str, request: Request) -> dict[str, float]:
+def frequencies(sampler: str, request: DrawRequest) -> dict[str, float]:
     """How often each participant is drawn over many rounds."""
     counts: Counter[str] = Counter()
     for number in range(DRAWS):
@@ -59,7 +59,7 @@ def near(probability: float) -> object:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @given(request_=requests(), shuffle=st.randoms(use_true_random=False))
 def test_a_draw_is_a_reproducible_subset_whatever_the_order_of_the_eligible(
-    sampler: str, request_: Request, shuffle: object
+    sampler: str, request_: DrawRequest, shuffle: object
 ) -> None:
     cohort = sampler_named(sampler).draw(request_)
     listed = list(request_.eligible)

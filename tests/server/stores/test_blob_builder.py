@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.server.stored_checksum import stored_checksum
+from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.stores.blob_builder import BlobBuilder
 from atoll.server.stores.blob_footer import StoredManifest
 from atoll.wire.digest import MIN_CHUNK_BYTES, BlobManifest

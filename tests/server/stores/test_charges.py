@@ -14,7 +14,7 @@ from atoll.server.stores import (
     populations,
     schema,
 )
-from atoll.server.stores.chain import canonical
+from atoll.server.stores.hash_chain import canonical
 from tests.server.stores.samples import NOW, RUN
 
 CLINIC = "clinic"

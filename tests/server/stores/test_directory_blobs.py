@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import StorageError
-from atoll.server.recycling import FreeFiles
 from atoll.server.stores import (
     BlobDamagedError,
     BlobMissingError,

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, text
 from atoll.server.identity import ParticipantKind, mint
 from atoll.server.stores import Reader, Store, StoreBusyError, StoreClosedError, StoreUnavailableError, tokens
 from atoll.server.stores.dialects import reader_engine, sqlite_url
+from tests.patience import WAIT_S
 
 
 async def test_a_read_is_one_snapshot_and_does_not_wait_for_the_writer(store: Store) -> None:
@@ -15,11 +16,11 @@ async def test_a_read_is_one_snapshot_and_does_not_wait_for_the_writer(store: St
     def twice(connection: Connection) -> tuple[int, int]:
         before = len(tokens.listed(connection))
         inside.set()
-        assert go.wait(30)
+        assert go.wait(WAIT_S)
         return before, len(tokens.listed(connection))
 
     reading = store.reader.submit(twice)
-    assert inside.wait(30)
+    assert inside.wait(WAIT_S)
     record = mint("acme", ParticipantKind.EDGE, created_by="op", now=1.0).record
     await store.writer.run(tokens.add, record)
     go.set()
@@ -43,7 +44,7 @@ async def test_what_the_function_raises_comes_back(store: Store) -> None:
 def test_the_queue_is_bounded(tmp_path: Path) -> None:
     reader = Reader(reader_engine(sqlite_url(tmp_path / "x.sqlite3"), connections=1), threads=1, queue_limit=2)
     go = threading.Event()
-    waiting = [reader.submit(lambda _: go.wait(30)) for _ in range(2)]
+    waiting = [reader.submit(lambda _: go.wait(WAIT_S)) for _ in range(2)]
     with pytest.raises(StoreBusyError, match="2 reads"):
         reader.submit(lambda _: None)
     go.set()

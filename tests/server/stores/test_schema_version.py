@@ -13,6 +13,7 @@ from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schem
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
 from atoll.server.stores.schema import metadata
 from atoll.server.stores.schema_version import head_revision, require_current, upgrade
+from tests.patience import WAIT_S
 from tests.server.stores.samples import NOW, RUN, OpenStore, run
 
 
@@ -110,7 +111,7 @@ def test_servers_that_start_at_once_upgrade_once(tmp_path: Path, database_url: s
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert failures == []
 
 

@@ -20,6 +20,7 @@ from atoll.server.stores import (
     runs,
 )
 from atoll.server.stores.dialects import sqlite_url, writer_engine
+from tests.patience import WAIT_S
 from tests.server.stores.samples import RUN
 
 
@@ -42,10 +43,10 @@ def _held(writer: Writer) -> Iterator[None]:
 
     def wait(_: Connection) -> None:
         started.set()
-        assert go.wait(30)
+        assert go.wait(WAIT_S)
 
     first = writer.submit(wait)
-    assert started.wait(30)
+    assert started.wait(WAIT_S)
     try:
         yield
     finally:
@@ -147,7 +148,7 @@ def test_close_finishes_what_waits_and_takes_no_more(with_run: Store) -> None:
         futures = [with_run.writer.submit(_append(seq)) for seq in range(20)]
         closing = threading.Thread(target=with_run.writer.close)
         closing.start()
-    closing.join(30)
+    closing.join(WAIT_S)
     assert [future.result(0) for future in futures] == list(range(20))
     with pytest.raises(StoreClosedError):
         with_run.writer.submit(_append(20))

@@ -80,7 +80,7 @@ def test_a_page_that_cannot_be_made_is_unavailable(endpoint: Endpoint, path: str
 def test_idle_connections_take_no_more_than_their_places(endpoint: Endpoint) -> None:
     with_places = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(endpoints.MAX_CONNECTIONS)]
     one_more = socket.create_connection(("127.0.0.1", endpoint.port))
-    one_more.settimeout(10)
+    one_more.settimeout(WAIT_S)
     assert one_more.recv(1) == b""
     for connection in (*with_places, one_more):
         connection.close()
@@ -90,7 +90,7 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoints, "IDLE_S", 0.05)
     made = Endpoint("127.0.0.1", 0, PAGES)
     with socket.create_connection(("127.0.0.1", made.port)) as connection:
-        connection.settimeout(10)
+        connection.settimeout(WAIT_S)
         connection.sendall(b"GET /metr")
         assert connection.recv(1) == b""
     made.close()
@@ -118,7 +118,7 @@ def test_a_thread_that_cannot_be_started_gives_its_place_back(
         short.setattr(socketserver.ThreadingMixIn, "process_request", refused)
         for _ in range(endpoints.MAX_CONNECTIONS + 1):
             with socket.create_connection(("127.0.0.1", endpoint.port)) as connection:
-                connection.settimeout(10)
+                connection.settimeout(WAIT_S)
                 assert connection.recv(1) == b""
     assert fetch(endpoint, "/metrics") == (HTTPStatus.OK, b"up 1\n")
 

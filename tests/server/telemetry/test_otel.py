@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 
 from atoll.server.control import PHASES
-from atoll.server.daemon.stepping import Entry, Played
-from atoll.server.daemon.tasks import Job
 from atoll.server.rounds import Invite, Phase, RecordRound, RoundKey, RunState, Started
 from atoll.server.rounds.effects import Effect
+from atoll.server.runs.stepping import Entry, Played
 from atoll.server.telemetry.otel import RoundTracer
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 from atoll.server.telemetry.tracing import is_wanted, tracer_of
-from atoll.wire.installing import install_hint
+from atoll.text.installing import install_hint
 from tests.collector import Collector, Span
 from tests.patience import WAIT_S
 from tests.server.rounds.scenario import policy
@@ -46,11 +45,11 @@ def named(spans: list[Span], name: str) -> Span:
 async def test_an_attempt_is_one_trace(collector: Collector) -> None:
     tracer = RoundTracer()
     tracer.stored(entry(Invite(KEY, ("pa", "pb"))))
-    with tracer.working(RUN, Job("fold", KEY, "another")):
+    with tracer.working(RUN, "fold", KEY, "another"):
         await asyncio.sleep(0)
-    with pytest.raises(OSError, match="disk"), tracer.working(RUN, Job("fold", KEY, "the update")):
+    with pytest.raises(OSError, match="disk"), tracer.working(RUN, "fold", KEY, "the update"):
         raise OSError("disk")
-    with tracer.working(RUN, Job("tell", KEY)), tracer.working(RUN, Job("finish", None)):
+    with tracer.working(RUN, "tell", KEY, ""), tracer.working(RUN, "finish", None, ""):
         pass
     tracer.stored(entry(RecordRound(ENDED)))
     tracer.close()
@@ -96,7 +95,7 @@ def test_a_trace_is_sampled_whole_or_not_at_all(collector: Collector, monkeypatc
     tracer = RoundTracer()
     keys = [RoundKey(number, 0) for number in range(64)]
     for key in keys:
-        with tracer.working(RUN, Job("fold", key)):
+        with tracer.working(RUN, "fold", key, ""):
             pass
         tracer.stored(entry(RecordRound(replace(ENDED, key=key))))
     sampled = {f"{trace_id(RUN, key):032x}" for key in keys if tracer.traceparent(RUN, key, "pa").endswith("-01")}
@@ -131,7 +130,7 @@ def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, capl
 def test_without_traces_opentelemetry_is_not_even_loaded() -> None:
     script = (
         "import sys\n"
-        "import atoll.server.daemon.server\n"
+        "import atoll.server.process.server\n"
         "from atoll.server.telemetry.tracing import tracer_of\n"
         "assert tracer_of({}) is None\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"

@@ -1,4 +1,3 @@
-from atoll.server.daemon.stepping import Entry, Played
 from atoll.server.rounds import (
     Finish,
     Member,
@@ -16,6 +15,7 @@ from atoll.server.rounds import (
 )
 from atoll.server.rounds.effects import Effect
 from atoll.server.rounds.roster import Roster
+from atoll.server.runs.stepping import Entry, Played
 from atoll.server.telemetry.rounds import RoundFigures
 from tests.server.rounds.scenario import policy
 

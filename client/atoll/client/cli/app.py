@@ -1,4 +1,4 @@
-"""The ``atoll`` command: sub-commands from all installed rooms, loaded only when they are called; errors as one line.
+"""The ``atoll`` command: sub-commands of all installed rooms, loaded when they are called; errors as one line.
 
 Exit codes: 0 ok, 1 the operation failed, 2 usage or bad input, 3 the server cannot be reached, 4 not permitted (token
 or certificate), 5 the run ended failed or cancelled, 130 interrupted.
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from atoll.text.installing import install_hint
+from atoll.text.printable import printable
 from atoll.wire.errors import WireError
-from atoll.wire.installing import install_hint
-from atoll.wire.text import printable
 
 if TYPE_CHECKING:
     import grpc
@@ -43,12 +43,12 @@ class Rooms(click.Group):
     """A group whose commands are the entry points of ``atoll.commands``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, without loading anything."""
+        """All names, without loading a command."""
         del ctx
         return sorted({point.name for point in entry_points(group=GROUP)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load one command; one whose extra is not installed becomes a command that says so."""
+        """Load one command; if its extra is not installed, a command that prints how to install it."""
         del ctx
         point = next(iter(entry_points(group=GROUP, name=cmd_name)), None)
         if point is None:
@@ -70,12 +70,12 @@ def atoll() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its C core logs every GOAWAY to stderr otherwise
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # by default gRPC's C core logs every GOAWAY to stderr
     sys.exit(run_cli(arguments))
 
 
 def run_cli(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; its exit code. Errors of this project's own kinds become one line on stderr."""
+    """Run the command line; its exit code. Atoll's own errors become one line on stderr."""
     try:
         result = atoll.main(args=arguments, prog_name="atoll", standalone_mode=False)
     except click.exceptions.Exit as leave:
@@ -93,7 +93,7 @@ def run_cli(arguments: Sequence[str] | None = None) -> int:
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """The documented exit code of an error; None for a bug. Errors of any room may say theirs as ``exit_code``."""
+    """The documented exit code of an error, by default its ``exit_code``; None for a bug."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if isinstance(error, WireError):
@@ -110,13 +110,13 @@ def _text_of(error: BaseException) -> str:
         return "interrupted"
     if _as_call(error) is None:
         return str(error)
-    from atoll.client.transfer.retry import error_of  # noqa: PLC0415  # gRPC is loaded already: it raised this
+    from atoll.client._connection.refusals import error_of  # noqa: PLC0415  # gRPC is loaded already: it raised this
 
     return error_of(cast("grpc.RpcError", error))[1]
 
 
 def _as_call(error: BaseException) -> grpc.Call | None:
-    """The error as a failed gRPC call; gRPC is not loaded to tell."""
+    """The error as a failed gRPC call, or None; does not load gRPC."""
     grpc_module = sys.modules.get("grpc")
     if grpc_module is None or not isinstance(error, grpc_module.RpcError) or not hasattr(error, "code"):
         return None

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from atoll.client._telemetry.logs import configure_logging
+from atoll.client.cli.locate import make_participant
 from atoll.client.cli.options import Pair, access_options, state_option, token_option
 from atoll.client.cli.output import HumanLines, JsonLines
-from atoll.client.locate import make_participant
-from atoll.client.logs import configure_logging
-from atoll.client.policy_file import read_policy
-from atoll.client.run import Access, read_token, run
-from atoll.wire.heap import keep_chunks
+from atoll.client.cli.policy_file import read_policy
+from atoll.client.participate import Access, read_token, run
+from atoll.processes.heap import keep_chunks
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -48,7 +48,7 @@ def start(
 ) -> None:
     """Start a participant: CLASS of MODULE (a file in this directory or an installed package), until Ctrl-C.
 
-    The first start spends the join token on an identity that stays in --state.
+    The first start uses the join token to enrol; the identity stays in --state.
     """
     configure_logging(options["log_level"], as_json=options["json_log"])
     keep_chunks()
@@ -67,7 +67,7 @@ def start(
 @state_option("The participant's directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(state: Path, *, as_json: bool) -> None:
-    """Show identity, certificate, cached models and what was given in the last 24 hours."""
+    """Show identity, certificate, cached models, and tasks and bytes of the last 24 hours."""
     from atoll.client.cli.status import describe, status_of  # noqa: PLC0415  # loads gRPC and cryptography
 
     found = status_of(state)

@@ -1,4 +1,4 @@
-"""Options that every command has that takes part in a federation: an edge client's, and a silo's."""
+"""Options of the commands that take part in a federation: those of edge clients and of silos."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from atoll.client.run import default_state
+from atoll.client.participate import default_state
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,7 +41,7 @@ def token_option(*, required: bool = False) -> Callable[[Command], Command]:
 
 
 def state_option(text: str) -> Callable[[Command], Command]:
-    """``--state``; ``text`` says what lies there."""
+    """``--state``; ``text`` is its help."""
     return click.option(
         "--state",
         type=click.Path(path_type=Path, file_okay=False),
@@ -52,21 +52,18 @@ def state_option(text: str) -> Callable[[Command], Command]:
 
 
 def access_options(command: Command) -> Command:
-    """How to reach the server (see ``Access``), what to accept of it, and what to say of oneself.
-
-    They are ``--server``, ``--insecure``, ``--participant``, ``--policy`` and ``--label``, the last as ``labels``.
-    """
+    """Add ``--server``, ``--insecure``, ``--participant``, ``--policy`` and ``--label`` (as ``labels``)."""
     for option in reversed(_ACCESS):
         command = option(command)
     return command
 
 
 _ACCESS = (
-    click.option("--server", default="", metavar="HOST:PORT", help="Another address than the identity's."),
+    click.option("--server", default="", metavar="HOST:PORT", help="Overrides the address of the identity."),
     click.option("--insecure", is_flag=True, help="No TLS; loopback only, with --server and --participant."),
-    click.option("--participant", default="", metavar="NAME", help="Who to be without TLS."),
+    click.option("--participant", default="", metavar="NAME", help="Participant id to claim without TLS."),
     click.option(
-        "--policy", type=click.Path(path_type=Path, dir_okay=False), help="The participant's own rules, TOML."
+        "--policy", type=click.Path(path_type=Path, dir_okay=False), help="The participant's own policy, a TOML file."
     ),
     click.option(
         "--label", "labels", type=Pair(), multiple=True, help="Label that the operator sees; may be repeated."

@@ -1,4 +1,4 @@
-"""How ``atoll client`` shows what happens: a JSON line per event, or lines for people and a bar for long transfers."""
+"""The output of ``atoll client``: a JSON line per event, or lines of text and a progress bar for long transfers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TextIO
 import click
 
 from atoll.client import events
-from atoll.client.clock import now_s
-from atoll.wire.figures import counted
-from atoll.wire.text import printable
+from atoll.client._clock import now_s
+from atoll.text.figures import counted
+from atoll.text.printable import printable
 
 BAR_AFTER_S = 1.0
 PROGRESS_EVERY_S = 1.0
@@ -26,7 +26,7 @@ _WHOLE = 1e15
 class JsonLines:
     """One JSON object per line on stdout, with the wall-clock time in ``at`` (seconds since the epoch).
 
-    Of a transfer's progress at most one line a second, and the last.
+    The progress of a transfer is printed at most once a second, and at its end.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class JsonLines:
 
 
 class HumanLines:
-    """Lines on stdout; on a terminal also a bar, on stderr, for transfers that take over a second."""
+    """Lines on stdout; on a terminal also a progress bar, on stderr, for transfers of more than a second."""
 
     def __init__(self, bar_to: TextIO | None = None) -> None:
         self._bar_to = sys.stderr if bar_to is None else bar_to
@@ -85,7 +85,7 @@ class HumanLines:
 
 
 def bar(event: events.Transferred) -> str:
-    """A transfer as one line: direction, bar, share, sizes."""
+    """A transfer as one line: direction, bar, percentage, sizes."""
     share = event.done_bytes / max(1, event.total_bytes)
     filled = int(share * _BAR_WIDTH)
     sizes = f"{event.done_bytes / 1e6:.0f} of {event.total_bytes / 1e6:.0f} MB"
@@ -93,7 +93,7 @@ def bar(event: events.Transferred) -> str:
 
 
 def describe(event: events.Event) -> str:
-    """One line for people."""
+    """An event as one line of text."""
     writer = _WRITERS.get(type(event))
     line = writer(event) if writer is not None else event.name
     if isinstance(event, events.RoundEvent):
@@ -112,7 +112,7 @@ def _trained(event: events.Trained) -> str:
 
 
 def _figure(value: float) -> str:
-    """Counts whole, anything else with four digits."""
+    """Integers in full, other numbers with four digits."""
     return f"{value:,.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
 
 

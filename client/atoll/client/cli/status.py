@@ -1,4 +1,4 @@
-"""What ``atoll client status`` shows."""
+"""``atoll client status``: the content of a state directory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from atoll.client import identity as identities
+from atoll.client._connection import identity as identities
+from atoll.client._privacy.ledger import read_account
+from atoll.client._privacy.promises import Promise, path_of, read_promises, total_of
+from atoll.client._state.files import holder_of
+from atoll.client._state.records import FOLDER
+from atoll.client._state.usage import UsageLog
 from atoll.client.errors import UsageError
-from atoll.client.files import holder_of
-from atoll.client.privacy.ledger import read_account
-from atoll.client.privacy.promises import Promise, path_of, read_promises, total_of
-from atoll.client.privacy.records import FOLDER
-from atoll.client.usage import UsageLog
-from atoll.wire.figures import SET_DIGITS, bound, counted, figure
-from atoll.wire.text import printable
+from atoll.text.figures import SET_DIGITS, bound, counted, figure
+from atoll.text.printable import printable
 
 
 @dataclass(frozen=True)
 class LedgerStatus:
-    """What one ledger says: spent on each ``unit``, out of what limit, in how many rounds of which runs.
+    """One privacy ledger: epsilon spent on each ``unit``, its limit, its rounds and runs.
 
-    An epsilon without end is None.
+    An infinite epsilon is None.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LedgerStatus:
 
 @dataclass(frozen=True)
 class PopulationStatus:
-    """What the runs of one population of one server have promised together; an epsilon without end is None."""
+    """The promises of all runs of one population of one server together; an infinite epsilon is None."""
 
     server: str
     population: str
@@ -48,7 +48,7 @@ class PopulationStatus:
 
 @dataclass(frozen=True)
 class PromisesStatus:
-    """What all runs that were taken part in have promised together, out of what limit; None: without end."""
+    """The promises of all runs together, and their limits; infinite values are None."""
 
     epsilon: float | None
     limit_epsilon: float | None
@@ -60,7 +60,7 @@ class PromisesStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A participant's state directory at a glance; ``running_pid`` is None if no process works in it."""
+    """The content of a participant's state directory; ``running_pid`` is None if no process uses it."""
 
     state: str
     participant: str
@@ -86,11 +86,11 @@ def status_of(state: Path) -> Status:
     """Read a state directory.
 
     Raises:
-        UsageError: if nobody has enrolled there.
+        UsageError: if it has no identity.
     """
     identity = identities.load(state)
     if identity is None:
-        raise UsageError(f"nobody has enrolled in {state}; start a client with --join first, or name another --state")
+        raise UsageError(f"no identity in {state}; start a client with --join first, or give another --state")
     until = identity.validity[1]
     spent = UsageLog(state).spent()
     blobs = [path.stat().st_size for path in (state / "blobs").glob("*")]
@@ -158,7 +158,7 @@ def _finite(value: float) -> float | None:
 
 
 def describe(status: Status) -> str:
-    """Lines for people."""
+    """The status as lines of text."""
     hours = status.certificate_remaining_s / 3600
     certificate = f"valid for {hours:.1f} h" if hours > 0 else "EXPIRED: enrol again with a new join token"
     running = "not running" if status.running_pid is None else f"running as process {status.running_pid}"

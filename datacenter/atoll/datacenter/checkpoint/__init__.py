@@ -1,10 +1,10 @@
-"""Checkpoints: sharded, asynchronous, for any layout, verified, and nothing in them that could run.
+"""Checkpoints: sharded, asynchronous, for any layout, verified, without anything executable in them.
 
-Read ``state`` for what is kept and by which names, ``folder`` for how it lies on the disk, ``checkpoints`` for when.
+Read ``state`` for what is kept under which names, ``folder`` for the files on disk, ``checkpoints`` for when.
 """
 
 from atoll.datacenter.checkpoint.checkpoints import Checkpoints
 from atoll.datacenter.checkpoint.compare import check_model
-from atoll.datacenter.checkpoint.state import Extra, Position, RandomState, TrainingState
+from atoll.datacenter.checkpoint.state import Extra, RandomState, Stateful, TrainingState
 
-__all__ = ["Checkpoints", "Extra", "Position", "RandomState", "TrainingState", "check_model"]
+__all__ = ["Checkpoints", "Extra", "RandomState", "Stateful", "TrainingState", "check_model"]

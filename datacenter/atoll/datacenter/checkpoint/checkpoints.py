@@ -1,4 +1,4 @@
-"""Checkpoints of a job: when, where, and back again. Collective: every rank calls the same at the same steps."""
+"""Checkpoints of a job: when to write them, and how to resume. Collective: every rank makes the same calls."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self, cast
 import torch
 import torch.distributed as dist
 
-from atoll.datacenter.checkpoint.pace import FIRST_STEPS, Costs, steps_until_next
+from atoll.datacenter.checkpoint.interval import FIRST_STEPS, Costs, steps_until_next
 from atoll.datacenter.checkpoint.resume import Resumed, check_shared, resume
-from atoll.datacenter.checkpoint.writer import Place, Writer
+from atoll.datacenter.checkpoint.writer import Destination, Writer
 
 if TYPE_CHECKING:
     from atoll.datacenter.checkpoint.state import TrainingState
@@ -30,14 +30,14 @@ class Checkpoints:
     """A job's checkpoints; a context manager. A job without ``checkpoint.folder`` has none, and no call does anything.
 
     Attributes:
-        costs: of the last checkpoint, the dearest rank's; None before the first.
-        resumed: what the job went on from; None if it began anew.
+        costs: costs of the last checkpoint on the most expensive rank; None before the first.
+        resumed: the checkpoint that the job continues from; None for a new job.
     """
 
-    def __init__(self, section: CheckpointSection, place: Place | None, clock: Callable[[], float]) -> None:
-        self._section, self._place, self._clock = section, place, clock
-        self._writer = None if place is None else Writer(place, clock)
-        self._agreeing = None if place is None else _gloo()
+    def __init__(self, section: CheckpointSection, destination: Destination | None, clock: Callable[[], float]) -> None:
+        self._section, self._destination, self._clock = section, destination, clock
+        self._writer = None if destination is None else Writer(destination, clock)
+        self._agreeing = None if destination is None else _gloo()
         self.costs: Costs | None = None
         self.resumed: Resumed | None = None
         self._count_from(0)
@@ -52,39 +52,41 @@ class Checkpoints:
         dims: ParallelDims,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """The checkpoints of a job. Takes two gloo process groups of its own, for writing goes on beside training.
+        """Open the checkpoints of a job. Creates two gloo process groups, as writing runs beside training.
 
         Args:
             job: the job.
-            folder: the job file's; ``checkpoint.folder`` is relative to it.
-            world: of the ranks.
-            dims: their layout.
-            clock: seconds.
+            folder: folder of the job file; ``checkpoint.folder`` is relative to it.
+            world: world of the ranks.
+            dims: degrees of the mesh.
+            clock: returns seconds.
 
         Raises:
-            CheckpointError: if the folder cannot be written, or not every rank sees the same one.
+            CheckpointError: if the folder cannot be written, or is not the same on every rank.
         """
         section = job.checkpoint
         if section.folder is None:
             return cls(section, None, clock)
-        place = Place(folder / section.folder, section.keep, job.job.name, dims.describe(), world.rank, _gloo())
-        check_shared(place)
-        return cls(section, place, clock)
+        destination = Destination(
+            folder / section.folder, section.keep, job.job.name, dims.describe(), world.rank, _gloo()
+        )
+        check_shared(destination)
+        return cls(section, destination, clock)
 
     def resume(self, state: TrainingState) -> int | None:
-        """Go on from the newest checkpoint that is whole.
+        """Continue from the newest intact checkpoint.
 
-        A damaged one is set aside with a warning, and the one before is taken: what is lost is time. If there are some
-        and none is whole, the job does not begin anew behind your back.
+        A damaged checkpoint is set aside with a warning and the previous one is used: only time is lost. If there are
+        checkpoints and none is intact, this raises; it never silently starts a new job.
 
         Returns:
-            Steps that were made; None if there is no checkpoint.
+            Number of steps made; None if there is no checkpoint.
 
         Raises:
-            CheckpointError: if none is whole, or the newest is of another model.
+            CheckpointError: if none is intact, or the newest is of another model.
             DataError: if it was made with other data.
         """
-        if self._place is None or (found := resume(self._place, state)) is None:
+        if self._destination is None or (found := resume(self._destination, state)) is None:
             return None
         self.resumed = found
         self._count_from(found.step)
@@ -95,8 +97,8 @@ class Checkpoints:
         """Begin a checkpoint if one is due; wait for it unless it is ``asynchronous``.
 
         Args:
-            step: optimiser steps made, this one included.
-            state: of this rank, now.
+            step: optimiser steps made, including this one.
+            state: this rank's present state.
 
         Raises:
             CheckpointError: if three in a row could not be written.
@@ -115,7 +117,7 @@ class Checkpoints:
         self._count_from(step)
 
     def save(self, step: int, state: TrainingState) -> None:
-        """Make a checkpoint now and wait until it is durable; that of this step is not made twice.
+        """Write a checkpoint now and wait until it is on disk; does nothing if this step has one.
 
         Raises:
             CheckpointError: if it cannot be written.
@@ -128,7 +130,7 @@ class Checkpoints:
         self._writer.settle(may_fail=False)
 
     def close(self) -> None:
-        """Wait for the one in flight.
+        """Wait for the checkpoint in progress.
 
         Raises:
             CheckpointError: if it could not be written.
@@ -146,16 +148,16 @@ class Checkpoints:
             self.close()
 
     def _first_due(self, step: int) -> int:
-        """The first after this step, while costs are not known."""
+        """Return the step of the first checkpoint, while costs are not known."""
         every = self._section.every_steps
         return step + FIRST_STEPS if every is None else (step // every + 1) * every
 
     def _count_from(self, step: int) -> None:
-        """Time steps from here."""
+        """Start timing steps."""
         self._since_s, self._since_step = self._clock(), step
 
     def _agreed(self, mine: Costs) -> Costs:
-        """The dearest rank's; so every rank has the next one due at the same step."""
+        """Return the most expensive rank's costs, so that all ranks have the next checkpoint due at the same step."""
         costs = torch.tensor([mine.step_s, mine.stall_s, mine.write_s], dtype=torch.float64)
         dist.all_reduce(costs, dist.ReduceOp.MAX, group=self._agreeing)
         return Costs(*costs.tolist())

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of the job's model: names, shapes and number formats of everything in it."""
+"""Check that a checkpoint is of the job's model: compare names, shapes and dtypes of everything in it."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from atoll.datacenter.checkpoint.storage import dtype_name
 from atoll.datacenter.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from atoll.datacenter.checkpoint.state import Position
+    from atoll.datacenter.checkpoint.state import Stateful
     from atoll.datacenter.models.spec import ModelSpec
 
 _SHOWN = 8
 """Differences that an error lists."""
 
 
-def check_model(folder: Path, spec: ModelSpec, position: Position | None = None) -> int | None:
+def check_model(folder: Path, spec: ModelSpec, position: Stateful | None = None) -> int | None:
     """Compare the newest checkpoint with the job's model and data, before any process starts.
 
     Args:
-        folder: of the checkpoints.
-        spec: of the model, which is made on the meta device: no memory is taken.
-        position: of the job's data, to which it is led; None: the data is not compared.
+        folder: folder of the checkpoints.
+        spec: spec of the model, which is built on the meta device: no memory is used.
+        position: position of the job's data, set from the checkpoint; None: the data is not compared.
 
     Returns:
-        The newest checkpoint's step; None if there is none whose manifest can be read: it is dealt with at the start.
+        Step of the newest checkpoint with a readable manifest; None if there is none, which is handled at the start.
 
     Raises:
         CheckpointError: if the newest is of another model.
-        DataError: if it is of other data.
+        DataError: if the newest is of other data.
     """
     for step in reversed(steps_in(folder)):
         try:
@@ -55,7 +55,7 @@ def check_model(folder: Path, spec: ModelSpec, position: Position | None = None)
 
 
 def differences(wanted: Mapping[str, Tensor], manifest: Manifest) -> list[str]:
-    """What is wanted of a checkpoint and is not there, or is something else."""
+    """List what the job needs from a checkpoint and is missing there or differs."""
     return [
         problem
         for name, tensor in wanted.items()
@@ -64,7 +64,7 @@ def differences(wanted: Mapping[str, Tensor], manifest: Manifest) -> list[str]:
 
 
 def unclaimed(names: Iterable[str]) -> list[str]:
-    """What is in a checkpoint and nobody wants."""
+    """List what is in a checkpoint and not in the job."""
     return [f"{name} is in the checkpoint only" for name in sorted(names) if not name.startswith(RANK)]
 
 
@@ -72,7 +72,7 @@ def refuse(place: Path, manifest: Manifest, problems: list[str]) -> None:
     """Raise if there are problems.
 
     Raises:
-        CheckpointError: naming the first of them.
+        CheckpointError: listing the first of them.
     """
     if not problems:
         return
@@ -80,7 +80,7 @@ def refuse(place: Path, manifest: Manifest, problems: list[str]) -> None:
     raise CheckpointError(
         f'{place} is a checkpoint of another model or optimiser (job "{manifest.job}"):\n  '
         + "\n  ".join(problems[:_SHOWN])
-        + f"{more}\ngive checkpoint.folder another name, or [model] and [optimiser] those that it was made with"
+        + f"{more}\ngive checkpoint.folder another name, or use the [model] and [optimiser] that it was made with"
     )
 
 

@@ -1,7 +1,7 @@
-"""Files of tensors: the safetensors format, written as a stream whose digest is known when it ends.
+"""Files of tensors: the safetensors format, written as a stream, with the digest known at the end.
 
-``safetensors.torch.save_file`` takes every tensor as bytes before it writes the first: a second copy of all that a rank
-has. Here one tensor at a time is in transit.
+``safetensors.torch.save_file`` converts every tensor to bytes before it writes the first: a second copy of everything
+that a rank holds. Here only one tensor at a time is copied.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The format's names of number formats."""
+"""The format's names of dtypes."""
 _ALIGNMENT = 8
-"""Bytes; the header is padded so that tensors begin at a multiple of it."""
+"""Bytes; the header is padded so that tensors begin at a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor that is to be written.
+    """A tensor to write.
 
     Attributes:
-        key: in the file.
-        dtype: of its elements.
-        shape: of this piece.
-        read: gives the tensor, on any device, when its turn comes.
+        key: name in the file.
+        dtype: dtype of its elements.
+        shape: shape of this piece.
+        read: returns the tensor, on any device, when it is written.
     """
 
     key: str
@@ -54,17 +54,17 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """Of the tensor in the file."""
+        """Bytes of the tensor in the file."""
         return prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that is durable.
+    """A file that has been synced.
 
     Attributes:
-        size_bytes: of the whole file.
-        digest: blake3 of its bytes, hexadecimal.
+        size_bytes: size of the whole file.
+        digest: BLAKE3 of its bytes, hexadecimal.
     """
 
     size_bytes: int
@@ -72,15 +72,15 @@ class Written:
 
 
 def write_tensors(path: Path, entries: Sequence[Entry]) -> Written:
-    """Write a safetensors file and make it durable.
+    """Write a safetensors file and sync it.
 
     Memory: one tensor, copied from its device.
 
     Raises:
-        OSError: if it exists already, or cannot be written.
-        TypeError: if the format has no name for a number format.
+        OSError: if the file exists or cannot be written.
+        TypeError: if the format has no name for a dtype.
     """
-    ordered = sorted(entries, key=lambda entry: (-entry.dtype.itemsize, entry.key))  # so each is aligned to its width
+    ordered = sorted(entries, key=lambda entry: (-entry.dtype.itemsize, entry.key))  # aligns each to its width
     hasher = blake3()
     with path.open("xb", buffering=0) as file:
         for piece in _pieces(ordered):
@@ -120,10 +120,10 @@ def _write_all(descriptor: int, piece: memoryview) -> None:
 
 
 def write_durable(path: Path, content: bytes) -> None:
-    """Write a small new file and make it durable.
+    """Write a small new file and sync it.
 
     Raises:
-        OSError: if it exists already, or cannot be written.
+        OSError: if the file exists or cannot be written.
     """
     with path.open("xb") as file:
         file.write(content)
@@ -132,9 +132,9 @@ def write_durable(path: Path, content: bytes) -> None:
 
 
 def digest_of(path: Path) -> str:
-    """blake3 of a file, hexadecimal; mapped, not read into memory; on all cores.
+    """Return the BLAKE3 of a file, hexadecimal; the file is mapped, and all cores are used.
 
     Raises:
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
     return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()

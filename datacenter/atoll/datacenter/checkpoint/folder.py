@@ -2,11 +2,11 @@
 
 ::
 
-    step-00000000040/             a checkpoint: has a manifest, names every file's digest
+    step-00000000040/             a checkpoint; its manifest has every file's digest
     step-00000000040/manifest.json
     step-00000000040/rank-00000.safetensors
-    writing-00000000060/          being written, or left behind by a crash: never read, removed at the next write
-    step-00000000020.damaged/     did not verify: never read, kept for you to look at
+    writing-00000000060/          being written, or left by a crash: never read, removed at the next write
+    step-00000000020.damaged/     failed verification: never read, kept for inspection
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _STEP = re.compile(r"^step-(\d{11})$")
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Steps of the checkpoints that are there, oldest first; none if there is no such folder."""
+    """Return the steps of the checkpoints in a folder, oldest first; empty if there is no such folder."""
     if not folder.is_dir():
         return []
     return sorted(int(found[1]) for path in folder.iterdir() if (found := _STEP.match(path.name)))
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Of the checkpoint of a step."""
+    """Return the folder of a step's checkpoint."""
     return folder / f"step-{step:011d}"
 
 
 def writing_folder(folder: Path, step: int) -> Path:
-    """Of the checkpoint of a step until it is whole."""
+    """Return the folder of a step's checkpoint while it is being written."""
     return folder / f"writing-{step:011d}"
 
 
 def begin(writing: Path) -> None:
-    """Make a new empty folder to write a checkpoint to; what earlier writers left behind is removed.
+    """Create an empty folder for a checkpoint; removes what earlier writers left.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if the system refuses.
     """
     writing.parent.mkdir(parents=True, exist_ok=True)
     for path in writing.parent.glob("writing-*"):
@@ -56,16 +56,16 @@ def begin(writing: Path) -> None:
 
 
 def publish(folder: Path, writing: Path, manifest: Manifest, keep: int) -> None:
-    """Make a checkpoint of what was written: the manifest, then the name; then remove the oldest.
+    """Turn written files into a checkpoint: write the manifest, rename the folder, then remove the oldest checkpoints.
 
     Args:
-        folder: of the checkpoints.
-        writing: has the manifest's files, durable.
-        manifest: of the checkpoint.
-        keep: how many remain.
+        folder: folder of the checkpoints.
+        writing: folder with the manifest's files, already synced.
+        manifest: manifest of the checkpoint.
+        keep: number of checkpoints to keep.
 
     Raises:
-        OSError: if the disk refuses; the checkpoint is then not there.
+        OSError: if the system refuses; the checkpoint then does not exist.
     """
     write_durable(writing / NAME, manifest.encoded())
     sync_folder(writing)
@@ -79,19 +79,19 @@ def publish(folder: Path, writing: Path, manifest: Manifest, keep: int) -> None:
 
 
 def _remove(place: Path) -> None:
-    """The manifest first: what is left of a removal cut short is no checkpoint."""
+    """Remove the manifest first: what remains after an interrupted removal is not a checkpoint."""
     try:
         (place / NAME).unlink(missing_ok=True)
         shutil.rmtree(place)
     except OSError as error:
-        log.warning("an old checkpoint stays: %s: %s", place, error)
+        log.warning("cannot remove an old checkpoint: %s: %s", place, error)
 
 
 def set_aside(place: Path) -> Path:
-    """Give a damaged checkpoint a name under which nobody looks for one.
+    """Rename a damaged checkpoint so that it is not read again.
 
     Raises:
-        OSError: if the disk refuses.
+        OSError: if the system refuses.
     """
     aside = place.with_name(f"{place.name}.damaged")
     if aside.exists():
@@ -101,7 +101,7 @@ def set_aside(place: Path) -> Path:
 
 
 def damage(place: Path, files: Iterable[tuple[str, FileRecord]]) -> list[str]:
-    """What is wrong with files of a checkpoint, each sentence naming its file; empty if nothing is."""
+    """Describe damaged files of a checkpoint, one sentence each with the file's name; empty if all are intact."""
     return [problem for name, record in files if (problem := _damage(place / name, record))]
 
 
@@ -109,9 +109,9 @@ def _damage(path: Path, record: FileRecord) -> str | None:
     try:
         size = path.stat().st_size
         if size != record.size_bytes:
-            return f"{path}: {size} bytes, not {record.size_bytes}: cut short or written over"
+            return f"{path}: {size} bytes, not {record.size_bytes}: truncated or overwritten"
         if digest_of(path) != record.digest:
-            return f"{path}: its digest is not the one that was written: bits have changed"
+            return f"{path}: its digest differs from the one recorded when it was written: bits have changed"
     except OSError as error:
         return f"{path}: {error.strerror or error}"
     return None

@@ -1,32 +1,37 @@
-"""How often to checkpoint: Young (1974) and Daly (2006), as pure functions.
+"""Interval between checkpoints: Young (1974) and Daly (2006), as pure functions; times are arguments.
 
-Too often, and the job does little else; too seldom, and a failure loses much. With ``cost_s`` the time that training
-stands still for one checkpoint and ``failure_s`` the mean time between failures (exponential), the expected time that a
-job takes is shortest near ``sqrt(2 * cost_s * failure_s)`` between checkpoints.
+With ``cost_s`` the time that training stands still for one checkpoint and ``failure_s`` the mean time between failures
+(exponential), the expected duration of a job is shortest near ``sqrt(2 * cost_s * failure_s)`` between checkpoints.
 
-A checkpoint that is written while training goes on costs only what training stands still for; how long the writing
-takes does not move the optimum (Vaidya 1997), but a new one cannot begin before the last is written.
+A checkpoint that is written while training continues costs only the time that training stands still. How long the
+writing takes does not move the optimum (Vaidya 1997), but a new one cannot begin before the last is written.
 """
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from dataclasses import dataclass
+from math import ceil, exp, sqrt
+
+FIRST_STEPS = 10
+"""Steps before the first checkpoint of a job, while its costs are unknown."""
+MAX_STEPS = 1 << 40
+_SECONDS_PER_HOUR = 3600.0
 
 
 def young_interval_s(cost_s: float, failure_s: float) -> float:
-    """Work between two checkpoints, to first order (Young 1974)."""
+    """Return the work between two checkpoints, to first order (Young 1974)."""
     return sqrt(2 * cost_s * failure_s)
 
 
 def daly_interval_s(cost_s: float, failure_s: float) -> float:
-    """Work between two checkpoints, to higher order (Daly 2006: perturbation solution of the complete model).
+    """Return the work between two checkpoints, to higher order (Daly 2006: perturbation of the complete model).
 
     Args:
-        cost_s: of one checkpoint, from 0.
+        cost_s: seconds of one checkpoint, at least 0.
         failure_s: mean time between failures, above 0.
 
     Returns:
-        Seconds; ``failure_s`` where a checkpoint costs twice that or more.
+        Seconds; ``failure_s`` if a checkpoint costs at least twice that.
     """
     if cost_s >= 2 * failure_s:
         return failure_s
@@ -35,14 +40,35 @@ def daly_interval_s(cost_s: float, failure_s: float) -> float:
 
 
 def expected_time_s(work_s: float, interval_s: float, cost_s: float, failure_s: float, restart_s: float) -> float:
-    """How long a job takes, failures included, which may strike checkpoints and restarts too (Daly 2006).
+    """Return the duration of a job with failures, which may also hit checkpoints and restarts (Daly 2006).
 
     Args:
-        work_s: without checkpoints and failures.
+        work_s: seconds without checkpoints and failures.
         interval_s: work between two checkpoints.
-        cost_s: of one checkpoint.
+        cost_s: seconds of one checkpoint.
         failure_s: mean time between failures.
-        restart_s: from a failure until work goes on.
+        restart_s: seconds from a failure until work continues.
     """
     pieces = work_s / interval_s
     return failure_s * exp(restart_s / failure_s) * (exp((interval_s + cost_s) / failure_s) - 1) * pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measured seconds of the most expensive rank.
+
+    Attributes:
+        step_s: one step.
+        stall_s: standstill of training for the last checkpoint.
+        write_s: from the beginning of the last checkpoint until it was on disk; 0 before the first.
+    """
+
+    step_s: float
+    stall_s: float
+    write_s: float
+
+
+def steps_until_next(costs: Costs, failure_hours: float) -> int:
+    """Return the steps between checkpoints, at least 1: Daly's interval, but no less than a write takes."""
+    interval_s = max(daly_interval_s(costs.stall_s, failure_hours * _SECONDS_PER_HOUR), costs.write_s)
+    return min(MAX_STEPS, max(1, ceil(interval_s / max(costs.step_s, 1e-9))))

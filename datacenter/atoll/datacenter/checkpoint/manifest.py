@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: one JSON file, written last, without which a folder is no checkpoint.
+"""The manifest of a checkpoint: one JSON file, written last. A folder without it is not a checkpoint.
 
-``{"digest": blake3 of the content as compact JSON with sorted keys, "content": {...}}``. The content names every file
-with its size and digest, every tensor with where its pieces lie, and everything that is not a tensor.
+``{"digest": BLAKE3 of the content as compact JSON with sorted keys, "content": {...}}``. The content lists every file
+with size and digest, every tensor with the location of its pieces, and everything that is not a tensor.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Record(BaseModel):
 
 
 class FileRecord(_Record):
-    """A file: its size and its blake3."""
+    """Size and BLAKE3 of a file."""
 
     size_bytes: Annotated[int, Field(ge=0)]
     digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Piece(_Record):
-    """A piece of a tensor: where it begins, its shape, and where it lies."""
+class PieceRecord(_Record):
+    """A piece of a tensor: its offset and shape, and the file and key that hold it."""
 
     offset: list[int]
     shape: list[int]
@@ -42,26 +42,26 @@ class Piece(_Record):
 
 
 class TensorRecord(_Record):
-    """A whole tensor; ``dtype`` as in ``torch.float32``, without ``torch``."""
+    """A whole tensor; ``dtype`` as in ``torch.float32``, without ``torch.``."""
 
     dtype: str
     shape: list[int]
-    pieces: list[Piece]
+    pieces: list[PieceRecord]
 
 
 class Manifest(_Record):
     """Content of a manifest.
 
     Attributes:
-        format: of checkpoints.
+        format: version of the checkpoint format.
         step: optimiser steps made.
         job: name of the job.
-        layout: of the mesh that wrote it, e.g. ``dp_shard 2 x tp 2``.
+        layout: layout of the mesh that wrote it, e.g. ``dp_shard 2 x tp 2``.
         world: number of ranks that wrote it.
-        torch: its version.
+        torch: version of PyTorch.
         values: see ``TrainingState.values``.
-        files: by name.
-        tensors: by name.
+        files: files by name.
+        tensors: tensors by name.
     """
 
     format: Literal["atoll.silo.checkpoint/1"] = "atoll.silo.checkpoint/1"
@@ -75,25 +75,25 @@ class Manifest(_Record):
     tensors: dict[str, TensorRecord]
 
     def encoded(self) -> bytes:
-        """The file's bytes."""
+        """Return the bytes of the file."""
         content = self.model_dump(mode="json")
         return _compact({"digest": _digest(content), "content": content})
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint.
+    """Read the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: naming the file, if it is missing, cannot be read, or its digest is not that of its content.
+        CheckpointError: if the file is missing, unreadable, or its digest does not match its content; names the file.
     """
     path = folder / NAME
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise CheckpointError(f"{path}: larger than {MAX_BYTES} bytes: not a manifest")
+            raise CheckpointError(f"{path}: more than {MAX_BYTES} bytes: not a manifest")
         found = json.loads(path.read_bytes())
         content, digest = found["content"], found["digest"]
         if _digest(content) != digest:
-            raise CheckpointError(f"{path}: its digest is not that of its content: damaged")
+            raise CheckpointError(f"{path}: its digest does not match its content: damaged")
         return Manifest.model_validate(content)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from error

@@ -1,7 +1,8 @@
-"""Where PyTorch's distributed checkpoint reads and writes: safetensors and one JSON file, nothing that unpickles.
+"""Storage of PyTorch's distributed checkpoint: safetensors and one JSON file, without pickle.
 
 ``torch.distributed.checkpoint`` plans which rank writes which piece (replicas once) and which pieces a rank needs in
-another layout; its own storage keeps the plan as a pickle, its Hugging Face storage only whole tensors by one name.
+another layout. Its own storage keeps the plan as a pickle; its Hugging Face storage keeps only whole tensors by one
+name.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from torch.futures import Future
 
 from atoll.datacenter.checkpoint.files import Entry, Written, write_tensors
 from atoll.datacenter.checkpoint.folder import begin
-from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, Piece, TensorRecord
+from atoll.datacenter.checkpoint.manifest import FileRecord, Manifest, PieceRecord, TensorRecord
 
 Publish = Callable[[dict[str, FileRecord], dict[str, TensorRecord]], None]
-"""Makes a checkpoint of files and tensors that are durable; called on one rank, when all have written."""
+"""Turns synced files and tensors into a checkpoint; called on one rank, when all have written."""
 
 
 class SafeWriter(StorageWriter):
-    """Writes each rank's pieces to a file of its own.
+    """Writes each rank's pieces to a separate file.
 
     Args:
-        folder: on every rank the same; made anew by the coordinator, before any rank writes.
-        rank: this one.
+        folder: the same on every rank; the coordinator creates it before any rank writes.
+        rank: number of this rank.
         publish: called on the coordinator at the end.
     """
 
@@ -55,19 +56,19 @@ class SafeWriter(StorageWriter):
         self._folder, self._rank, self._publish = folder, rank, publish
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to do: one writer, one checkpoint."""
+        """Do nothing: a writer writes one checkpoint."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Make the folder; what goes wrong there reaches every rank with the plan."""
+        """Create the folder; an error here reaches every rank with the plan."""
         if is_coordinator:
             begin(self._folder)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """The plans as they are."""
+        """Return the plans unchanged."""
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -82,7 +83,7 @@ class SafeWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Tell of every file and tensor."""
+        """Publish every file and tensor."""
         files: dict[str, FileRecord] = {}
         places: dict[MetadataIndex, str] = {}
         for result in (result for of_rank in results for result in of_rank):
@@ -93,28 +94,28 @@ class SafeWriter(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Only made by hand."""
+        """Return False: writers are only created by this package."""
         return False
 
 
 class SafeReader(StorageReader):
-    """Reads just what a rank needs of a checkpoint whose files have been verified.
+    """Reads only what a rank needs of a checkpoint whose files have been verified.
 
     Args:
-        folder: of the checkpoint.
-        manifest: its.
+        folder: folder of the checkpoint.
+        manifest: manifest of the checkpoint.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder, self._manifest = folder, manifest
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to do: one reader, one checkpoint."""
+        """Do nothing: a reader reads one checkpoint."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the manifest says."""
+        """Return the manifest's metadata."""
         tensors: dict[str, TensorStorageMetadata] = {}
-        places: dict[MetadataIndex, Piece] = {}
+        places: dict[MetadataIndex, PieceRecord] = {}
         for name, record in self._manifest.tensors.items():
             pieces = [ChunkStorageMetadata(torch.Size(one.offset), torch.Size(one.shape)) for one in record.pieces]
             tensors[name] = TensorStorageMetadata(
@@ -124,20 +125,20 @@ class SafeReader(StorageReader):
         return Metadata(state_dict_metadata=dict(tensors), storage_data=places)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Remember where pieces lie."""
-        self._places: dict[MetadataIndex, Piece] = metadata.storage_data
+        """Remember the location of the pieces."""
+        self._places: dict[MetadataIndex, PieceRecord] = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """The plan as it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans as they are."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy slices from mapped files into the tensors that wait for them."""
-        by_file: dict[str, list[tuple[Piece, ReadItem]]] = defaultdict(list)
+        """Copy slices from mapped files into the waiting tensors."""
+        by_file: dict[str, list[tuple[PieceRecord, ReadItem]]] = defaultdict(list)
         for item in plan.items:
             piece = self._places[item.storage_index]
             by_file[piece.file].append((piece, item))
@@ -153,24 +154,24 @@ class SafeReader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Only made by hand."""
+        """Return False: readers are only created by this package."""
         return False
 
 
 def dtype_of(record: TensorRecord) -> torch.dtype:
-    """PyTorch's own.
+    """Return PyTorch's dtype.
 
     Raises:
-        TypeError: if PyTorch has none of this name.
+        TypeError: if PyTorch has no dtype of this name.
     """
     dtype = getattr(torch, record.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{record.dtype} is no number format of PyTorch {torch.__version__}")
+        raise TypeError(f"{record.dtype} is not a dtype of PyTorch {torch.__version__}")
     return dtype
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` and so on."""
+    """Return the name of a dtype, e.g. ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -186,12 +187,12 @@ def _entry(item: WriteItem, planner: SavePlanner) -> Entry:
 
 def _data(item: WriteItem) -> TensorWriteData:
     if item.tensor_data is None:
-        raise TypeError(f"{item.index.fqn} is no tensor")
+        raise TypeError(f"{item.index.fqn} is not a tensor")
     return item.tensor_data
 
 
 def _key(name: str, offset: torch.Size) -> str:
-    """A rank may hold several pieces of one tensor."""
+    """Return a key with the offset: a rank may hold several pieces of one tensor."""
     return f"{name}@{','.join(map(str, offset))}"
 
 
@@ -204,7 +205,7 @@ def _records(metadata: Metadata, places: dict[MetadataIndex, str]) -> dict[str, 
     found = {}
     for name, tensor in cast(dict[str, TensorStorageMetadata], metadata.state_dict_metadata).items():
         pieces = [
-            Piece(
+            PieceRecord(
                 offset=list(chunk.offsets),
                 shape=list(chunk.sizes),
                 file=places[MetadataIndex(name, chunk.offsets)],
@@ -217,7 +218,7 @@ def _records(metadata: Metadata, places: dict[MetadataIndex, str]) -> dict[str, 
 
 
 def _slice(file: Any, key: str, item: ReadItem) -> Tensor:
-    """What is asked for of one piece; ``file`` is ``safe_open``'s, which safetensors leaves untyped."""
+    """Return the requested slice of a piece; ``file`` is ``safe_open``'s, which has no types."""
     if not item.lengths:
         return cast(Tensor, file.get_tensor(key))
     ranges = zip(item.storage_offsets, item.lengths, strict=True)

@@ -1,4 +1,4 @@
-"""Writes checkpoints, one at a time, beside training: the state is copied, a thread does the rest."""
+"""Write checkpoints, one at a time, during training: the state is copied, and a thread writes it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""Checkpoints in a row that may fail to be written before the job ends."""
+"""Consecutive checkpoints that may fail before the job ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where checkpoints go, and who writes them.
+class Destination:
+    """Where checkpoints are written, and by whom.
 
     Attributes:
-        folder: of all of them.
-        keep: how many stay.
-        job: its name.
-        layout: of the mesh, in words.
-        rank: this one.
-        group: gloo, of all ranks, used by the writing thread alone while one is in flight.
+        folder: folder of all checkpoints.
+        keep: number of checkpoints to keep.
+        job: name of the job.
+        layout: layout of the mesh, in words.
+        rank: number of this rank.
+        group: gloo group of all ranks; only the writing thread uses it while a checkpoint is in progress.
     """
 
     folder: Path
@@ -61,37 +61,39 @@ class _Flight:
 class Writer:
     """Writes checkpoints, one at a time. Collective.
 
-    Memory: one copy of this rank's state in host memory, kept from the first checkpoint on.
+    Memory: one copy of this rank's state in host memory, from the first checkpoint on.
 
     Attributes:
-        last_step: of the last one begun that has not failed; None before.
-        write_s: how long the last took from its beginning until it was durable; 0 before.
+        last_step: step of the last checkpoint begun that has not failed; None before.
+        write_s: seconds of the last checkpoint from its beginning until it was on disk; 0 before.
     """
 
-    def __init__(self, place: Place, clock: Callable[[], float]) -> None:
-        self._place, self._clock = place, clock
+    def __init__(self, destination: Destination, clock: Callable[[], float]) -> None:
+        self._destination, self._clock = destination, clock
         self._flight: _Flight | None = None
         self._failures = 0
         pinned = torch.cuda.is_available()
-        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))  # theirs
+        self._stager = DefaultStager(StagingOptions(pinned, False, False, pinned))  # torch's own
         self.last_step: int | None = None
         self.write_s = 0.0
 
     def begin(self, state: TrainingState) -> None:
-        """Wait for the one before, copy the state, and let a thread write it.
+        """Wait for the previous checkpoint, copy the state, and let a thread write it.
 
         Raises:
-            CheckpointError: if the one before and those before it, three in a row, could not be written.
+            CheckpointError: if three consecutive checkpoints could not be written.
         """
         self.settle()
         began_s = self._clock()
-        place, writing = self._place, writing_folder(self._place.folder, state.step)
-        tensors = state.model_tensors() | state.optimiser_tensors(make=False) | state.rank_tensors(place.rank)
+        destination, writing = self._destination, writing_folder(self._destination.folder, state.step)
+        tensors = state.model_tensors() | state.optimiser_tensors(make=False) | state.rank_tensors(destination.rank)
         saved = async_save(
             tensors,
-            storage_writer=SafeWriter(writing, place.rank, partial(self._publish, writing, state.step, state.values())),
+            storage_writer=SafeWriter(
+                writing, destination.rank, partial(self._publish, writing, state.step, state.values())
+            ),
             planner=DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=place.group,
+            process_group=destination.group,
             async_stager=self._stager,
         )
         done = saved.upload_completion if isinstance(saved, AsyncSaveResponse) else saved
@@ -99,11 +101,11 @@ class Writer:
         done.add_done_callback(partial(self._landed, state.step, began_s))
 
     def settle(self, *, may_fail: bool = True) -> None:
-        """Wait for the one in flight, if there is one. How it ended is the same on every rank.
+        """Wait for the checkpoint in progress, if there is one. The outcome is the same on every rank.
 
         Raises:
-            CheckpointError: if it, and those before it, three in a row, could not be written; without ``may_fail`` if
-                it could not.
+            CheckpointError: if three consecutive checkpoints could not be written; without ``may_fail`` if this one
+                could not.
         """
         if self._flight is None:
             return
@@ -120,7 +122,7 @@ class Writer:
             ) from error
 
     def close(self) -> None:
-        """Wait for the one in flight; raises as ``settle(may_fail=False)``."""
+        """Wait for the checkpoint in progress; raises like ``settle(may_fail=False)``."""
         self.settle(may_fail=False)
         self._stager.close()
 
@@ -134,25 +136,25 @@ class Writer:
     ) -> None:
         manifest = Manifest(
             step=step,
-            job=self._place.job,
-            layout=self._place.layout,
-            world=dist.get_world_size(self._place.group),
+            job=self._destination.job,
+            layout=self._destination.layout,
+            world=dist.get_world_size(self._destination.group),
             torch=torch.__version__,
             values=values,
             files=files,
             tensors=tensors,
         )
-        publish(self._place.folder, writing, manifest, self._place.keep)
+        publish(self._destination.folder, writing, manifest, self._destination.keep)
 
     def _landed(self, step: int, began_s: float, done: Future[Any]) -> None:
-        """In the writing thread: take the time, and tell of an error at once."""
+        """Record the time, in the writing thread, and log an error at once."""
         self.write_s = self._clock() - began_s
         if (error := done.exception()) is not None:
             log.error("the checkpoint of step %d cannot be written: %s", step, reason(error))
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, by rank where the distributed checkpoint knows, without tracebacks."""
+    """Describe an error, by rank if the distributed checkpoint knows it, without tracebacks."""
     if not isinstance(error, CheckpointException):
         return f"{type(error).__name__}: {error}"
     return "; ".join(

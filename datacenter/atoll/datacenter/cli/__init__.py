@@ -1,4 +1,4 @@
-"""``atoll silo``: each command is a module of its own, loaded when it is called."""
+"""``atoll silo``: each command is a module, loaded when it is called."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _COMMANDS: dict[str, str] = {
 
 
 class Commands(click.Group):
-    """A group that loads a command when somebody asks for it: most of them load PyTorch."""
+    """A group that loads a command only when it is used, because most commands load PyTorch."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, without loading anything."""
+        """Return all names, without loading anything."""
         del ctx
         return sorted(_COMMANDS)
 
@@ -43,4 +43,4 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 def silo() -> None:
-    """Train on many GPUs: one silo's job."""
+    """Train on many GPUs: the job of one silo."""

@@ -1,4 +1,4 @@
-"""``atoll silo bench``: how fast this machine is, beside what the cost models say."""
+"""``atoll silo bench``: measure this machine, and compare with the cost models."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 MODULE = "atoll.datacenter.cli.bench"
 _COLUMNS: tuple[tuple[Algorithm, ...], ...] = (("ring", "pairwise"), ("tree",), ("double_tree",))
 TIMEOUT_S = 600.0
-"""Of a collective."""
+"""Timeout of a collective, in seconds."""
 
 
 @click.command()
 @click.option("--nproc", type=click.IntRange(1), help="Processes on this node. [default: its GPUs; without any, 2]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the rates for `atoll silo plan`.")
 @click.option("--max-mb", type=Finite(0.001), help="Largest buffer of a collective, in MiB.")
-@click.option("--inter-gb-per-s", type=Finite(0, min_open=True), help="On one node: what lies between nodes.")
-@click.option("--inter-alpha-us", type=Finite(0), default=14.0, show_default=True, help="Its startup time.")
-@click.option("--smoke", is_flag=True, help="Tiny sizes: only that everything runs.")
+@click.option("--inter-gb-per-s", type=Finite(0, min_open=True), help="On one node: bandwidth between nodes.")
+@click.option("--inter-alpha-us", type=Finite(0), default=14.0, show_default=True, help="Startup time between nodes.")
+@click.option("--smoke", is_flag=True, help="Use tiny sizes, to see that everything runs.")
 @json_option
 def bench(
     *,
@@ -52,7 +52,7 @@ def bench(
 ) -> None:
     """Measure collectives, matrix products and memory of this machine, on all of its GPUs or on CPU processes.
 
-    Over several nodes start it with torchrun on each: torchrun --nnodes ... -m atoll.datacenter.cli.bench --out FILE
+    On several nodes start it with torchrun on each: torchrun --nnodes ... -m atoll.datacenter.cli.bench --out FILE
     """
     if "RANK" not in os.environ:
         _start(nproc)
@@ -62,7 +62,7 @@ def bench(
 
 
 def _start(nproc: int | None) -> None:
-    """Run this same command once for each process."""
+    """Run this command once for each process."""
     import torch  # noqa: PLC0415  # seconds, and only here
 
     count = nproc or torch.cuda.device_count() or 2
@@ -74,11 +74,11 @@ def _start(nproc: int | None) -> None:
         env={"OMP_NUM_THREADS": str(threads)} | os.environ,
     )
     if (code := done.returncode) != 0:
-        raise click.ClickException(f"the measurement ended with exit code {code}; what went wrong stands above")
+        raise click.ClickException(f"the measurement ended with exit code {code}; the reason is printed above")
 
 
 def _arguments() -> list[str]:
-    """What this command was told, as it was typed, without the number of processes."""
+    """Return the arguments of this command as typed, without the number of processes."""
     context = click.get_current_context()
     given: list[str] = []
     for parameter in context.command.params:
@@ -163,7 +163,7 @@ def _ratio(ratios: Mapping[Algorithm, float], names: Sequence[Algorithm]) -> str
 
 
 def _ratios(point: Point, link: Link) -> dict[Algorithm, float]:
-    """Measured seconds / each model's."""
+    """Return the measured seconds divided by each model's."""
     models: list[Algorithm] = [algorithm for collective, algorithm in MODELS if collective == point.collective]
     found: dict[Algorithm, float] = {algorithm: point.model_s(algorithm, link) for algorithm in models}
     return {algorithm: point.timing.seconds / seconds for algorithm, seconds in found.items() if seconds > 0}
@@ -192,7 +192,7 @@ def _as_json(found: Measured) -> dict[str, object]:
 
 @contextmanager
 def _progress(*, shown: bool) -> Iterator[Progress]:
-    """A bar on standard error where that is a terminal; only the first rank shows one."""
+    """Show a bar on standard error, on the first rank and if it is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<34}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:

@@ -1,4 +1,4 @@
-"""``atoll silo demo``: silos and edge clients train one model on this machine, and are gone afterwards."""
+"""``atoll silo demo``: silos and edge clients train one model on this machine, and are removed afterwards."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from atoll.datacenter.errors import DatacenterError
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
 
 GRACE_S = 20.0
-"""How long participants may take to end: a silo ends after the step that it is in."""
+"""Seconds that participants get to end: a silo ends after its present step."""
 _CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-"""PyTorch makes a folder there as soon as a process has a model, and leaves it."""
+"""PyTorch creates a folder there as soon as a process has a model, and leaves it behind."""
 _MB = 1e6
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the demonstration came to; what ``--json`` prints.
+    """Result of the demonstration; ``--json`` prints it.
 
     Attributes:
-        run: its id.
-        status: how it ended.
-        rounds: released.
-        inner_steps: of each participant in each round.
+        run: id of the run.
+        status: how the run ended.
+        rounds: number of rounds released.
+        inner_steps: steps of each participant in each round.
         participants: two silos and the edge clients.
-        parameters: of the model.
-        losses: held-out loss, nats a byte: of the initial model, then after each round.
-        encoding: of updates.
-        sent_bytes: by all participants, in updates.
-        plain_bytes: what plain data parallel of as many steps would have sent.
+        parameters: parameters of the model.
+        losses: held-out loss in nats per byte: of the initial model, then after each round.
+        encoding: encoding of updates.
+        sent_bytes: bytes of all participants' updates.
+        plain_bytes: bytes that plain data parallelism would have sent in as many steps.
         sample: text by the final model.
-        training_s: from the first invitation to the last release.
-        total_s: of everything.
-        report: where it is.
+        training_s: seconds from the first invitation to the last release.
+        total_s: seconds from start to end.
+        report: path of the report.
         kept: the folder of ``--keep``.
     """
 
@@ -68,14 +68,14 @@ class Summary:
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, show_default=True, help="Outer steps.")
-@click.option("--inner-steps", type=click.IntRange(1, 100_000), default=30, show_default=True, help="Steps of a round.")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Fixes weights and draws.")
+@click.option("--inner-steps", type=click.IntRange(1, 100_000), default=30, show_default=True, help="Steps per round.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=1, show_default=True, help="Seed of weights and draws.")
 @click.option(
     "--encoding",
     type=click.Choice(["float32", "bfloat16", "int8", "int4"]),
     default="int8",
     show_default=True,
-    help="How updates travel.",
+    help="Encoding of updates.",
 )
 @click.option("--port", type=click.IntRange(0, 65533), default=0, help="The server's main port.  [default: free ones]")
 @click.option(
@@ -83,7 +83,7 @@ class Summary:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-silo-report.html"),
     show_default=True,
-    help="Where the HTML report goes.",
+    help="Path of the HTML report.",
 )
 @click.option(
     "--keep",
@@ -94,9 +94,9 @@ class Summary:
 def demo(*, report: Path, keep: Path | None, json_output: bool, **plan: Any) -> None:
     """Train a small language model over two silos of two ranks and two edge clients, on this machine's CPU.
 
-    One silo shards parameters over its ranks (FSDP2), the other cuts matrices (tensor parallel); each participant has
-    other modules of Python's standard library. All are real processes over TLS, joined with tokens, and gone
-    afterwards. Needs the extras ``server`` and ``silo``.
+    One silo shards parameters over its ranks (FSDP2), the other cuts matrices (tensor parallelism); each participant
+    has different modules of Python's standard library. All are real processes over TLS, enrolled with join tokens, and
+    they end with the command. Needs the extras ``server`` and ``silo``.
     """
     say: Callable[[str], None] = (lambda _: None) if json_output else click.echo
     try:
@@ -123,7 +123,7 @@ class _Demo:
         self._began = time.monotonic()
 
     def run(self, kept: Path | None) -> Summary:
-        """From nothing to a report."""
+        """Run the demonstration from start to report."""
         os.environ[_CACHE_VARIABLE] = str(self._folder / "cache")
         with Processes(self._folder, GRACE_S) as processes:
             federation = Federation(self._folder, self._plan, processes)
@@ -165,7 +165,7 @@ class _Demo:
             losses=[before, *losses],
             encoding=self._plan.encoding,
             sent_bytes=sum(member["payload_bytes"] for member in members),
-            # a ring all-reduce: each of P sends 2 (P - 1) / P of the gradient, 4 bytes an element, in each step
+            # a ring all-reduce: each of P sends 2 (P - 1) / P of the gradient, 4 bytes per element, in each step
             plain_bytes=2 * others * 4 * judge.parameters * steps,
             sample=judge.sample(model, self._plan.seed),
             training_s=(found["run"]["finished_at"] or 0.0) - min(opened, default=0.0),
@@ -195,7 +195,7 @@ def _show(summary: Summary) -> None:
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """A temporary folder, removed at the end; or the one to keep, which must be new or empty."""
+    """Make a temporary folder that is removed at the end, or use the one to keep, which must be new or empty."""
     with ExitStack() as closing:
         if keep is None:
             yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-silo-demo-")))

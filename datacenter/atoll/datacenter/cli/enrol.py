@@ -1,4 +1,4 @@
-"""``atoll silo enrol``: an identity for a silo, before its machines join."""
+"""``atoll silo enrol``: get an identity for a silo before its machines join."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from pathlib import Path
 import click
 
 from atoll.client import Access
-from atoll.client.cli.options import state_option, token_option
-from atoll.client.files import locked
-from atoll.client.identity import FILE_NAME, load
-from atoll.client.run import read_token
+from atoll.client.silo import IDENTITY_FILE, load_identity, locked, read_token, state_option, token_option
 from atoll.datacenter.cli.output import json_option, print_json
 
 
 @click.command()
 @token_option(required=True)
-@state_option("The silo's own directory, on a disk that all of its machines see.")
+@state_option("The silo's own directory, on a disk that all of its machines share.")
 @json_option
 def enrol(*, token: str, state: Path, json_output: bool) -> None:
-    """Spend a join token on an identity that stays in --state; ``atoll silo join`` then needs no token.
+    """Exchange a join token for an identity in --state; ``atoll silo join`` then needs no token.
 
-    For silos of several machines, which would all spend the same token. An identity that is there already is kept.
+    For silos of several machines, which would all use the same token. An existing identity is kept.
     """
     with locked(state):
-        kept = load(state) is not None
+        kept = load_identity(state) is not None
         endpoint = Access(read_token(token), state).endpoint()
     identity = endpoint.identity
     if identity is None:
-        raise click.ClickException("the server has given no identity")
+        raise click.ClickException("the server has issued no identity")
     known = {name: value for name, value in asdict(identity).items() if not name.endswith("_pem")}
     until = identity.validity[1]
     if json_output:
@@ -37,7 +34,9 @@ def enrol(*, token: str, state: Path, json_output: bool) -> None:
         return
     click.echo(
         f"{identity.participant} of {identity.organisation}, a {identity.kind}, at {identity.server_address}; "
-        f"certificate until {until:%Y-%m-%d %H:%M} UTC, renewed by itself; kept in {state}"
+        f"certificate until {until:%Y-%m-%d %H:%M} UTC, renewed automatically; kept in {state}"
     )
     if kept:
-        click.echo(f"it was there already, the token is unspent: for a new identity remove {state / FILE_NAME} first")
+        click.echo(
+            f"it already existed, and the token was not used: for a new identity remove {state / IDENTITY_FILE} first"
+        )

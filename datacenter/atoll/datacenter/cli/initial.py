@@ -1,4 +1,4 @@
-"""``atoll silo initial``: the model that a federation of silos starts from."""
+"""``atoll silo initial``: write the model that a federation of silos starts from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll.datacenter.job import load_job
 )
 @json_option
 def initial(*, job_file: Path, out: Path, json_output: bool) -> None:
-    """Write a job's initial weights, of the parameters that are trained, for the server's job to start from."""
+    """Write the initial weights of a job's trained parameters, for the server's job to start from."""
     job = load_job(job_file)
     try:
         layout = write_initial(job, out)

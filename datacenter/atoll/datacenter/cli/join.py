@@ -1,4 +1,4 @@
-"""``atoll silo join``: makes a training job one participant of a federation."""
+"""``atoll silo join``: run a training job as one participant of a federation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atoll.client import Access, identity
-from atoll.client.cli.options import access_options, state_option, token_option
-from atoll.client.errors import UsageError
-from atoll.client.files import locked
-from atoll.client.run import read_token
+from atoll.client import Access, UsageError
+from atoll.client.silo import access_options, load_identity, locked, read_token, state_option, token_option
 from atoll.datacenter.cli.launching import Start, start_options
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.policy import silo_policy
@@ -30,7 +27,7 @@ _MODULE = "atoll.datacenter.federation"
 @token_option()
 @state_option("The silo's own directory, the same on all machines: identity, usage.")
 @access_options
-@click.option("--max-rounds", type=click.IntRange(min=0), default=0, help="End after so many rounds.")
+@click.option("--max-rounds", type=click.IntRange(min=0), default=0, help="End after this many rounds.")
 def join(
     *,
     token: str,
@@ -45,10 +42,10 @@ def join(
 ) -> None:
     """Take part in a federation with the job of JOB.toml, its ranks together as one participant.
 
-    The first start spends a join token on an identity that stays in --state. From then on the silo waits for rounds:
-    each rank fetches its part of the global model, all make the inner steps, each sends what its part has changed.
-    Several machines enrol once with `atoll silo enrol`, and join without a token.
-    Ranks that are lost start again from the last checkpoint and go on with the round. SIGINT and SIGTERM end it.
+    The first start exchanges a join token for an identity in --state. From then on the silo waits for rounds: each rank
+    fetches its part of the global model, all make the inner steps, and each sends the change of its part. Several
+    machines enrol once with `atoll silo enrol`, and join without a token. Lost ranks are restarted from the last
+    checkpoint and continue the round. SIGINT and SIGTERM end the command.
     """
     options = ["--state", str(state), "--max-rounds", str(max_rounds)]
     options += ["--server", server] if server else []
@@ -58,22 +55,22 @@ def join(
     options += ["--json"] if start["json_output"] else []
 
     def check(job: SiloJob) -> None:
-        """Before a process starts: can this job take part, are the rules readable, is there an identity."""
+        """Check that the job can take part, the policy is readable and there is an identity."""
         if job.asynchrony is not None:
-            raise LayoutError("a job with [asynchrony] has no inner steps that end together: it cannot join")
+            raise LayoutError("a job with [asynchrony] has no inner steps that end at the same time: it cannot join")
         check_spending(job)
         if policy is not None:
             silo_policy(policy)
         access = Access(read_token(token), state, server, insecure, participant)
-        if start["meet"] is not None and access.join and identity.load(state) is None:
+        if start["meet"] is not None and access.join and load_identity(state) is None:
             raise UsageError(
-                "several machines would spend the same join token: let one of them enrol first with "
+                "several machines would use the same join token: let one of them enrol first with "
                 f"`atoll silo enrol --join TOKEN --state {state}`, then join without --join"
             )
-        alone = start["meet"] is None  # of several machines, that of rank 0 may hold the state already
-        with locked(state) if alone else nullcontext():  # as rank 0 will: another process there is found now
+        alone = start["meet"] is None  # with several machines, rank 0's may hold the state already
+        with locked(state) if alone else nullcontext():  # as rank 0 will do: finds another process there now
             access.endpoint()
 
-    # Ranks wait for orders with a time limit, over and over; PyTorch's store warns of each.
+    # Ranks wait for orders with a timeout, again and again; PyTorch's store would warn each time.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     Start(**start).run(_MODULE, options, check, bounded=False)

@@ -1,4 +1,4 @@
-"""What ``train`` and ``join`` have in common: options of a start, and from a job file to how it ended."""
+"""Common parts of ``train`` and ``join``: their options, and the way from a job file to its end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from atoll.client import ClientError
-from atoll.datacenter.elastic.check import check_job
+from atoll.datacenter.checks.start import check_job
 from atoll.datacenter.elastic.launch import Nodes, Report, launch, parse_nodes
 from atoll.datacenter.errors import DatacenterError
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.settings import SettingsFileError
+from atoll.text.figures import counted
 from atoll.wire.errors import WireError
-from atoll.wire.figures import counted
 
 if TYPE_CHECKING:
     Command = TypeVar("Command", bound=Callable[..., Any])
@@ -34,28 +34,28 @@ _OPTIONS = (
         default="1",
         show_default=True,
         metavar="N|MIN:MAX",
-        help="Machines; with MIN:MAX the job goes on with fewer when some are lost.",
+        help="Machines; with MIN:MAX the job continues with fewer when some are lost.",
     ),
-    click.option("--meet", metavar="HOST:PORT", help="Where several machines meet: the first one's address."),
+    click.option("--meet", metavar="HOST:PORT", help="Address of the first machine, where several machines meet."),
     click.option("--id", "name", help="Name of this start, the same on all machines.  [default: the job's name]"),
     click.option(
         "--max-restarts",
         type=click.IntRange(0, 10_000),
-        help="Times that lost ranks are started again.  [default: the job's]",
+        help="Maximum number of restarts after ranks are lost.  [default: the job's]",
     ),
     click.option(
         "--logs",
         type=click.Path(file_okay=False, path_type=Path),
-        help="Folder for what each rank says.  [default: logs, beside the job file]",
+        help="Folder for the ranks' outputs.  [default: logs, beside the job file]",
     ),
     click.option(
-        "--json", "json_output", is_flag=True, help="Print how the job ended as JSON, and events as lines of it."
+        "--json", "json_output", is_flag=True, help="Print how the job ended as JSON, and each event as a line of JSON."
     ),
 )
 
 
 def start_options(command: Command) -> Command:
-    """Options of every command that starts ranks; what they give makes a ``Start``."""
+    """Options of every command that starts ranks; their values make a ``Start``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -63,16 +63,16 @@ def start_options(command: Command) -> Command:
 
 @dataclass(frozen=True)
 class Start:
-    """How ranks are to be started, as the command line says.
+    """How to start the ranks, from the command line.
 
     Attributes:
         job: the job file.
         nproc: processes on this machine.
         nnodes: machines, ``N`` or ``MIN:MAX``.
-        meet: where they meet; None for one.
-        name: of this start; None: chosen.
-        max_restarts: None: the job's.
-        logs: None: beside the job file.
+        meet: where several machines meet; None for one machine.
+        name: name of this start; None: chosen.
+        max_restarts: maximum number of restarts; None: the job's.
+        logs: folder for outputs; None: beside the job file.
         json_output: print JSON.
     """
 
@@ -93,19 +93,19 @@ class Start:
         *,
         bounded: bool = True,
     ) -> None:
-        """Check everything that can be known, start the ranks, and end the command as they end.
+        """Check everything that can be known, start the ranks, and exit with their outcome.
 
         Args:
-            module: that each rank runs, with the job file and ``options``.
-            options: as above.
-            check: of the job, before a process starts; raises.
+            module: module that each rank runs, with the job file and ``options``.
+            options: further arguments.
+            check: checks the job before a process starts; raises.
             bounded: whether the job ends with ``job.steps``.
         """
         say = _Say(json_output=self.json_output)
         try:
             job = load_job(self.job)
             nodes = self._nodes(job)
-            made = check_job(job, self.job.parent, self.nproc, nodes)
+            made = check_job(job, self.job.parent, self.nproc, (nodes.least, nodes.most))
             if check is not None:
                 check(job)
             if made is not None:
@@ -133,35 +133,35 @@ class Start:
 def _goes_on(job: SiloJob, made: int, *, bounded: bool) -> str:
     found = f"checkpoint.folder = {job.checkpoint.folder} has a checkpoint of step {made}"
     if made < job.job.steps or not bounded:
-        return f"{found}: the job goes on from there"
-    return f"{found}, and job.steps = {job.job.steps}: nothing is left to do; raise job.steps to go on"
+        return f"{found}: the job continues from there"
+    return f"{found}, and job.steps = {job.job.steps}: nothing is left to do; raise job.steps to continue"
 
 
 def _silence_torchrun() -> None:
-    """Its agent logs what we say in our own words."""
+    """Silence torchrun's agent, which logs the events that we report."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
 
 
 class _Say:
-    """Words on standard error for people; with ``--json`` one object a line on standard output."""
+    """Prints lines on standard error for people, or with ``--json`` one object per line on standard output."""
 
     def __init__(self, *, json_output: bool) -> None:
         self._json = json_output
 
     def event(self, text: str) -> None:
-        """Something has happened while the job runs."""
+        """Print an event of the running job."""
         self._print({"event": text}, text, err=True)
 
     def failed(self, error: Exception) -> None:
-        """The job has failed, or could not begin."""
+        """Print that the job failed or could not start."""
         self._print({"outcome": "failed", "error": str(error)}, f"error: {error}", err=True)
 
     def ended(self, report: Report) -> None:
-        """The job has ended well."""
+        """Print that the job ended well."""
         restarts = f", {counted(report.restarts, 'restart')}" if report.restarts else ""
         text = f"{report.outcome} at step {report.step} after {report.seconds:.1f} s{restarts}"
         if report.outcome == "stopped":
-            text += "; the same command goes on from there"
+            text += "; the same command continues from there"
         self._print(asdict(report), text, err=False)
 
     def _print(self, value: dict[str, object], text: str, *, err: bool) -> None:

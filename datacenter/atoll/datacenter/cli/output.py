@@ -1,4 +1,4 @@
-"""How commands print: JSON when asked, tables otherwise."""
+"""Output of commands: JSON on request, tables otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 _PIPE_WIDTH = 400
-"""Columns where the output is no terminal: nothing is cut."""
+"""Width where the output is not a terminal: nothing is cut."""
 
 json_option = click.option("--json", "json_output", is_flag=True, help="Print JSON.")
 
@@ -24,7 +24,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """Print a table; columns whose name ends in ``>`` are numbers, on the right."""
+    """Print a table; columns whose name ends in ``>`` contain numbers and are right-aligned."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -11,15 +11,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.cli.output import json_option, print_json
+from atoll.datacenter.cli.plan_tables import print_comparison, print_details, print_ranking
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import load_job
 from atoll.datacenter.machine import rates_of
-from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.plan.formula import Figure, explain
 from atoll.datacenter.plan.layout import Layout, Task, layout_of
 from atoll.datacenter.plan.prediction import Prediction, predict_layout
-from atoll.datacenter.plan.render import print_comparison, print_details, print_ranking
 from atoll.datacenter.plan.search import search
 from atoll.datacenter.plan.step_time import Machine
 from atoll.datacenter.plan.verify import Compared, refusal, verify
@@ -40,9 +40,9 @@ _EXPLAINED: dict[str, Callable[[Prediction], Figure]] = {
 @click.command()
 @click.argument("job_file", metavar="JOB.toml", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--gpus", required=True, type=click.IntRange(1, 1 << 20), help="Number of ranks.")
-@click.option("--gpu", default="h100", show_default=True, help="A data sheet's name, or a file of `atoll silo bench`.")
+@click.option("--gpu", default="h100", show_default=True, help="Name of a data sheet, or file of `atoll silo bench`.")
 @click.option("--top", default=10, show_default=True, type=click.IntRange(1), help="Layouts to print.")
-@click.option("--fix", multiple=True, metavar="KEY=VALUE", help="Only layouts with this, e.g. tp=8 or method=zero3.")
+@click.option("--fix", multiple=True, metavar="KEY=VALUE", help="Only such layouts, e.g. tp=8 or method=zero3.")
 @click.option("--as-written", is_flag=True, help="Only the layout that the job file asks for.")
 @click.option(
     "--explain",
@@ -66,7 +66,7 @@ def plan(  # noqa: PLR0913  # one for each option
     verified: bool,
     json_output: bool,
 ) -> None:
-    """Say without hardware which layouts of a job fit, and rank them by predicted step time."""
+    """Find without hardware which layouts of a job fit, and rank them by predicted step time."""
     task, machine = Task.of(load_job(job_file)), Machine.of(rates_of(gpu))
     if as_written:
         check_layout(task.job, gpus)
@@ -126,7 +126,7 @@ def _formulas(one: Prediction, explained: str) -> Iterator[str]:
 
 
 def _wanted(fixed: tuple[str, ...]) -> Wanted | None:
-    """A test of layouts from ``KEY=VALUE``.
+    """Return a filter of layouts from ``KEY=VALUE``.
 
     Raises:
         click.BadParameter: naming what is allowed.
@@ -155,7 +155,7 @@ def _wanted(fixed: tuple[str, ...]) -> Wanted | None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal's standard error; nothing elsewhere."""
+    """Show a bar on standard error if it is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

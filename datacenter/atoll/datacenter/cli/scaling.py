@@ -1,4 +1,4 @@
-"""``atoll silo scaling``: how large, how long, on how many."""
+"""``atoll silo scaling``: how large a model, how long to train, on how many ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll.settings.numbers import Finite
 
 _DAY_S = 86_400
 _FAR = 10
-"""Times the largest run's budget, from where a prediction is called one."""
+"""Multiple of the largest run's budget beyond which a value is marked as a prediction."""
 _runs = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
@@ -28,9 +28,9 @@ def scaling() -> None:
 
 
 @scaling.command()
-@click.option("--flops", type=Finite(0, min_open=True), help="The budget in FLOPs.")
-@click.option("--gpus", type=click.IntRange(1), help="Or: so many GPUs ...")
-@click.option("--days", type=Finite(0, min_open=True), help="... for so many days ...")
+@click.option("--flops", type=Finite(0, min_open=True), help="Budget in FLOPs.")
+@click.option("--gpus", type=click.IntRange(1), help="Instead: number of GPUs ...")
+@click.option("--days", type=Finite(0, min_open=True), help="... for this many days ...")
 @click.option("--gpu", default="h100", show_default=True, help="... of this kind (or a file of rates) ...")
 @click.option(
     "--format", "number_format", default="bfloat16", show_default=True, help="... computing in this format ..."
@@ -49,9 +49,9 @@ def estimate(
     mfu: float,
     json_output: bool,
 ) -> None:
-    """The best size and number of tokens for a budget, by each published law."""
+    """Print the best size and number of tokens for a budget, by each published law."""
     if (flops is None) == (gpus is None or days is None):
-        raise click.UsageError("say either --flops, or both --gpus and --days")
+        raise click.UsageError("give either --flops, or both --gpus and --days")
     if flops is None:
         flops = (gpus or 0) * (days or 0.0) * _DAY_S * rates_of(gpu).matmul(number_format) * mfu
     found = {name: (law, law.optimum(flops)) for name, law in LAWS.items()}
@@ -63,16 +63,16 @@ def estimate(
         ((name, *_cells(best), law.source) for name, (law, best) in found.items()),
         title=f"budget: {flops:.3g} FLOPs = 6 * parameters * tokens",
     )
-    click.echo("losses are of each paper's own data and tokenizer: compare within a law, not across them")
+    click.echo("losses are on each paper's own data and tokenizer: compare within a law, not across laws")
 
 
 @scaling.command()
 @_runs
 @click.option(
-    "--flops", type=Finite(0, min_open=True), multiple=True, help="Predict for this budget too; may be given again."
+    "--flops", type=Finite(0, min_open=True), multiple=True, help="Predict for this budget too; can be repeated."
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture: .svg, .png or .pdf.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the resampling.")
 @json_option
 def fit(*, files: tuple[Path, ...], flops: tuple[float, ...], plot: Path | None, seed: int, json_output: bool) -> None:
     """Fit L(N, D) = E + A/N^alpha + B/D^beta to your own runs, FILES of JSON lines."""
@@ -91,14 +91,14 @@ def fit(*, files: tuple[Path, ...], flops: tuple[float, ...], plot: Path | None,
 
 @scaling.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--kind", type=click.Choice(("strong", "weak")), help="Default: found from the tokens of a step.")
-@click.option("--serial-share", type=Finite(0, 1), help="Without files: what the laws say of this share.")
-@click.option("--ranks", default="1,2,4,8,16,64,256,1024", show_default=True, help="Numbers of ranks for that.")
+@click.option("--kind", type=click.Choice(("strong", "weak")), help="Default: determined from the tokens of a step.")
+@click.option("--serial-share", type=Finite(0, 1), help="Without files: what the laws predict for this share.")
+@click.option("--ranks", default="1,2,4,8,16,64,256,1024", show_default=True, help="Numbers of ranks for it.")
 @json_option
 def speedup(
     *, files: tuple[Path, ...], kind: Kind | None, serial_share: float | None, ranks: str, json_output: bool
 ) -> None:
-    """The strong or weak scaling table of measured runs, FILES of JSON lines; or what Amdahl and Gustafson predict."""
+    """Print the scaling table of measured runs, FILES of JSON lines, or what Amdahl and Gustafson predict."""
     if bool(files) == (serial_share is not None):
         raise click.UsageError("give either files of runs, or --serial-share")
     if serial_share is not None:
@@ -200,7 +200,7 @@ def _optimum_json(found: Fit, budget: float) -> dict[str, object]:
 
 
 def _at(found: Fit, budget: float) -> tuple[Optimum, Interval, Interval]:
-    """The best model for a budget, with the intervals of its size and loss."""
+    """Return the best model for a budget, with the intervals of its size and loss."""
     sizes = found.interval(lambda law: law.optimum(budget).parameters)
     losses = found.interval(lambda law: law.optimum(budget).loss)
     return found.law.optimum(budget), sizes, losses

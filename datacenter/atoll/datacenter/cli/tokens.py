@@ -1,4 +1,4 @@
-"""``atoll silo tokens``: text to a token file, or token files checked."""
+"""``atoll silo tokens``: convert text to a token file, or check token files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from atoll.datacenter.data.tokenizer import BYTES, HuggingFaceTokenizer, Tokeniz
 @click.option(
     "--tokenizer", default=BYTES, show_default=True, metavar="bytes|FILE", help="Or the path of a tokenizer.json."
 )
-@click.option("--end-token", metavar="TOKEN", help="Put this one at the end of each document, e.g. <|endoftext|>.")
+@click.option("--end-token", metavar="TOKEN", help="Append this token to each document, e.g. <|endoftext|>.")
 @click.option(
     "--threads",
     type=click.IntRange(1, 256),
@@ -33,8 +33,8 @@ from atoll.datacenter.data.tokenizer import BYTES, HuggingFaceTokenizer, Tokeniz
     show_default="the machine's, up to 8",
     help="That tokenise.",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.option("--check", is_flag=True, help="Write nothing: read the token files INPUT and check every token of them.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--check", is_flag=True, help="Write nothing: read the token files INPUT and check every token in them.")
 @json_option
 def tokens(
     *,
@@ -47,10 +47,10 @@ def tokens(
     check: bool,
     json_output: bool,
 ) -> None:
-    """Turn text into a token file, which a job reads with `source = "tokens"`.
+    """Convert text to a token file, which a job reads with `source = "tokens"`.
 
-    INPUT are files, and folders with files: each is a document, and so is each line of a .jsonl file, of which "text"
-    is taken.
+    INPUT are files, and folders of files. Each file is a document; in a .jsonl file each line is one, with its text in
+    "text".
     """
     began_s = time.monotonic()
     if check:
@@ -63,14 +63,14 @@ def tokens(
 
 def _refuse_with_check(out: Path | None, end_token: str | None, *, force: bool) -> None:
     if out is not None or end_token is not None or force:
-        raise click.UsageError("--check writes nothing: leave --out, --end-token and --force out")
+        raise click.UsageError("--check writes nothing: leave out --out, --end-token and --force")
 
 
 def _goal(out: Path | None, *, force: bool) -> Path:
     if out is None:
-        raise click.UsageError("say where to write with --out FILE")
+        raise click.UsageError("give the file to write with --out FILE")
     if out.exists() and not force:
-        raise click.UsageError(f"{out} is there already: give another --out, or --force to replace it")
+        raise click.UsageError(f"{out} already exists: give another --out, or --force to replace it")
     return out
 
 
@@ -86,7 +86,7 @@ def _written(
 
 def _id_of(tokenizer: Tokenizer, token: str) -> int:
     if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise click.UsageError(f"--end-token {token}: bytes have no such token; give a tokenizer.json that has it")
+        raise click.UsageError(f"--end-token {token}: the byte tokenizer has none; give a tokenizer.json that has it")
     return tokenizer.id_of(token)
 
 
@@ -99,7 +99,7 @@ def _checked(path: Path) -> Header:
 
 @contextmanager
 def _bar(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; where that is no terminal there is none."""
+    """Show a bar on standard error if it is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:

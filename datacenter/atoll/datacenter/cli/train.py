@@ -1,4 +1,4 @@
-"""``atoll silo train``: starts the ranks of a job on this machine, and keeps them going."""
+"""``atoll silo train``: start the ranks of a job on this machine, and restart them when needed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MODULE = "atoll.datacenter.train"
 @click.command()
 @start_options
 def train(**start: Any) -> None:
-    """Train what JOB.toml says, with a process for each GPU of this machine.
+    """Train the job of JOB.toml, with one process for each GPU of this machine.
 
-    Everything that can be known is checked before a process starts. Ranks that are lost start again from the last
-    checkpoint. SIGINT and SIGTERM end the job after a last checkpoint; the same command goes on from there.
+    Everything that can be known is checked before a process starts. Lost ranks are restarted from the last checkpoint.
+    SIGINT and SIGTERM end the job after a last checkpoint; the same command continues from there.
     """
     Start(**start).run(_MODULE, ())

@@ -1,4 +1,4 @@
-"""How gradients travel between replicas: DDP communication hooks, most of them lossy with error feedback."""
+"""Gradient compression between replicas: DDP communication hooks, most of them lossy with error feedback."""
 
 from atoll.datacenter.compression.registry import attach_hook, hook_of
 

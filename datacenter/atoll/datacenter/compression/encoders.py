@@ -1,10 +1,10 @@
-"""From blocks of float32 to bytes and back: pure functions, the same on every rank.
+"""Encode blocks of float32 as bytes and decode them: pure functions, the same on every rank.
 
 ==========  =======================================  ==============================
-encoder     what a block becomes                     bytes of an element
+encoder     a block is encoded as                    bytes per element
 ==========  =======================================  ==============================
-``Int8``    whole numbers from -127 to 127, a scale  1 + 4/256 = 1.016
-``Signs``   one bit for each element, a scale        1/8 + 4/1024 = 0.129
+``Int8``    integers from -127 to 127 and a scale    1 + 4/256 = 1.016
+``Signs``   one bit per element and a scale          1/8 + 4/1024 = 0.129
 ==========  =======================================  ==============================
 """
 
@@ -21,7 +21,7 @@ _STEPS = 127
 
 
 class Encoder(Protocol):
-    """Blocks to messages."""
+    """Encodes blocks as messages."""
 
     @property
     def block(self) -> int:
@@ -34,11 +34,11 @@ class Encoder(Protocol):
         ...
 
     def encode(self, values: Tensor, sizes: Tensor) -> Tensor:
-        """Messages of blocks.
+        """Encode blocks.
 
         Args:
-            values: float32 ``[blocks, block]``; what is behind a block's size is 0.
-            sizes: float32 ``[blocks]``: elements that are no padding, from 1.
+            values: float32 ``[blocks, block]``; 0 beyond a block's size.
+            sizes: float32 ``[blocks]``: elements that are not padding, at least 1.
 
         Returns:
             uint8 ``[blocks, block_bytes]``.
@@ -46,23 +46,23 @@ class Encoder(Protocol):
         ...
 
     def decode(self, messages: Tensor) -> Tensor:
-        """Float32 ``[blocks, block]`` from messages; what is padding may be anything."""
+        """Decode messages to float32 ``[blocks, block]``; padding may have any value."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Int8:
-    """The nearest of 255 multiples of a block's largest absolute value / 127 (Dettmers 2016, section 2, linear)."""
+    """Rounds to multiples of 1/127 of a block's largest absolute value (Dettmers 2016, section 2, linear)."""
 
     block: int = 256
 
     @property
     def block_bytes(self) -> int:
-        """An element is a byte."""
+        """One byte per element, and the scale."""
         return self.block + _SCALE_BYTES
 
     def encode(self, values: Tensor, sizes: Tensor) -> Tensor:
-        """See ``Encoder``; off by at most half a scale, that is 1/254 of the block's largest absolute value."""
+        """See ``Encoder``; the error is at most half a scale: 1/254 of the block's largest absolute value."""
         del sizes
         scales = values.abs().amax(dim=1, keepdim=True) / _STEPS
         steps = (values / scales.clamp(min=torch.finfo(torch.float32).tiny)).round_().clamp_(-_STEPS, _STEPS)
@@ -82,18 +82,18 @@ class Signs:
     counts as positive.
 
     Raises:
-        ValueError: if a block is no whole number of bytes of bits.
+        ValueError: if the bits of a block are not a whole number of bytes.
     """
 
     block: int = 1024
 
     def __post_init__(self) -> None:
         if self.block % 8:
-            raise ValueError(f"a block of {self.block} signs is no whole number of bytes")
+            raise ValueError(f"a block of {self.block} signs is not a whole number of bytes")
 
     @property
     def block_bytes(self) -> int:
-        """An element is a bit."""
+        """One bit per element, and the scale."""
         return self.block // 8 + _SCALE_BYTES
 
     def encode(self, values: Tensor, sizes: Tensor) -> Tensor:
@@ -125,5 +125,5 @@ def _bytes(scales: Tensor) -> Tensor:
 
 
 def _parted(messages: Tensor, body_bytes: int) -> tuple[Tensor, Tensor]:
-    """Body, and scales as float32 ``[blocks, 1]``."""
+    """Split messages into their bodies and scales, float32 ``[blocks, 1]``."""
     return messages[:, :body_bytes].contiguous(), messages[:, body_bytes:].contiguous().view(torch.float32)

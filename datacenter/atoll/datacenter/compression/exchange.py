@@ -1,10 +1,10 @@
-"""Sums of encoded blocks over ranks.
+"""Sum encoded blocks over ranks.
 
-What could not be sent stays in the residuals, so that always
+What could not be sent remains in the residuals, so that at any time
 
-    sum over ranks and steps of gradients = sum over steps of what came out + sum over ranks of residuals
+    sum over ranks and steps of gradients = sum over steps of results + sum over ranks of residuals
 
-up to rounding. Each rank adds in order of rank, so all come to the same bits.
+up to rounding. Every rank adds in order of rank, so all get the same bits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from atoll.datacenter.compression.traffic import Traffic
 
 all_gather: Callable[..., object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-"""Renamed in PyTorch 2.13."""
+"""PyTorch 2.13 renamed it."""
 
 
 def gather_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic: Traffic) -> Tensor:
-    """Everybody gets everybody's messages and adds them up: (N - 1) messages sent by each rank.
+    """Every rank receives all messages and adds them up; each rank sends N - 1 messages.
 
-    Memory: N messages and two float32 for each element, while it lasts.
+    Memory: N messages and two float32 per element, temporarily.
 
     Returns:
-        float32 ``[blocks, block]``: the sum; residuals are what this rank's message leaves out.
+        float32 ``[blocks, block]``: the sum; the residuals become what this rank's message leaves out.
     """
     message = encoder.encode(flat.values, flat.sizes)
     everybodys = message.new_empty(traffic.ranks * message.shape[0], message.shape[1])
@@ -42,12 +42,12 @@ def gather_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic: 
 
 
 def scatter_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic: Traffic) -> Tensor:
-    """Each rank adds up the blocks that it owns, and sends the sums on: two messages at most, however many ranks.
+    """Each rank sums the blocks that it owns and sends the sums on: at most two messages, for any number of ranks.
 
-    A sum is encoded again. What that leaves out goes into its owner's residual: all residuals are added up anyway.
-    Block b of the model is owned by rank b mod N, whatever the buckets.
+    A sum is encoded again. The error goes into the residual of its owner; all residuals are added up anyway. Block b of
+    the model is owned by rank b mod N, in any bucket.
 
-    Memory: two messages and two float32 for each element, while it lasts.
+    Memory: two messages and two float32 per element, temporarily.
 
     Returns:
         float32 ``[blocks, block]``: the sum.
@@ -71,7 +71,7 @@ def scatter_sum(flat: Flat, encoder: Encoder, group: dist.ProcessGroup, traffic:
 
 
 def _added(messages: Tensor, encoder: Encoder, ranks: int) -> Tensor:
-    """Sum of what each rank's messages say, ``[ranks * blocks, block_bytes]``, in order of rank."""
+    """Add up the decoded messages of all ranks, ``[ranks * blocks, block_bytes]``, in order of rank."""
     first, *others = messages.chunk(ranks) if messages.numel() else (messages,)
     total = encoder.decode(first)
     for one in others:
@@ -80,7 +80,7 @@ def _added(messages: Tensor, encoder: Encoder, ranks: int) -> Tensor:
 
 
 def _gathered(answer: Tensor, counts: list[int], group: dist.ProcessGroup, traffic: Traffic) -> Tensor:
-    """Everybody's answers, one after the other; they differ in length by few blocks, and are padded to be sent."""
+    """Gather the answers of all ranks in order. Their lengths differ by a few blocks and are padded for sending."""
     longest = max(counts)
     padded = answer.new_zeros(longest, answer.shape[1])
     padded[: answer.shape[0]] = answer

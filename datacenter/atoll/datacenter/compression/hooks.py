@@ -1,4 +1,4 @@
-"""The hooks: each takes a bucket of this rank's gradients and leaves their sum over ranks, or something near it."""
+"""Communication hooks: each replaces a bucket of gradients by their sum over ranks, exact or approximate."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class GradientHook(Protocol):
-    """How one rank's gradients travel."""
+    """Sums one rank's gradients with those of the other ranks."""
 
     traffic: Traffic
 
     def reduce(self, bucket: GradBucket) -> None:
-        """Put the sum over ranks in the bucket's place. Collective; buckets come in the same order on every rank."""
+        """Replace the bucket by its sum over ranks. Collective; buckets come in the same order on every rank."""
         ...
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """What this rank has to keep from step to step; empty for hooks that keep nothing."""
+        """Return what this rank keeps from step to step; empty for hooks without state."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take it back, before the first step."""
+        """Restore the state, before the first step."""
         ...
 
 
 class HalfHook:
-    """Sums in half precision: bytes halve. Nothing is fed back.
+    """Sums in half precision, which halves the bytes; no error feedback.
 
-    PyTorch's own hooks divide by the number of ranks first, against overflow. Here gradients are parts of a mean
-    already, so that would lose log2(N) bits to underflow; and gloo does not have its bfloat16 one.
+    PyTorch's own hooks divide by the number of ranks first, to avoid overflow. Here gradients are parts of a mean
+    already, so that would lose log2(N) bits to underflow; and gloo does not support its bfloat16 hook.
 
     Args:
         dtype: float16 (11 bits of precision, up to 65504) or bfloat16 (8 bits, float32's range).
-        group: of the replicas.
+        group: process group of the replicas.
     """
 
     def __init__(self, dtype: torch.dtype, group: dist.ProcessGroup) -> None:
@@ -65,22 +65,22 @@ class HalfHook:
         self.traffic.all_reduce(half.nbytes)
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """Nothing."""
+        """Return nothing: this hook has no state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing."""
+        """Do nothing: this hook has no state."""
         del state
 
 
 class FeedbackHook:
-    """Encoded blocks with error feedback.
+    """Sends encoded blocks with error feedback.
 
     Args:
         parameters: the trained ones, by name.
-        group: of the replicas.
-        encoder: of blocks.
-        scatter: two short rounds for messages that are no shorter than 2 / N of the gradient, see ``exchange``.
+        group: process group of the replicas.
+        encoder: encoder of the blocks.
+        scatter: use ``exchange.scatter_sum``, for messages that are not shorter than 2 / N of the gradient.
     """
 
     def __init__(
@@ -98,23 +98,23 @@ class FeedbackHook:
         put_back(bucket, flat, self._sum(flat, self._encoder, self._group, self.traffic))
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """Residuals."""
+        """Return the residuals."""
         return self.residuals.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Residuals."""
+        """Restore the residuals."""
         self.residuals.load_state_dict(state)
 
 
 class LargestHook:
-    """Of each parameter the elements of largest absolute value, with error feedback (Lin et al. 2018, section 3).
+    """Sends the elements of each parameter with the largest absolute values, with error feedback (Lin et al. 2018, 3).
 
-    A message is an int32 place and a float32 value for each element sent; everybody gets everybody's.
+    A message is an int32 index and a float32 value for each element sent; every rank receives all messages.
 
     Args:
         parameters: the trained ones, by name.
-        group: of the replicas.
-        keep: share of elements sent, rounded up to one of each parameter.
+        group: process group of the replicas.
+        keep: share of elements sent, rounded up to at least one of each parameter.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup, keep: float) -> None:
@@ -139,7 +139,7 @@ class LargestHook:
         put_back(bucket, flat, total)
 
     def _largest(self, flat: Flat) -> Tensor:
-        """Places in the bucket of what is sent, int64, each once."""
+        """Return the indices in the bucket of the elements to send, int64, each once."""
         found, start = [], 0
         for part in flat.parts:
             found.append(part.abs().topk(ceil(self._keep * part.numel()), sorted=False).indices + start)
@@ -147,11 +147,11 @@ class LargestHook:
         return torch.cat(found)
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """Residuals."""
+        """Return the residuals."""
         return self.residuals.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Residuals."""
+        """Restore the residuals."""
         self.residuals.load_state_dict(state)
 
 

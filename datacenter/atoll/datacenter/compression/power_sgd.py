@@ -1,8 +1,8 @@
-"""PowerSGD: the gradient of a matrix as a product of two thin ones, found by one power iteration a step.
+"""PowerSGD: the gradient of a matrix as a product of two thin matrices, found by one power iteration a step.
 
-Vogels et al. 2019, algorithm 1 and 2. PyTorch has a hook of this; ours differs in what it cannot do: its all-reduces
-start from callbacks, whose order over gloo is nobody's promise (it hangs with several buckets); it keeps its state by
-bucket, which a checkpoint cannot take to a new process; and it averages.
+Vogels et al. 2019, algorithms 1 and 2. PyTorch has such a hook; ours exists for what that one cannot do: its
+all-reduces start from callbacks, whose order over gloo is not guaranteed (it hangs with several buckets); it keeps its
+state by bucket, which a checkpoint cannot carry to a new process; and it averages.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FACTOR, _RESIDUAL = "factor.", "residual."
 
 @dataclass(frozen=True)
 class _Matrix:
-    """A parameter of a bucket that is worth it.
+    """A parameter of a bucket that is worth approximating.
 
     Attributes:
-        name: of the parameter.
-        values: ``[rows, columns]``: gradient and residual; becomes the residual.
-        total: of the same shape: becomes the sum over ranks.
+        name: name of the parameter.
+        values: ``[rows, columns]``: gradient plus residual; becomes the residual.
+        total: same shape; becomes the sum over ranks.
     """
 
     name: str
@@ -46,13 +46,13 @@ class _Matrix:
 class PowerSgdHook:
     """Rank-r approximations with error feedback and warm start.
 
-    A matrix of n rows and m columns costs r (n + m) float32; parameters that would not get smaller travel as they are.
+    A matrix of n rows and m columns costs r (n + m) float32; parameters that would not become smaller are sent whole.
 
     Args:
         parameters: the trained ones, by name.
-        group: of the replicas.
+        group: process group of the replicas.
         rank: r.
-        start: steps in which everything travels as it is; in the first ones gradients change most.
+        start: steps in which everything is sent whole; gradients change most in the first steps.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], group: dist.ProcessGroup, rank: int, start: int) -> None:
@@ -73,13 +73,13 @@ class PowerSgdHook:
         self._steps += bucket.is_last()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Residuals, right factors, and steps made."""
+        """Return residuals, right factors, and the number of steps."""
         found = {_RESIDUAL + name: value for name, value in self.residuals.state_dict().items()}
         found |= {_FACTOR + name: value for name, value in self._factors.items()}
         return {**found, _STEPS: torch.tensor(self._steps)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._steps = int(state[_STEPS])
         self._factors = {
             name.removeprefix(_FACTOR): v.detach() for name, v in state.items() if name.startswith(_FACTOR)
@@ -113,7 +113,7 @@ class PowerSgdHook:
         put_back(bucket, flat, total)
 
     def _rows(self, name: str) -> int | None:
-        """Rows of a parameter as a matrix; None if factors would be no smaller."""
+        """Return the rows of a parameter seen as a matrix; None if the factors would not be smaller."""
         shape = self._shapes[name]
         elements = torch.Size(shape).numel()
         if len(shape) < 2 or self._rank * (shape[0] + elements // shape[0]) >= elements:
@@ -121,7 +121,7 @@ class PowerSgdHook:
         return shape[0]
 
     def _factor(self, matrix: _Matrix) -> Tensor:
-        """Orthonormal ``[columns, rank]``: the last right factor, or one that all ranks draw alike."""
+        """Return orthonormal ``[columns, rank]``: the last right factor, or a random one equal on all ranks."""
         columns = matrix.values.shape[1]
         if matrix.name not in self._factors:
             seed = int.from_bytes(hashlib.blake2b(matrix.name.encode(), digest_size=8).digest(), "little") >> 1
@@ -131,7 +131,7 @@ class PowerSgdHook:
         return factor
 
     def _all_reduce(self, tensors: Iterable[Tensor]) -> None:
-        """Sums over ranks in place, in one collective."""
+        """Sum over ranks in place, in one collective."""
         parts = list(tensors)
         if not parts:
             return

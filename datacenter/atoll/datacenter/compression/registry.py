@@ -1,4 +1,4 @@
-"""From ``[data_parallel] hook`` to a hook on a DDP module."""
+"""Select the hook of ``[data_parallel] hook`` and attach it to a DDP module."""
 
 # DDP compares a hook's annotations with the classes themselves: no ``from __future__ import annotations`` here.
 
@@ -28,20 +28,20 @@ HOOKS: Mapping[Hook, Maker] = {
     "sign": lambda _section, parameters, group: FeedbackHook(parameters, group, Signs(), scatter=False),
     "topk": lambda section, parameters, group: LargestHook(parameters, group, section.hook_keep),
 }
-"""All but ``none``."""
+"""Every hook except ``none``."""
 _ATTRIBUTE = "gradient_hook"
 
 
 def attach_hook(wrapped: DistributedDataParallel, section: DataParallelSection, group: dist.ProcessGroup) -> None:
-    """Let the module's gradients travel as the job says; ``hook`` is not ``none``."""
+    """Attach the hook that the job selects; ``hook`` is not ``none``."""
     parameters = {name: value for name, value in wrapped.module.named_parameters() if value.requires_grad}
     hook = HOOKS[section.hook](section, parameters, group)
     wrapped.register_comm_hook(_Runner(hook), run_hook)
-    object.__setattr__(wrapped, _ATTRIBUTE, hook)  # nn.Module's own would look for parameters in it
+    object.__setattr__(wrapped, _ATTRIBUTE, hook)  # nn.Module's own setter would search it for parameters
 
 
 def hook_of(module: nn.Module) -> GradientHook | None:
-    """The hook that a module's gradients travel by, an ``Extra`` of checkpoints; None if they travel as they are."""
+    """Return the hook of a module, an ``Extra`` of checkpoints; None if gradients are sent uncompressed."""
     found: GradientHook | None = getattr(module, _ATTRIBUTE, None)
     return found
 
@@ -49,8 +49,8 @@ def hook_of(module: nn.Module) -> GradientHook | None:
 class _Runner:
     """Runs a hook beside the backward pass.
 
-    Everything that a hook does is in a stream of its own on a GPU, so that the backward pass goes on; on a CPU it
-    blocks. Either way collectives start in the thread and the order in which DDP calls, the same on every rank.
+    On a GPU a hook runs in a stream of its own, so that the backward pass continues; on a CPU it blocks. In both cases
+    collectives start in the thread and the order in which DDP calls, the same on every rank.
     """
 
     def __init__(self, hook: GradientHook) -> None:
@@ -77,5 +77,5 @@ def _done(future: torch.futures.Future[Tensor], bucket: GradBucket) -> torch.fut
 
 
 def run_hook(runner: _Runner, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """What DDP calls for each bucket."""
+    """Run the hook on a bucket; DDP calls this."""
     return runner.run(bucket)

@@ -1,10 +1,10 @@
-"""Error feedback: what a rank could not send yet, added to the next gradient (Seide et al. 2014, section 3).
+"""Error feedback: what a rank could not send is added to the next gradient (Seide et al. 2014, section 3).
 
-DDP fills its buckets anew after the first step of a process, in the order in which gradients came. So residuals belong
-to parameters, by name, and nothing that is sent depends on which bucket a parameter lies in: each parameter begins a
-block of its own. That also makes a resumed job send what an undisturbed one would have sent.
+DDP rebuilds its buckets after the first step of a process, in the order in which gradients came. So residuals belong to
+parameters, by name, and nothing that is sent depends on the bucket that a parameter lies in: each parameter begins a
+new block. For the same reason a resumed job sends what an undisturbed one would have sent.
 
-Memory: one float32 for each element of the model, padding to whole blocks included.
+Memory: one float32 per element of the model, including padding to whole blocks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flat:
-    """Residuals of one bucket's parameters, end to end.
+    """Residuals of one bucket's parameters, concatenated.
 
     Attributes:
-        names: of the parameters.
+        names: names of the parameters.
         values: float32 ``[blocks, block]``: residuals; 0 where there is padding.
         parts: views of ``values``, one for each parameter, without padding.
-        sizes: float32 ``[blocks]``: elements that are no padding.
-        numbers: int64 ``[blocks]``: place of each block in the whole model.
+        sizes: float32 ``[blocks]``: elements that are not padding.
+        numbers: int64 ``[blocks]``: number of each block in the whole model.
     """
 
     names: tuple[str, ...]
@@ -43,12 +43,12 @@ class Flat:
     _inside: Tensor
 
     def without_padding(self, values: Tensor) -> Tensor:
-        """The same with zeros where there is padding, in place; ``[blocks, block]``."""
+        """Set padding to zero, in place; ``[blocks, block]``."""
         values[self._lasts] *= self._inside
         return values
 
     def parts_of(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Views of something of the shape of ``values``, one for each parameter, without padding."""
+        """Return views of a tensor shaped like ``values``, one for each parameter, without padding."""
         flat, block = values.view(-1), self.values.shape[1]
         starts = accumulate((_blocks(part.numel(), block) * block for part in self.parts), initial=0)
         return tuple(flat[start : start + part.numel()] for start, part in zip(starts, self.parts, strict=False))
@@ -59,7 +59,7 @@ class Residuals:
 
     Args:
         parameters: the trained ones, by name; their order numbers the blocks, the same on every rank.
-        block: elements of a block; each parameter is padded to whole ones.
+        block: elements of a block; each parameter is padded to whole blocks.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], block: int) -> None:
@@ -71,25 +71,25 @@ class Residuals:
         self._flats: dict[tuple[str, ...], Flat] = {}
 
     def names(self, bucket: GradBucket) -> tuple[str, ...]:
-        """Names of a bucket's parameters."""
+        """Return the names of a bucket's parameters."""
         return tuple(self._names[parameter] for parameter in bucket.parameters())
 
     def add(self, bucket: GradBucket) -> Flat:
-        """Residuals of a bucket's parameters with its gradients added, in place."""
+        """Add a bucket's gradients to the residuals of its parameters, in place."""
         flat = self._flat(bucket)
         for part, gradient in zip(flat.parts, pieces(bucket), strict=True):
             part.add_(gradient)
         return flat
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Residuals by parameter name, flat float32, not copied; empty before the first step."""
+        """Return residuals by parameter name, flat float32, not copied; empty before the first step."""
         return dict(self._kept)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take residuals over.
+        """Restore residuals.
 
         Raises:
-            ValueError: if a name or a number of elements is not the model's.
+            ValueError: if a name or a number of elements does not match the model.
         """
         sizes = {name: parameter.numel() for parameter, name in self._names.items()}
         for name, value in state.items():
@@ -110,7 +110,7 @@ class Residuals:
         return self._flats[names]
 
     def _lay_out(self, names: tuple[str, ...], like: Sequence[Tensor]) -> Flat:
-        """Memory for these parameters, filled with what is kept of them."""
+        """Allocate memory for these parameters, filled with the residuals kept for them."""
         device, block = like[0].device, self.block
         counts = [_blocks(piece.numel(), block) for piece in like]
         values = torch.zeros(sum(counts), block, dtype=torch.float32, device=device)
@@ -133,7 +133,7 @@ class Residuals:
 
 
 def pieces(bucket: GradBucket) -> list[Tensor]:
-    """Flat views of a bucket's buffer, one for each parameter, in the order in which they lie in memory."""
+    """Return flat views of a bucket's buffer, one for each parameter, in the order in which they lie in memory."""
     return list(torch.split(bucket.buffer(), [parameter.numel() for parameter in bucket.parameters()]))
 
 

@@ -1,10 +1,10 @@
-"""Bytes that a rank sends, by the algorithms that are best for large messages; ``plan`` and ``machine`` use the same.
+"""Count the bytes that a rank sends, by the algorithms that are best for large messages, as ``plan`` assumes too.
 
 ===========  ==============================  ==============================
 collective   message                         bytes sent by each of N ranks
 ===========  ==============================  ==============================
 all-reduce   S on each rank                  2 (N - 1) / N · S
-all-gather   S on each rank, N · S at last   (N - 1) · S
+all-gather   S on each rank, N · S in all    (N - 1) · S
 all-to-all   S on each rank, S / N to each   (N - 1) / N · S
 ===========  ==============================  ==============================
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Traffic:
-    """Counted since the hook was made.
+    """Bytes counted since the hook was made.
 
     Attributes:
-        ranks: that take part.
-        sent_bytes: by this rank.
-        plain_bytes: that this rank would have sent without a hook.
+        ranks: ranks that take part.
+        sent_bytes: bytes sent by this rank.
+        plain_bytes: bytes that this rank would have sent without a hook.
     """
 
     ranks: int
@@ -37,11 +37,11 @@ class Traffic:
         self.sent_bytes += (self.ranks - 1) * message_bytes
 
     def all_to_all(self, message_bytes: int, kept_bytes: int) -> None:
-        """Count one all-to-all of which a part stays here."""
+        """Count one all-to-all, of which ``kept_bytes`` remain on this rank."""
         self.sent_bytes += message_bytes - kept_bytes
 
     def plain(self, gradient_bytes: int) -> None:
-        """Count what a bucket would have cost as it is."""
+        """Count what a bucket would have cost uncompressed."""
         self.plain_bytes += self._ring(gradient_bytes)
 
     def _ring(self, message_bytes: int) -> float:

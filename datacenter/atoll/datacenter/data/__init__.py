@@ -1,8 +1,8 @@
-"""What a job learns from: step → sequences is a pure function, so any rank of any world takes its share of it.
+"""Training data: the rows of a step are a pure function of its number, so any rank of any world can take its share.
 
-Read ``batches`` first: a ``Source`` says which rows a step has, ``Batches`` counts steps, ``loader.Loader`` prefetches.
-Underneath, ``packing`` cuts documents into sequences, ``permutation`` shuffles them, and ``stdlib``, ``token_file``,
-``text`` with ``stream``, and ``digits`` are where data comes from. ``opening`` puts them together for a job file.
+Start with ``batches``: a ``Source`` tells which rows a step has, ``Batches`` counts steps, ``loader.Loader``
+prefetches. Below it, ``packing`` cuts documents into sequences and ``permutation`` shuffles them. Data comes from
+``stdlib``, ``token_file``, ``text`` with ``stream``, or ``digits``. ``opening`` assembles them for a job file.
 """
 
 from atoll.datacenter.data.agreement import largest_over

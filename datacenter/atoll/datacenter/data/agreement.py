@@ -1,4 +1,4 @@
-"""How ranks that each know some bookmarks come to know all."""
+"""Share bookmarks of streamed text between ranks, each of which knows some of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.datacenter.data.batches import Agree
 
 
 def largest_over(group: dist.ProcessGroup, device: torch.device) -> Agree:
-    """The largest of each element over the ranks of a group; collective, tensors travel on ``device``."""
+    """Return a function that takes each element's maximum over the ranks of a group; collective, on ``device``."""
     return partial(_largest, group, device)
 
 

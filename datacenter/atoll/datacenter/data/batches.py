@@ -1,7 +1,7 @@
-"""Steps: which rows a step has is a pure function, and any rank of any world takes its share of them.
+"""Steps: the rows of a step are a pure function of its number, and any rank of any world takes its share of them.
 
-A rank's share is a run of consecutive rows of the step's ``global_batch``. So the same job on another number of ranks
-sees the same rows in the same steps, and a resumed one goes on as if it had never stopped.
+A rank's share is a range of consecutive rows of the step's ``global_batch``. So the same job on another number of ranks
+sees the same rows in the same steps, and a resumed job continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from atoll.datacenter.data.permutation import Order
 from atoll.datacenter.errors import DataError
 
 State = dict[str, int | str]
-"""What a checkpoint keeps of the data; fits JSON."""
+"""Position in the data, as kept in a checkpoint; fits JSON."""
 Agree = Callable[[torch.Tensor], torch.Tensor]
-"""The largest of each element over all data-parallel ranks: int64 [n] to int64 [n]."""
+"""Takes each element's maximum over all data-parallel ranks: int64 [n] to int64 [n]."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Batch:
     """Some rows of a step.
 
     Attributes:
-        tokens: int64 [b, s]. Of images: float32 [b, ...].
-        labels: int64 [b, s], -100 where there is nothing to predict. Of images: [b].
-        documents: int64 [b, s], which document of its row a token belongs to, from 0, and -1 for padding: attention
-            inside documents is where these are equal. None of images.
-        positions: int64 [b, s], place of a token in its document within the row. None of images.
+        tokens: int64 [b, s]; for images float32 [b, ...].
+        labels: int64 [b, s], -100 where there is nothing to predict; for images [b].
+        documents: int64 [b, s]: the document of its row that a token belongs to, from 0; -1 for padding. Attention
+            within documents is where these are equal. None for images.
+        positions: int64 [b, s]: position of a token in its document within the row. None for images.
     """
 
     tokens: torch.Tensor
@@ -47,19 +47,19 @@ class Batch:
 
     @property
     def counted(self) -> int:
-        """Labels that the loss counts."""
+        """Number of labels that the loss counts."""
         return int((self.labels != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on a device."""
+        """Copy to a device."""
         return self._each(lambda part: part.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """The same in page-locked memory, from which a GPU copies while it computes."""
+        """Copy to page-locked memory, from which a GPU copies while it computes."""
         return self._each(torch.Tensor.pin_memory)
 
     def micro_batches(self, rows: int) -> Iterator[Batch]:
-        """Views of up to ``rows`` rows each, in order."""
+        """Yield views of up to ``rows`` rows each, in order."""
         for start in range(0, len(self), rows):
             yield self._each(partial(torch.narrow, dim=0, start=start, length=min(rows, len(self) - start)))
 
@@ -70,90 +70,90 @@ class Batch:
 
 
 class Source(Protocol):
-    """Rows of every step."""
+    """Provides the rows of every step."""
 
     global_batch: int
 
     @property
     def digest(self) -> str:
-        """Of everything that the rows depend on, the seed and the size of a step too."""
+        """Digest of everything that the rows depend on, including the seed and the size of a step."""
         ...
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
-        """Rows [start, stop) of a step's ``global_batch``: a pure function of its arguments."""
+        """Return rows [start, stop) of a step's ``global_batch``: a pure function of its arguments."""
         ...
 
     def epoch(self, step: int) -> int:
-        """How many times everything was seen when the step begins."""
+        """Return how many times all data was seen before the step."""
         ...
 
     def bookmarks(self, step: int) -> Ints | None:
-        """What makes it cheap to go on from a step on another process; -1 for what only other ranks know.
+        """Return what makes it cheap to continue from a step in another process; -1 for what only other ranks know.
 
-        None where it is cheap anyway.
+        None where continuing is cheap anyway.
         """
         ...
 
     def recall(self, step: int, bookmarks: Ints) -> None:
-        """Take over bookmarks. Rows stay the same, they come sooner."""
+        """Use bookmarks. They change no row, but the time to find it."""
         ...
 
 
 class Shuffled:
     """Sequences in an order that differs in each epoch; epochs follow each other without a gap.
 
-    Row r of step k is number k · global_batch + r of the endless row of epochs, so each sequence comes exactly once in
-    an epoch; a step may begin in one and end in the next.
+    Row r of step k is element k · global_batch + r of the endless sequence of epochs, so each sequence comes exactly
+    once in an epoch; a step may begin in one epoch and end in the next.
     """
 
     def __init__(self, sequences: Sequences, global_batch: int, seed: int) -> None:
         if len(sequences) < global_batch:
             raise DataError(
                 f"{sequences.name}: {len(sequences)} sequences are too few for one global batch of {global_batch}: "
-                "set batch.global_batch or batch.sequence lower, or give more data"
+                "set batch.global_batch or batch.sequence lower, or provide more data"
             )
         self.sequences, self.global_batch, self._seed = sequences, global_batch, seed
         self._order = Order(len(sequences), seed)
 
     @property
     def digest(self) -> str:
-        """Of sequences, order and size of a step."""
+        """Digest of sequences, order and size of a step."""
         return f"{self.sequences.digest}/shuffled/{self._seed}/{self.global_batch}"
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
-        """Rows of a step."""
+        """Return rows of a step."""
         before = step * self.global_batch
         return self.sequences.rows(self._order(before + start, before + stop))
 
     def epoch(self, step: int) -> int:
-        """Whole passes before the step."""
+        """Return the number of whole epochs before the step."""
         return step * self.global_batch // len(self.sequences)
 
     def bookmarks(self, step: int) -> None:
-        """None are needed: any sequence is found by its number."""
+        """Return None: any sequence is found by its number."""
 
     def recall(self, step: int, bookmarks: Ints) -> None:
-        """Nothing to recall."""
+        """Do nothing: there are no bookmarks."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step's ``global_batch`` rows, read when a share is taken.
+    """The ``global_batch`` rows of one step, read when a share is taken.
 
     Attributes:
-        number: from 0.
-        source: whose rows.
+        number: number of the step, from 0.
+        source: provides the rows.
     """
 
     number: int
     source: Source
 
     def share(self, rank: int, world: int) -> Batch:
-        """Rows of one of ``world`` data-parallel ranks: as even as can be, the first ranks get one more."""
+        """Return the rows of one of ``world`` data-parallel ranks. Shares differ by at most one row, larger first."""
         return self.counted_share(rank, even_counts(self.source.global_batch, world))
 
     def counted_share(self, rank: int, counts: Sequence[int]) -> Batch:
-        """Rows of a rank where rank i gets ``counts[i]``; a rank may get none.
+        """Return the rows of a rank where rank i gets ``counts[i]`` rows; a count may be 0.
 
         Raises:
             DataError: if the counts do not add up to the global batch.
@@ -171,13 +171,13 @@ class Step:
 
 
 def even_counts(global_batch: int, world: int) -> list[int]:
-    """Rows of each rank: they differ by at most one."""
+    """Return the number of rows of each rank; they differ by at most one."""
     whole, rest = divmod(global_batch, world)
     return [whole + (rank < rest) for rank in range(world)]
 
 
 class Batches:
-    """Steps one after the other, from where a state says."""
+    """Steps in sequence, starting where a state says."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -189,20 +189,20 @@ class Batches:
         return self._next
 
     def step(self, number: int) -> Step:
-        """Any step."""
+        """Return any step."""
         return Step(number, self.source)
 
     def next_step(self) -> Step:
-        """The next step."""
+        """Return the next step, and move on."""
         self._next += 1
         return Step(self._next - 1, self.source)
 
     def state(self, agree: Agree | None = None) -> State:
-        """Where the next step is; the same on every rank.
+        """Return the position of the next step; the same on every rank.
 
         Args:
-            agree: called where ranks know different bookmarks (of text that streams). Without it the state holds only
-                this rank's: as exact, but the others have to tokenise from the beginning to go on.
+            agree: used where ranks know different bookmarks (streamed text). Without it the state holds only this
+                rank's: the state is still exact, but other ranks tokenise from the beginning to continue.
         """
         state: State = {"step": self._next, "epoch": self.source.epoch(self._next), "digest": self.source.digest}
         if (bookmarks := self.source.bookmarks(self._next)) is not None:
@@ -211,10 +211,10 @@ class Batches:
         return state
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Go on from a state, on any number of ranks.
+        """Continue from a state, on any number of ranks.
 
         Raises:
-            DataError: if the state is none, or is of other data, another seed, sequence or global batch.
+            DataError: if the state is damaged, or belongs to other data, another seed, sequence or global batch.
         """
         step, digest = state.get("step"), state.get("digest")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0 or not isinstance(digest, str):
@@ -222,7 +222,7 @@ class Batches:
         if digest != self.source.digest:
             raise DataError(
                 f"the checkpoint was made with data {digest}, this job has {self.source.digest} "
-                "(digest / cut / sequence / order / seed / global batch): go on with the same [data], [batch] and seed"
+                "(digest / cut / sequence / order / seed / global batch): use the same [data], [batch] and seed"
             )
         if bookmarks := state.get("bookmarks"):
             self.source.recall(step, _bookmarks(bookmarks, self.source.global_batch))
@@ -233,7 +233,7 @@ def _bookmarks(text: object, count: int) -> Ints:
     try:
         found = np.asarray([int(word) for word in str(text).split(",")], np.int64)
     except (ValueError, OverflowError) as error:
-        raise DataError(f"bookmarks {text!r} are no whole numbers: the checkpoint is damaged") from error
+        raise DataError(f"bookmarks {text!r} are not whole numbers: the checkpoint is damaged") from error
     if found.size != count or found.min() < -1:
         raise DataError(f"{found.size} bookmarks from {found.min()}, not {count} from -1: the checkpoint is damaged")
     return found

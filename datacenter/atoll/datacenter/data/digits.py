@@ -1,4 +1,4 @@
-"""Handwritten digits, which scikit-learn brings along: the small vision model's data, without a download."""
+"""Handwritten digits from scikit-learn: data for the small vision model, without a download."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from atoll.datacenter.errors import MissingExtraError
 CLASSES, SIDE = 10, 8
 _BRIGHTEST = 16.0
 _HELD_OUT_OF = 8
-"""Every so manieth image is held out."""
+"""One in this many images is held out."""
 
 
 class Digits:
-    """1,797 images of 8 by 8, an eighth of them held out.
+    """1,797 images of 8 by 8 pixels, an eighth of them held out.
 
-    ``rows`` gives inputs float32 [b, 1, 8, 8] in [0, 1] and labels int64 [b] in [0, 10).
+    ``rows`` returns inputs float32 [b, 1, 8, 8] in [0, 1] and labels int64 [b] in [0, 10).
 
     Raises:
-        MissingExtraError: without scikit-learn.
+        MissingExtraError: if scikit-learn is not installed.
     """
 
     def __init__(self, split: Split = "train") -> None:
@@ -42,5 +42,5 @@ class Digits:
         return self._labels.size
 
     def rows(self, indices: Ints) -> Rows:
-        """The images with these indices, and their labels."""
+        """Return the images with these indices, and their labels."""
         return Rows(self._images[indices], self._labels[indices])

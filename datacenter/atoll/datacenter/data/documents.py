@@ -19,14 +19,14 @@ MAX_VOCAB = 1 << 32
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents end to end.
+    """Concatenated documents.
 
     Attributes:
         tokens: [count], uint8, uint16 or uint32; an array in memory or a map of a file.
-        offsets: int64 [documents + 1], rising from 0 to ``count``: document d is ``tokens[offsets[d]:offsets[d + 1]]``.
+        offsets: int64 [documents + 1], rising from 0 to ``count``; document d is ``tokens[offsets[d]:offsets[d + 1]]``.
         vocab: every token is below it.
-        name: for errors: "standard library of Python 3.11.7", or a path.
-        digest: of tokens and offsets, hex; the same digest is the same data.
+        name: name for errors: "standard library of Python 3.11.7", or a path.
+        digest: digest of tokens and offsets, hex; equal digests mean equal data.
     """
 
     tokens: Tokens
@@ -39,30 +39,30 @@ class Documents:
         return self.offsets.size - 1
 
     def take(self, start: int, stop: int) -> Tokens:
-        """Tokens [start, stop).
+        """Return tokens [start, stop).
 
         Raises:
-            DataError: if one of them is beyond the vocabulary, as in a damaged file.
+            DataError: if a token is not in the vocabulary, as in a damaged file.
         """
         tokens = self.tokens[start:stop]
         if tokens.size and int(tokens.max()) >= self.vocab:
             place = int(np.argmax(tokens >= self.vocab))
             raise DataError(
                 f"{self.name}: token {start + place} is {tokens[place]}, but the vocabulary has {self.vocab}: "
-                "the file is damaged, make it again"
+                "the file is damaged, create it again"
             )
         return tokens
 
 
 def token_dtype(vocab: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The smallest dtype that holds every token below ``vocab``, little-endian."""
+    """Return the smallest little-endian dtype that holds every token below ``vocab``."""
     if not 1 <= vocab <= MAX_VOCAB:
         raise DataError(f"a vocabulary of {vocab} tokens: allowed are 1 to {MAX_VOCAB}")
     return np.dtype("u1" if vocab <= 1 << 8 else "<u2" if vocab <= 1 << 16 else "<u4")
 
 
 def in_memory(documents: Iterable[Tokens], vocab: int, name: str) -> Documents:
-    """Documents gathered from an iterable; empty ones are left out. Memory: twice their tokens, once after."""
+    """Collect documents from an iterable, without empty ones. Memory: twice their tokens, and once afterwards."""
     parts = [part for part in documents if part.size]
     offsets = np.zeros(len(parts) + 1, np.int64)
     np.cumsum([part.size for part in parts], out=offsets[1:])
@@ -74,5 +74,5 @@ def in_memory(documents: Iterable[Tokens], vocab: int, name: str) -> Documents:
 
 
 def new_digest(dtype: np.dtype[np.unsignedinteger[Any]]) -> blake3.blake3:
-    """Digest of documents: BLAKE3 over bytes per token (one byte), tokens, offsets, all little-endian."""
+    """Start a digest of documents: BLAKE3 over bytes per token (one byte), tokens, offsets, all little-endian."""
     return blake3.blake3(bytes([dtype.itemsize]))

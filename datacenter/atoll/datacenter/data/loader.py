@@ -1,4 +1,4 @@
-"""A rank's batches, read ahead by a thread, with the time that the trainer had to wait for them."""
+"""A rank's batches, read ahead by a thread, with the time that the trainer waited for them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ CLOSE_S = 10.0
 
 
 class Loader:
-    """One rank's share of step after step.
+    """One rank's shares of consecutive steps.
 
-    Read ahead are at most ``depth`` shares; ``state`` is that of what was handed out, so a resumed job sees what was
-    read ahead again. A context manager: the thread ends when it is left.
+    At most ``depth`` shares are read ahead. ``state`` is the position of the last share handed out, so a resumed job
+    reads shares that were only read ahead again. A context manager: the thread ends with it.
 
     Args:
-        batches: where to go on from; the loader's alone from now on.
-        rank: which share.
-        world: of how many, as even as can be. ``reshare`` makes them uneven.
-        depth: shares held ready, from 1 to MAX_DEPTH.
-        timeout_s: the longest that ``next`` waits.
-        pin: whether batches lie in page-locked memory, from which a GPU copies while it computes.
-        agree: the largest over all data-parallel ranks; ``state`` calls it on every rank where the source streams.
+        batches: the position to start from; used only by the loader from now on.
+        rank: number of the share.
+        world: number of shares, as even as possible; ``reshare`` makes them uneven.
+        depth: shares to hold ready, from 1 to MAX_DEPTH.
+        timeout_s: how long ``next`` waits at most.
+        pin: whether batches are in page-locked memory, from which a GPU copies while it computes.
+        agree: maximum over all data-parallel ranks; ``state`` calls it on every rank if the source streams.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Loader:
         self.close()
 
     def next(self) -> Batch:
-        """This rank's share of the next step.
+        """Return this rank's share of the next step.
 
         Raises:
-            DataError: if the source cannot be read, or not in time, or the loader is closed.
+            DataError: if the source cannot be read, or not in time, or if the loader is closed.
         """
         started = time.perf_counter()
         with self._changed:
@@ -80,24 +80,24 @@ class Loader:
             return self._ready.popleft()
 
     def state(self) -> State:
-        """Where the next step is that ``next`` gives; the same on every rank. A collective if there is ``agree``."""
+        """Return the position of the next share; the same on every rank. Collective if there is ``agree``."""
         return self._batches.state(self._agree)
 
     def load(self, state: Mapping[str, object]) -> None:
-        """Go on from a state; what was read ahead is thrown away."""
+        """Continue from a state; discards what was read ahead."""
         with self._changed:
             self._batches.load(state)
             self._start_over()
 
     def reshare(self, counts: Sequence[int]) -> None:
-        """From the next step on, rank i gets ``counts[i]`` rows. All ranks have to do this at the same step."""
+        """From the next step on, give rank i ``counts[i]`` rows. All ranks must call this at the same step."""
         with self._changed:
             if tuple(counts) != self._counts:
                 self._counts = tuple(counts)
                 self._start_over()
 
     def close(self) -> None:
-        """End the thread and wait for it; one that still reads after CLOSE_S ends with the process."""
+        """End the thread and wait for it; if it still reads after CLOSE_S, it ends with the process."""
         with self._changed:
             self._closed = True
             self._start_over()
@@ -121,7 +121,7 @@ class Loader:
             try:
                 batch = self._batches.step(number).counted_share(self._rank, counts)
                 batch = batch.pin_memory() if self._pin else batch
-            except Exception as error:  # noqa: BLE001  # told to whoever calls next
+            except Exception as error:  # noqa: BLE001  # raised by the next call
                 self._fail(error)
                 return
             with self._changed:
@@ -130,7 +130,7 @@ class Loader:
                     self._changed.notify_all()
 
     def _wanted(self) -> tuple[int, int, tuple[int, ...]] | None:
-        """What to read next, when there is room for it; None when closed."""
+        """Return what to read next, when there is room for it; None when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
             if self._closed:

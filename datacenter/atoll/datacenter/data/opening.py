@@ -1,4 +1,4 @@
-"""From a job file's sections to batches, everything checked before a process trains."""
+"""Open the data of a job file, and check everything before a process trains."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.training import BatchSection, DataSection
 
 _BYTES_PER_TOKEN = 16
-"""Pieces of streaming text are so long that a sequence seldom has more than a cut or two."""
+"""Sizes pieces of streamed text so that a sequence seldom has more than a cut or two."""
 
 
 def open_job_batches(job: SiloJob, folder: Path, split: Split = "train") -> Batches:
-    """Batches of a job, checked against its model: ``open_batches`` with what the job says.
+    """Open the data of a job and check it against its model: ``open_batches`` with the job's settings.
 
     Args:
-        job: as parsed.
-        folder: the job file's; paths are relative to it.
-        split: what is trained on, or what is held out.
+        job: the parsed job file.
+        folder: folder of the job file; paths are relative to it.
+        split: training data or held-out data.
 
     Raises:
-        DataError: naming what is missing, damaged, too little or not for this model, and what to do.
-        MissingExtraError: if a library is needed that is not installed.
+        DataError: if data is missing, damaged, too little or not for this model; names it and the remedy.
+        MissingExtraError: if a required library is not installed.
     """
     kind, images = job.model.kind, job.data.source == "digits"
     if (kind == "vision" and not images) or (kind == "llama" and images):
         raise DataError(
-            f'model.kind = "{kind}" does not learn from data.source = "{job.data.source}": '
+            f'model.kind = "{kind}" cannot be trained on data.source = "{job.data.source}": '
             '"vision" takes "digits", "llama" takes "stdlib", "tokens" or "text"'
         )
     vocab = job.model.vocab if kind == "llama" else None
@@ -52,23 +52,23 @@ def open_batches(
     *,
     model_vocab: int | None = None,
 ) -> Batches:
-    """Batches of a job.
+    """Open the batches of a job.
 
     Args:
         data: the job's ``[data]``.
         batch: the job's ``[batch]``.
-        seed: the job's seed: the order in which sequences come.
-        folder: the job file's; paths are relative to it.
-        split: what is trained on, or what is held out for evaluation (``stdlib`` and ``digits``).
-        model_vocab: the model's vocabulary, which must hold every token; not checked if None.
+        seed: the job's seed, for the order of sequences.
+        folder: folder of the job file; paths are relative to it.
+        split: training data or held-out data (``stdlib`` and ``digits``).
+        model_vocab: the model's vocabulary, which must contain every token; not checked if None.
 
     Raises:
-        DataError: naming what is missing, damaged or too little, and what to do.
-        MissingExtraError: if a library is needed that is not installed.
+        DataError: if data is missing, damaged or too little; names it and the remedy.
+        MissingExtraError: if a required library is not installed.
     """
     if split != "train" and data.source in {"tokens", "text"}:
         raise DataError(
-            f'source = "{data.source}" has no held-out part: keep text aside and name it in a job of its own'
+            f'source = "{data.source}" has no held-out part: keep some text apart and use it in a separate job'
         )
     if data.source == "digits":
         return Batches(Shuffled(Digits(split), batch.global_batch, seed))

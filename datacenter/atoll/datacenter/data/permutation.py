@@ -1,4 +1,4 @@
-"""A keyed shuffle of [0, n) that is worked out per element: nothing of size n is ever held."""
+"""A keyed shuffle of [0, n), computed per element: nothing of size n is held in memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MASK = (1 << 64) - 1
 
 
 class Permutation:
-    """A bijection of [0, length) onto itself, chosen by a seed and a number.
+    """A bijection of [0, length) onto itself, selected by a seed and a number.
 
     A balanced Feistel network over the smallest even number of bits that holds ``length``, with SplitMix64's finaliser
-    as round function (Luby and Rackoff 1988; Steele et al. 2014), walked along its cycles until the value lies below
-    ``length`` (Black and Rogaway 2002, section 3). Not meant to withstand anyone who wants to foresee it.
+    as round function (Luby and Rackoff 1988; Steele et al. 2014), walked along its cycles until the value is below
+    ``length`` (Black and Rogaway 2002, section 3). It is not cryptographically secure.
 
     Args:
-        length: how many elements, from 1.
-        seed: chooses the family.
-        number: chooses the member: the epoch.
+        length: number of elements, at least 1.
+        seed: selects the family.
+        number: selects the member: the epoch.
     """
 
     def __init__(self, length: int, seed: int, number: int) -> None:
@@ -34,7 +34,7 @@ class Permutation:
         self._keys = [_mix(key + np.uint64(turn))[0] for turn in range(_ROUNDS)]
 
     def __call__(self, elements: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each of ``elements`` (int64, any shape, in [0, length)) goes; same shape and dtype."""
+        """Map ``elements`` (int64, any shape, in [0, length)); same shape and dtype."""
         values = np.array(elements, np.uint64)
         if values.size and not (elements.min() >= 0 and elements.max() < self.length):
             raise ValueError(f"elements from {elements.min()} to {elements.max()}, of a permutation of {self.length}")
@@ -52,14 +52,14 @@ class Permutation:
 
 
 class Order:
-    """The endless row of shuffled epochs: place p is in epoch p // length, each with a permutation of its own.
+    """The endless sequence of shuffled epochs: position p is in epoch p // length; each epoch has its own permutation.
 
-    Blocks of up to 4,096 places are worked out at a time, since one costs hardly more than its first element; two are
+    Up to 4,096 positions are computed at a time, since a block costs hardly more than its first element; two blocks are
     held.
 
     Args:
-        length: of an epoch, from 1.
-        seed: of all epochs.
+        length: length of an epoch, at least 1.
+        seed: seed of all epochs.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -68,7 +68,7 @@ class Order:
         self._blocks: dict[int, NDArray[np.int64]] = {}
 
     def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Elements at places [start, stop); int64."""
+        """Return the elements at positions [start, stop); int64."""
         size = self._block_places
         parts = [
             self._block(number)[max(start - number * size, 0) : stop - number * size]

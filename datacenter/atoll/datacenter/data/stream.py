@@ -1,9 +1,9 @@
-"""Text that is tokenised while it streams, each row of a step from a lane of its own.
+"""Text that is tokenised while it streams. Each row of a step comes from its own lane.
 
-Lane r feeds row r of every step: it takes the pieces number r, r + G, r + 2 G ... of the endless row of shuffled
-epochs (G: the global batch). A rank reads and tokenises only the lanes of its own rows, whatever the world, and what a
-lane gives at a step depends on nothing else. How far a lane is after some steps is only known to who has tokenised it:
-``bookmarks`` carries that over a restart; without one a lane is tokenised again from its beginning, to the same end.
+Lane r feeds row r of every step: it takes the pieces number r, r + G, r + 2 G ... of the endless sequence of shuffled
+epochs (G: the global batch). A rank reads and tokenises only the lanes of its own rows, and what a lane provides at a
+step depends on nothing else. How far a lane is after some steps is known only after tokenising it: ``bookmarks`` carry
+that over a restart; without one a lane is tokenised again from its beginning, with the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.datacenter.data.documents import Tokens, token_dtype
-from atoll.datacenter.data.packing import Ints, Piece, Rows, stack
+from atoll.datacenter.data.packing import Ints, Rows, Window, stack
 from atoll.datacenter.data.permutation import Permutation
 from atoll.datacenter.data.text import TextPieces
 from atoll.datacenter.data.tokenizer import Tokenizer
@@ -25,16 +25,16 @@ from atoll.datacenter.errors import DataError
 UNKNOWN = -1
 _OFFSET_BITS = 28
 _KEPT_BOOKMARKS = 64
-"""Of each lane; more than a loader ever reads ahead."""
+"""Bookmarks kept for each lane; more than a loader ever reads ahead."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A piece as tokens.
+    """A tokenised piece.
 
     Attributes:
-        tokens: of its documents, end to end.
-        starts: int64; where documents start, from 0, rising.
+        tokens: tokens of its documents, concatenated.
+        starts: int64; first tokens of the documents, from 0, rising.
     """
 
     tokens: Tokens
@@ -47,15 +47,15 @@ class Encoded:
 
 
 class TextStream:
-    """Rows of every step, out of text files. Held in memory: a piece or two of tokens per lane that is read.
+    """Rows of every step from text files. Memory: one or two pieces of tokens for each lane that is read.
 
     Args:
         pieces: the text.
-        tokenizer: makes tokens of it.
+        tokenizer: converts text to tokens.
         sequence: tokens of a row.
-        global_batch: rows of a step: lanes.
-        seed: of the order of pieces, another in each epoch.
-        packing: documents share rows, else each starts one of its own.
+        global_batch: rows of a step; this is also the number of lanes.
+        seed: seed of the order of pieces, which differs in each epoch.
+        packing: whether documents share rows; otherwise each starts its own.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TextStream:
             raise DataError(
                 f"{pieces.files[0].path} and {len(pieces.files) - 1} more: {pieces.size_bytes} bytes of text are too "
                 f"few for one global batch of {global_batch} * {sequence} tokens: set batch.global_batch or "
-                "batch.sequence lower, or give more data"
+                "batch.sequence lower, or provide more data"
             )
         self.global_batch, self._sequence, self._packing = global_batch, sequence, packing
         self._pieces, self._tokenizer, self._seed = pieces, tokenizer, seed
@@ -74,39 +74,39 @@ class TextStream:
 
     @property
     def digest(self) -> str:
-        """Of files, tokenizer, order and size of a step."""
+        """Digest of files, tokenizer, order and size of a step."""
         cut = "packed" if self._packing else "padded"
         text = f"{self._pieces.digest}+{self._tokenizer.digest}"
         return f"{text}/{cut}/{self._sequence}/shuffled/{self._seed}/{self.global_batch}"
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
-        """Rows of a step."""
+        """Return rows of a step."""
         with self._reading:
             pieces = [self._lane(number).row(step) for number in range(start, stop)]
         return stack(pieces, stop - start, self._sequence)
 
     def epoch(self, step: int) -> int:
-        """Of the first lane that is read here and knows."""
+        """Return the epoch of the first lane that is read here and knows it."""
         turns = (lane.bookmarks.get(step, UNKNOWN) >> _OFFSET_BITS for lane in list(self._lanes.values()))
         turn = next((turn for turn in turns if turn >= 0), 0)
         return turn * self.global_batch // len(self._pieces)
 
     def bookmarks(self, step: int) -> Ints:
-        """Int64 [global_batch]: where each lane is before a step; UNKNOWN for those that are not read here."""
+        """Int64 [global_batch]: position of each lane before a step; UNKNOWN for lanes that are not read here."""
         found = np.full(self.global_batch, UNKNOWN, np.int64)
         for number, lane in list(self._lanes.items()):
             found[number] = lane.bookmarks.get(step, UNKNOWN)
         return found
 
     def recall(self, step: int, bookmarks: Ints) -> None:
-        """Take over bookmarks of a step."""
+        """Use bookmarks of a step."""
         with self._reading:
             self._lanes.clear()
             for number in np.flatnonzero(bookmarks != UNKNOWN).tolist():
                 self._lane(number).bookmarks[step] = int(bookmarks[number])
 
     def encoded(self, number: int, turn: int) -> Encoded:
-        """The piece that comes in a lane's turn."""
+        """Return the piece that comes in a lane's turn."""
         epoch, place = divmod(turn * self.global_batch + number, len(self._pieces))
         index = Permutation(len(self._pieces), self._seed, epoch)(np.asarray([place]))
         parts = [self._tokenizer.encode(text) for text in self._pieces.documents(int(index[0]))]
@@ -127,13 +127,13 @@ class _Lane:
         self._stream, self._number, self._sequence, self._packing = stream, number, sequence, packing
         self._longest_gap = longest_gap
         self.bookmarks: dict[int, int] = {}
-        """Step → turn and offset of what comes next, as one number."""
+        """Step → turn and offset of the next token, as one number."""
         self._step = 0
         self._turn, self._offset = 0, 0
         self._loaded: dict[int, Encoded] = {}
 
-    def row(self, step: int) -> Piece:
-        """What the lane gives at a step."""
+    def row(self, step: int) -> Window:
+        """Return the lane's row at a step."""
         if step != self._step:
             self._go_back(step)
         while self._step < step:
@@ -141,7 +141,7 @@ class _Lane:
         return self._next()
 
     def _go_back(self, step: int) -> None:
-        """To the last known place at or before a step."""
+        """Move to the last known position at or before a step."""
         known = max((place for place in self.bookmarks if place <= step), default=0)
         if known <= self._step < step:
             return
@@ -149,7 +149,7 @@ class _Lane:
         self._turn, self._offset = bookmark >> _OFFSET_BITS, bookmark & ((1 << _OFFSET_BITS) - 1)
         self._loaded.clear()
 
-    def _next(self) -> Piece:
+    def _next(self) -> Window:
         self.bookmarks.setdefault(self._step, self._turn << _OFFSET_BITS | self._offset)
         piece = self._packed() if self._packing else self._padded()
         self._step += 1
@@ -158,8 +158,8 @@ class _Lane:
             del self.bookmarks[min(self.bookmarks)]
         return piece
 
-    def _packed(self) -> Piece:
-        """``sequence`` tokens and the one after them, over as many pieces as that takes."""
+    def _packed(self) -> Window:
+        """Return ``sequence`` tokens and the one after them, from as many pieces as that takes."""
         parts: list[Tokens] = []
         cuts: list[Ints] = []
         missing, filled = self._sequence + 1, 0
@@ -173,22 +173,22 @@ class _Lane:
                 self._move(turn, offset + part.size - 1)
                 break
         joined = np.concatenate(cuts)
-        return Piece(np.concatenate(parts), joined[joined > 0])
+        return Window(np.concatenate(parts), joined[joined > 0])
 
-    def _padded(self) -> Piece:
-        """Up to ``sequence`` + 1 tokens of one document; documents of one token have nothing to predict."""
+    def _padded(self) -> Window:
+        """Return up to ``sequence`` + 1 tokens of one document; a document of one token has nothing to predict."""
         for turn, offset, piece in self._from_here():
             for start, stop, following in _document_rows(piece, offset, self._sequence):
                 if stop - start > 1:
                     self._move(turn, following)
-                    return Piece(piece.tokens[start:stop], _NO_CUTS)
+                    return Window(piece.tokens[start:stop], _NO_CUTS)
         raise AssertionError("pieces do not end")
 
     def _from_here(self) -> Iterator[tuple[int, int, Encoded]]:
-        """Turn, offset and piece, from the cursor on, without end.
+        """Yield turn, offset and piece, from the cursor on, without end.
 
         Raises:
-            DataError: if none of the pieces has anything to predict.
+            DataError: if no piece has anything to predict.
         """
         turn, offset, empty = self._turn, self._offset, 0
         while True:
@@ -198,7 +198,7 @@ class _Lane:
             empty = 0 if piece.teaches else empty + 1
             if empty > self._longest_gap:
                 raise DataError(
-                    f"no document of the {self._longest_gap} pieces of text has two tokens: give other text"
+                    f"no document of the {self._longest_gap} pieces of text has two tokens: provide other text"
                 )
             yield turn, offset, piece
             turn, offset = turn + 1, 0
@@ -210,7 +210,7 @@ class _Lane:
 
 
 def _document_rows(piece: Encoded, offset: int, sequence: int) -> Iterator[tuple[int, int, int]]:
-    """Start and end of each row from an offset on, with a token to look ahead, and where the next row starts."""
+    """Yield start and end of each row from an offset on, with a token to look ahead, and the start of the next row."""
     while offset < piece.tokens.size:
         after = int(np.searchsorted(piece.starts, offset, side="right"))
         end = int(piece.starts[after]) if after < piece.starts.size else piece.tokens.size

@@ -1,8 +1,8 @@
-"""Text on disk in pieces that any process finds by their number, without an index of what is in the files.
+"""Text on disk in pieces that any process finds by their number, without an index of the files' contents.
 
-A file is cut every ``piece_bytes``; each cut moves on to the end of its line (as Hadoop's text input does), so pieces
-are whole lines. Of a ``.jsonl`` file each line is a document: an object whose ``text`` is a text. Of any other file
-each piece is one.
+A file is cut every ``piece_bytes``; each cut moves to the end of its line (as in Hadoop's text input), so pieces are
+whole lines. In a ``.jsonl`` file each line is a document: an object with a string ``text``. In any other file each
+piece is a document.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _JSON_LINES = ".jsonl"
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file.
+    """A file of text.
 
     Attributes:
-        path: where it is.
-        name: relative to the folder that was given, with forward slashes.
-        size_bytes: when it was found.
+        path: path of the file.
+        name: path relative to the given folder, with forward slashes.
+        size_bytes: size when the file was found.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class TextFile:
 
 
 def find_files(paths: Sequence[Path]) -> tuple[TextFile, ...]:
-    """Files as given, and all files of folders in the order of their names; hidden ones and empty ones are left out.
+    """Return files as given, and all files of folders sorted by name, without hidden and empty ones.
 
     Raises:
         DataError: if a path is missing, or nothing is found.
@@ -62,10 +62,10 @@ def find_files(paths: Sequence[Path]) -> tuple[TextFile, ...]:
         elif path.is_file():
             found.append(_file(path, path.name))
         else:
-            raise DataError(f"{path}: no such file or folder: give one with text")
+            raise DataError(f"{path}: no such file or folder: name one that contains text")
     files = tuple(file for file in found if file.size_bytes)
     if not files:
-        raise DataError(f"{', '.join(map(str, paths))}: no file with text in it: give some")
+        raise DataError(f"{', '.join(map(str, paths))}: no file with text in it: name one")
     return files
 
 
@@ -74,11 +74,11 @@ def _file(path: Path, name: str) -> TextFile:
 
 
 class TextPieces:
-    """The pieces of some files. Held in memory: a few hundred bytes per file.
+    """The pieces of some files. Memory: a few hundred bytes per file.
 
     Args:
-        files: of which; their sizes are taken as found.
-        piece_bytes: distance of cuts, from 4: the longest character.
+        files: the files, with their sizes when found.
+        piece_bytes: distance between cuts, at least 4: the longest character.
     """
 
     def __init__(self, files: Sequence[TextFile], piece_bytes: int = PIECE_BYTES) -> None:
@@ -88,21 +88,21 @@ class TextPieces:
         for file in self.files:
             state.update(f"{file.name}\0{file.size_bytes}\0".encode())
         self.digest = state.hexdigest()
-        """Of names and sizes of files and distance of cuts; not of what is in them, which nobody has read yet."""
+        """Digest of names and sizes of files and distance of cuts, not of contents, which have not been read yet."""
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Total size of the files."""
         return sum(file.size_bytes for file in self.files)
 
     def documents(self, index: int) -> Iterator[bytes]:
-        """Documents of a piece. There may be none: where one line is longer than a piece.
+        """Yield the documents of a piece. There may be none, where one line is longer than a piece.
 
         Raises:
-            DataError: if the file cannot be read, has another size than before, or a line is no JSON with a ``text``.
+            DataError: if the file cannot be read, has changed its size, or a line is not JSON with a ``text``.
         """
         number = int(np.searchsorted(self._ends, index, side="right"))
         file = self.files[number]
@@ -118,11 +118,11 @@ class TextPieces:
 
 
 def _read(file: TextFile, start: int, stop: int) -> tuple[int, bytes]:
-    """Where a piece begins, and its text."""
+    """Return the offset at which a piece begins, and its text."""
     with file.path.open("rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) != file.size_bytes:
             raise DataError(
-                f"{file.path} has {size} bytes now, it had {file.size_bytes}: data must not change in a job"
+                f"{file.path} has {size} bytes now, it had {file.size_bytes}: data must not change during a job"
             )
         begin, end = _cut(opened, file, start), _cut(opened, file, stop)
         opened.seek(begin)
@@ -130,7 +130,7 @@ def _read(file: TextFile, start: int, stop: int) -> tuple[int, bytes]:
 
 
 def _cut(opened: BinaryIO, file: TextFile, place: int) -> int:
-    """Where the first line begins at or after ``place``; in a line that is too long, the first character."""
+    """Return the offset of the first line at or after ``place``; in a line that is too long, of the first character."""
     if place <= 0 or place >= file.size_bytes:
         return min(max(place, 0), file.size_bytes)
     longest = MAX_JSON_LINE_BYTES if file.is_json_lines else MAX_LINE_BYTES
@@ -150,11 +150,11 @@ def _cut(opened: BinaryIO, file: TextFile, place: int) -> int:
 
 
 def json_texts(file: TextFile, begin: int, text: bytes) -> Iterator[bytes]:
-    """The ``text`` of each line, in UTF-8; empty lines are passed over.
+    """Yield the ``text`` of each line in UTF-8; skips empty lines.
 
     Args:
-        file: for errors.
-        begin: where in the file the first line begins.
+        file: the file, for errors.
+        begin: offset of the first line in the file.
         text: whole lines.
 
     Raises:
@@ -165,9 +165,9 @@ def json_texts(file: TextFile, begin: int, text: bytes) -> Iterator[bytes]:
             try:
                 found = json.loads(line)
             except ValueError as error:
-                raise DataError(f"{file.path}: the line at byte {begin} is no JSON: {error}") from error
+                raise DataError(f"{file.path}: the line at byte {begin} is not JSON: {error}") from error
             document = found.get("text") if isinstance(found, dict) else None
             if not isinstance(document, str):
-                raise DataError(f'{file.path}: the line at byte {begin} has no "text" that is a text')
+                raise DataError(f'{file.path}: the line at byte {begin} has no "text" that is a string')
             yield document.encode("utf-8", "replace")
         begin += len(line) + 1

@@ -39,19 +39,19 @@ _FIELDS = struct.Struct("<8sIIQQQ32s32s")
 _CHECK_BYTES = 16
 _OFFSET_BYTES = 8
 _BLOCK_BYTES = 8 << 20
-"""How much of a file is looked at in one go."""
+"""Bytes of a file that are checked at a time."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a token file says of itself.
+    """Header of a token file.
 
     Attributes:
-        vocab: every token is below it; chooses the bytes per token.
-        tokens: how many.
-        documents: how many.
-        digest: of tokens and offsets, 32 bytes.
-        tokenizer: digest of what made them, 32 bytes.
+        vocab: every token is below it; determines the bytes per token.
+        tokens: number of tokens.
+        documents: number of documents.
+        digest: digest of tokens and offsets, 32 bytes.
+        tokenizer: digest of the tokenizer, 32 bytes.
     """
 
     vocab: int
@@ -62,21 +62,21 @@ class Header:
 
     @property
     def token_bytes(self) -> int:
-        """Of one token."""
+        """Bytes of one token."""
         return token_dtype(self.vocab).itemsize
 
     @property
     def offsets_at(self) -> int:
-        """Where in the file the offsets begin."""
+        """Offset of the document offsets in the file."""
         return HEADER_BYTES + -(-self.tokens * self.token_bytes // _OFFSET_BYTES) * _OFFSET_BYTES
 
     @property
     def file_bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file."""
         return self.offsets_at + (self.documents + 1) * _OFFSET_BYTES
 
     def pack(self) -> bytes:
-        """As the first HEADER_BYTES of a file."""
+        """Return the first HEADER_BYTES of a file."""
         fields = _FIELDS.pack(
             MAGIC, VERSION, self.token_bytes, self.vocab, self.tokens, self.documents, self.digest, self.tokenizer
         )
@@ -84,50 +84,50 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The header of a token file, checked against itself and the file's size.
+    """Read the header of a token file and check it against itself and the file's size.
 
     Raises:
-        DataError: naming the file, what it says and what to do.
+        DataError: naming the file, the problem and the remedy.
     """
     try:
         with path.open("rb") as file:
             head = file.read(HEADER_BYTES)
             file_bytes = file.seek(0, 2)
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}: make the file with `atoll silo tokens`") from error
+        raise DataError(f"{path}: {error.strerror}: create the file with `atoll silo tokens`") from error
     if head[: len(MAGIC)] != MAGIC:
-        raise DataError(f"{path} is no token file: it begins with {head[: len(MAGIC)]!r}, not {MAGIC!r}")
+        raise DataError(f"{path} is not a token file: it begins with {head[: len(MAGIC)]!r}, not {MAGIC!r}")
     if len(head) < HEADER_BYTES:
-        raise DataError(f"{path} is cut off: {len(head)} bytes are less than the header's {HEADER_BYTES}")
+        raise DataError(f"{path} is truncated: {len(head)} bytes are less than the header's {HEADER_BYTES}")
     _, version, token_bytes, vocab, tokens, documents, digest, tokenizer = _FIELDS.unpack_from(head)
     if version != VERSION:
-        raise DataError(f"{path} has version {version}, this release reads {VERSION}: make the file again")
+        raise DataError(f"{path} has version {version}, this release reads {VERSION}: create the file again")
     check = head[_FIELDS.size :]
     if check != blake3.blake3(head[: _FIELDS.size]).digest(length=_CHECK_BYTES).ljust(len(check), b"\0"):
-        raise DataError(f"{path} has a damaged header: copy or make the file again")
+        raise DataError(f"{path} has a damaged header: copy or create the file again")
     if not 1 <= vocab <= MAX_VOCAB:
-        raise DataError(f"{path}: a vocabulary of {vocab} tokens, allowed are 1 to {MAX_VOCAB}: make the file again")
+        raise DataError(f"{path}: a vocabulary of {vocab} tokens, allowed are 1 to {MAX_VOCAB}: create the file again")
     header = Header(vocab, tokens, documents, digest, tokenizer)
     if token_bytes != header.token_bytes:
-        raise DataError(f"{path} has {token_bytes} bytes per token, a vocabulary of {vocab} takes {header.token_bytes}")
+        raise DataError(f"{path} has {token_bytes} bytes per token, a vocabulary of {vocab} needs {header.token_bytes}")
     if file_bytes != header.file_bytes:
-        wrong = "cut off" if file_bytes < header.file_bytes else "too long"
+        wrong = "truncated" if file_bytes < header.file_bytes else "too long"
         raise DataError(
-            f"{path} is {wrong}: it has {file_bytes} bytes, {tokens} tokens in {documents} documents take "
-            f"{header.file_bytes}: copy or make the file again"
+            f"{path} is {wrong}: it has {file_bytes} bytes, but {tokens} tokens in {documents} documents need "
+            f"{header.file_bytes}: copy or create the file again"
         )
     return header
 
 
 def open_token_file(path: Path) -> Documents:
-    """Documents of a token file, mapped: nothing is read until it is used but the offsets, once.
+    """Map the documents of a token file: only the offsets are read at once.
 
     Raises:
-        DataError: naming the file, what is wrong with it and what to do.
+        DataError: naming the file, the problem and the remedy.
     """
     header = read_header(path)
     if not header.tokens:
-        raise DataError(f"{path} holds no tokens: make the file from text that is not empty")
+        raise DataError(f"{path} has no tokens: create the file from text that is not empty")
     offsets: NDArray[np.int64] = np.memmap(path, "<i8", "r", header.offsets_at, (header.documents + 1,))
     _check_offsets(path, offsets, header.tokens)
     tokens = np.memmap(path, token_dtype(header.vocab), "r", HEADER_BYTES, (header.tokens,))
@@ -135,14 +135,14 @@ def open_token_file(path: Path) -> Documents:
 
 
 def verify(path: Path, progress: Callable[[int], None] = lambda _: None) -> Documents:
-    """Read a whole token file and check every token and the digest.
+    """Read a whole token file, and check every token and the digest.
 
     Args:
-        path: of the file.
-        progress: told the bytes of tokens read since it was last told.
+        path: path of the file.
+        progress: called with the bytes of tokens read since the last call.
 
     Raises:
-        DataError: as ``open_token_file``, and if a token or the digest is wrong.
+        DataError: see ``open_token_file``; also if a token or the digest is wrong.
     """
     documents = open_token_file(path)
     digest = new_digest(documents.tokens.dtype)
@@ -155,7 +155,7 @@ def verify(path: Path, progress: Callable[[int], None] = lambda _: None) -> Docu
     if digest.hexdigest() != documents.digest:
         raise DataError(
             f"{path} has other contents (digest {digest.hexdigest()}) than its header says ({documents.digest}): "
-            "copy or make the file again"
+            "copy or create the file again"
         )
     return documents
 
@@ -163,7 +163,7 @@ def verify(path: Path, progress: Callable[[int], None] = lambda _: None) -> Docu
 def _check_offsets(path: Path, offsets: NDArray[np.int64], tokens: int) -> None:
     if offsets[0] != 0 or offsets[-1] != tokens:
         raise DataError(
-            f"{path}: documents go from {offsets[0]} to {offsets[-1]}, not from 0 to {tokens}: make it again"
+            f"{path}: documents go from {offsets[0]} to {offsets[-1]}, not from 0 to {tokens}: create it again"
         )
     block = _BLOCK_BYTES // _OFFSET_BYTES
     for start in range(0, offsets.size - 1, block):
@@ -171,4 +171,4 @@ def _check_offsets(path: Path, offsets: NDArray[np.int64], tokens: int) -> None:
         if steps.min() < 0:
             document = start + int(np.argmin(steps))
             first, last = offsets[document : document + 2]
-            raise DataError(f"{path}: document {document} goes from {first} back to {last}: make the file again")
+            raise DataError(f"{path}: document {document} goes from {first} back to {last}: create the file again")

@@ -1,4 +1,4 @@
-"""Writing a token file: a stream of documents in, the whole file or none out."""
+"""Write a token file from a stream of documents: the whole file or none."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _BUFFER_BYTES = 1 << 20
 
 
 class TokenWriter:
-    """A context manager that writes beside its goal and takes its place when left without an error.
+    """A context manager that writes beside its destination and replaces it if there was no error.
 
-    Held in memory: two buffers of 1 MiB and what is handed in; offsets of documents wait in a temporary file.
+    Memory: two buffers of 1 MiB and the tokens passed in; offsets of documents are in a temporary file.
 
     Args:
-        path: the goal; what is there is replaced when all is written and on disk.
+        path: destination; replaced when everything is written and on disk.
         vocab: every token is below it.
-        tokenizer: digest of what makes the tokens, 32 bytes as hex.
+        tokenizer: digest of the tokenizer, 32 bytes in hex.
     """
 
     def __init__(self, path: Path, vocab: int, tokenizer: str) -> None:
@@ -37,9 +37,9 @@ class TokenWriter:
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._in_document = False
         self.tokens = 0
-        """Written so far."""
+        """Tokens written so far."""
         self.documents = 0
-        """Ended so far."""
+        """Documents ended so far."""
 
     def __enter__(self) -> TokenWriter:
         with _telling(self.path):
@@ -62,13 +62,13 @@ class TokenWriter:
             self._partial.unlink(missing_ok=True)
 
     def add(self, tokens: Tokens) -> None:
-        """Go on with the document (or begin one) with these tokens.
+        """Append tokens to the present document, or begin one.
 
         Raises:
-            DataError: if one is beyond the vocabulary, or the disk is full.
+            DataError: if a token is not in the vocabulary, or the disk is full.
         """
         if tokens.size and int(tokens.max()) >= self._vocab:
-            raise DataError(f"{self.path}: token {tokens.max()} is beyond the vocabulary of {self._vocab}")
+            raise DataError(f"{self.path}: token {tokens.max()} is not in the vocabulary of {self._vocab}")
         written = np.ascontiguousarray(tokens, self._dtype).view(np.uint8).data
         with _telling(self.path):
             self._file.write(written)
@@ -77,7 +77,7 @@ class TokenWriter:
         self._in_document |= tokens.size > 0
 
     def end_document(self, end: Tokens | None = None) -> None:
-        """End the document, with some last tokens if they are given; one without tokens is not kept."""
+        """End the document, after optional last tokens; a document without tokens is dropped."""
         if self._in_document:
             if end is not None:
                 self.add(end)
@@ -105,7 +105,7 @@ class TokenWriter:
 
 @contextmanager
 def _telling(path: Path) -> Iterator[None]:
-    """What the system says of a disk, as an error that names the file."""
+    """Convert the system's errors about a disk to one that names the file."""
     try:
         yield
     except OSError as error:

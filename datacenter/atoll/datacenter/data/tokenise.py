@@ -1,4 +1,4 @@
-"""Text files to one token file, in order and with bounded memory, on several threads."""
+"""Convert text files to one token file, in order and with bounded memory, on several threads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class _Made:
-    """A piece of a file as tokens.
+    """A tokenised piece of a file.
 
     Attributes:
-        documents: tokens of each.
-        ends: whether the last one ends here; those before it do.
-        text_bytes: about so much of the file.
+        documents: tokens of each document.
+        ends: whether the last document ends here; earlier ones always do.
+        text_bytes: approximate bytes of text.
     """
 
     documents: list[Tokens]
@@ -45,20 +45,20 @@ def tokenise(
     threads: int = 1,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Header:
-    """Write a token file. Each file is a document, each line of a ``.jsonl`` file is one.
+    """Write a token file. Each file is a document; in a ``.jsonl`` file each line is one.
 
-    A file is tokenised in pieces of about a MiB that end with a line. Held in memory: a few pieces per thread.
+    A file is tokenised in pieces of about a MiB that end with a line. Memory: a few pieces per thread.
 
     Args:
-        files: in the order in which their documents come.
-        tokenizer: makes the tokens.
-        path: of the token file; there is all of it in the end, or what was there before.
-        end_token: put at the end of each document.
-        threads: that tokenise.
-        progress: told bytes of text as they are written.
+        files: files in the order of their documents.
+        tokenizer: converts text to tokens.
+        path: the token file; at the end it is complete, or as it was before.
+        end_token: appended to each document.
+        threads: number of threads that tokenise.
+        progress: called with the bytes of text written since the last call.
 
     Returns:
-        What the file says of itself.
+        The header of the file.
 
     Raises:
         DataError: if text cannot be read or tokens cannot be written.

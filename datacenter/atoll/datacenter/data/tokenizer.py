@@ -1,4 +1,4 @@
-"""From text to tokens."""
+"""Tokenizers: from text to tokens."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ BYTES = "bytes"
 
 
 class Tokenizer(Protocol):
-    """Text to tokens, and how many different ones there are."""
+    """Converts text to tokens."""
 
     @property
     def vocab(self) -> int:
-        """Every token is below it."""
+        """Every token is below this number."""
         ...
 
     @property
     def digest(self) -> str:
-        """32 bytes as hex; the same digest gives the same tokens."""
+        """32 bytes in hex; equal digests mean equal tokens."""
         ...
 
     def encode(self, text: bytes) -> Tokens:
-        """Tokens of UTF-8 text, in the smallest dtype that holds ``vocab``."""
+        """Return the tokens of UTF-8 text, in the smallest dtype that holds ``vocab``."""
         ...
 
 
@@ -39,21 +39,21 @@ class ByteTokenizer:
     digest = blake3.blake3(BYTES.encode()).hexdigest()
 
     def encode(self, text: bytes) -> Tokens:
-        """The bytes themselves, not copied (read-only)."""
+        """Return the bytes themselves, not copied (read-only)."""
         return np.frombuffer(text, np.uint8)
 
 
 class HuggingFaceTokenizer:
-    """What a Hugging Face ``tokenizer.json`` says, by the ``tokenizers`` library.
+    """A Hugging Face ``tokenizer.json``, read by the ``tokenizers`` library.
 
-    Bytes that are no UTF-8 become U+FFFD. Special tokens are not added: a piece of text need not begin its document.
+    Bytes that are not UTF-8 become U+FFFD. Special tokens are not added: a piece of text need not begin its document.
 
     Args:
         path: the file.
 
     Raises:
-        MissingExtraError: without the ``tokenizers`` library.
-        DataError: if the file is missing or none of its kind.
+        MissingExtraError: if the ``tokenizers`` library is not installed.
+        DataError: if the file is missing or not a tokenizer.json.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,13 +64,11 @@ class HuggingFaceTokenizer:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f'{path}: no tokenizer can be read there ({error}): give a tokenizer.json, or "bytes"'
-            ) from error
+            raise DataError(f'{path}: cannot read a tokenizer ({error}): give a tokenizer.json, or "bytes"') from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises Exception itself
-            raise DataError(f"{path} is no tokenizer.json of the tokenizers library: {error}") from error
+            raise DataError(f"{path} is not a tokenizer.json of the tokenizers library: {error}") from error
         self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
         if not self._ids:
             raise DataError(f"{path} has no tokens")
@@ -79,15 +77,15 @@ class HuggingFaceTokenizer:
         self._path, self._dtype = path, token_dtype(self.vocab)
 
     def encode(self, text: bytes) -> Tokens:
-        """Tokens of UTF-8 text."""
+        """Return the tokens of UTF-8 text."""
         found = self._tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False)
         return np.asarray(found.ids, self._dtype)
 
     def id_of(self, token: str) -> int:
-        """Id of a token by its text.
+        """Return the id of a token by its text.
 
         Raises:
-            DataError: if there is none.
+            DataError: if there is no such token.
         """
         if token not in self._ids:
             raise DataError(f"{self._path} has no token {token!r} among its {len(self._ids)}")
@@ -95,5 +93,5 @@ class HuggingFaceTokenizer:
 
 
 def open_tokenizer(name: str, folder: Path) -> Tokenizer:
-    """``bytes``, or the ``tokenizer.json`` at a path relative to ``folder``."""
+    """Open ``bytes``, or the ``tokenizer.json`` at a path relative to ``folder``."""
     return ByteTokenizer() if name == BYTES else HuggingFaceTokenizer(folder / name)

@@ -1,4 +1,4 @@
-"""What the demonstration's server judges models by: ``--evaluator text=atoll.datacenter.demo.evaluator:evaluate``."""
+"""Evaluator of the demonstration's server: ``--evaluator text=atoll.datacenter.demo.evaluator:evaluate``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import ModelSpec
 
 HELD_OUT_VARIABLE = "ATOLL_DEMO_HELD_OUT"
-"""Environment variable that names an .npy file: uint8 ``[rows, length]``."""
+"""Environment variable with the path of an .npy file: uint8 ``[rows, length]``."""
 JOB_VARIABLE = "ATOLL_DEMO_JOB"
-"""Environment variable that names a job file, for its model."""
+"""Environment variable with the path of a job file, for its model."""
 
 
 def evaluate(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float]:
-    """Mean cross-entropy, in nats a byte, of each held-out byte given those before it in its row."""
+    """Return the mean cross-entropy, in nats per byte, of each held-out byte given the earlier bytes of its row."""
     spec, module = _module(Path(os.environ[JOB_VARIABLE]))
     rows = torch.from_numpy(np.load(os.environ[HELD_OUT_VARIABLE], allow_pickle=False)).long()
     return {"loss": held_out_loss(spec, module, {name: torch.tensor(value) for name, value in model.items()}, rows)}
@@ -34,12 +34,12 @@ def evaluate(model: Mapping[str, npt.NDArray[np.generic]]) -> Mapping[str, float
 
 @torch.no_grad()
 def held_out_loss(spec: ModelSpec, module: nn.Module, weights: Mapping[str, Tensor], rows: Tensor) -> float:
-    """The loss of a model with these weights.
+    """Return the loss of a model with these weights.
 
     Args:
-        spec: of the model.
-        module: built by it; its weights are replaced.
-        weights: by name.
+        spec: spec of the model.
+        module: module built by the spec; its weights are replaced.
+        weights: weights by name.
         rows: int64 ``[rows, length]``.
     """
     module.load_state_dict(weights)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import ModelSpec
 
 READY_S = 120.0
-"""A first start of the server may compile its kernels."""
+"""Seconds; the first start of a server may compile its kernels."""
 HELD_OUT_ROWS = 96
 SAMPLE_BYTES = 240
 SAMPLE_START = b"def "
@@ -39,7 +39,7 @@ _KINDS = ("silo", "silo", "edge", "edge")
 
 @dataclass(frozen=True)
 class Federation:
-    """Everything lies below ``folder``: text, job files, logs, the server's data, each participant's state."""
+    """Processes and files of the demonstration. All files are below ``folder``."""
 
     folder: Path
     plan: Plan
@@ -51,7 +51,7 @@ class Federation:
         return self.folder / "server"
 
     def prepare(self) -> None:
-        """Write text, job files, first weights and held-out rows."""
+        """Write text, job files, initial weights and held-out rows."""
         write_shards(self.folder, SHARES)
         write_jobs(self.folder, self.plan)
         np.save(self.folder / "held-out.npy", held_out_rows(HELD_OUT_ROWS, SEQUENCE + 1))
@@ -75,7 +75,7 @@ class Federation:
         return Operator(self.server)
 
     def start_participants(self, operator: Operator) -> None:
-        """Let silos and clients join, each with a token of its own."""
+        """Start silos and clients, each with its own token."""
         for kind in dict.fromkeys(_KINDS):
             numbers = [number for number, found in enumerate(_KINDS) if found == kind]
             words = ("token", "new", "--organisation", "demo", "--kind", kind, "--count", str(len(numbers)))
@@ -100,17 +100,17 @@ class Federation:
         self.processes.start(f"{kind}-{number}", command, _ONE_THREAD)
 
     def submit(self, operator: Operator) -> str:
-        """Begin the run; its id."""
+        """Submit the job, and return the id of its run."""
         return str(operator.do("run", "submit", str(self.folder / SERVER_JOB), "--json")["run"])
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Weighs models on held-out text, and lets them write; in this process.
+    """Evaluates models on held-out text and lets them write, in this process.
 
     Attributes:
-        spec: of the model.
-        module: built by it.
+        spec: spec of the model.
+        module: module built by the spec.
         rows: held-out text, int64 ``[rows, length]``.
     """
 
@@ -120,7 +120,7 @@ class Judge:
 
     @classmethod
     def of(cls, folder: Path) -> Judge:
-        """What ``Federation.prepare`` has written there."""
+        """Read what ``Federation.prepare`` has written."""
         torch.set_num_threads(1)
         spec = spec_of(load_job(folder / job_name(0)).model)
         rows = torch.from_numpy(np.load(folder / "held-out.npy", allow_pickle=False)).long()
@@ -128,15 +128,15 @@ class Judge:
 
     @property
     def parameters(self) -> int:
-        """Of the model."""
+        """Number of parameters of the model."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def loss(self, model: Path) -> float:
-        """Held-out loss of a model in a safetensors file, in nats a byte."""
+        """Return the held-out loss of a model in a safetensors file, in nats per byte."""
         return held_out_loss(self.spec, self.module, _weights(model), self.rows)
 
     def sample(self, model: Path, seed: int) -> str:
-        """Some text by it."""
+        """Return text written by a model."""
         self.module.load_state_dict(_weights(model))
         return write_on(self.module, SAMPLE_START, SAMPLE_BYTES, SEQUENCE, TEMPERATURE, seed)
 

@@ -1,4 +1,4 @@
-"""The job files of the demonstration: three of silos and clients, one of the server."""
+"""Job files of the demonstration: three for silos and clients, one for the server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SEQUENCE = 128
 SILO_BATCH, EDGE_BATCH = 8, 4
 _MICRO = (SILO_BATCH // 2, SILO_BATCH, EDGE_BATCH, EDGE_BATCH)
 RANKS = 2
-"""Of each silo."""
+"""Ranks of each silo."""
 SHARES = (3, 3, 1, 1)
-"""Of the text: two silos, two edge clients."""
+"""Shares of the text: two silos, two edge clients."""
 SERVER_JOB = "federation.toml"
 _MESH = ("# two ranks, parameters sharded over both (FSDP2)", "tp = 2 # two ranks, every matrix cut in two")
 
@@ -21,7 +21,7 @@ name = "{name}"
 steps = {steps}
 seed = {seed}
 
-[model] # the same in all job files: it is what travels
+[model] # the same in all job files: the federation's model
 vocab = 256
 layers = 2
 dim = 96
@@ -68,7 +68,7 @@ seed = {seed}
 report_window_s = 120
 
 [aggregation]
-max_weight = {max_weight} # what a silo's round comes to, in tokens
+max_weight = {max_weight} # tokens of a silo's round
 encoding = "{encoding}" # of updates
 
 [optimiser] # DiLoCo's outer optimiser
@@ -89,14 +89,14 @@ final = false
 
 @dataclass(frozen=True)
 class Plan:
-    """What the demonstration is to do.
+    """Settings of the demonstration.
 
     Attributes:
-        rounds: outer steps.
-        inner_steps: that each participant makes in a round.
-        seed: of weights, data order and draws.
-        encoding: of updates.
-        port: of the server; 0: free ones.
+        rounds: number of outer steps.
+        inner_steps: steps of each participant in a round.
+        seed: seed of weights, data order and draws.
+        encoding: encoding of updates.
+        port: main port of the server; 0: free ports.
     """
 
     rounds: int
@@ -107,7 +107,7 @@ class Plan:
 
 
 def job_name(number: int) -> str:
-    """File name of a participant's job: silos come first."""
+    """Return the file name of a participant's job; silos come first."""
     return f"silo-{number}.toml" if number < len(_MESH) else f"edge-{number}.toml"
 
 

@@ -1,4 +1,4 @@
-"""The server's commands, as an operator types them: their JSON, and a run followed line by line."""
+"""Run the server's commands as an operator would: read their JSON, and follow a run line by line."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from atoll.datacenter.errors import FederationError
 from atoll.processes import guarded
 
 ATOLL = (sys.executable, "-c", "from atoll.client.cli import main; main()")
-"""The ``atoll`` of this Python, wherever it is installed."""
+"""The ``atoll`` command of this Python, wherever it is installed."""
 COMMAND_S = 120.0
-"""How long a command may take that does not wait for anybody."""
+"""Timeout of a command that does not wait for participants."""
 
 
 class Operator:
-    """Types commands.
+    """Runs commands.
 
     Args:
-        data: the server's data directory, where its credential is.
+        data: data directory of the server, which has the operator's credential.
     """
 
     def __init__(self, data: Path) -> None:
@@ -33,10 +33,10 @@ class Operator:
         self._following: subprocess.Popen[str] | None = None
 
     def do(self, *words: str) -> Any:
-        """Run a command that prints JSON; what it printed, None if nothing.
+        """Run a command that prints JSON and return its value; None if it printed nothing.
 
         Raises:
-            FederationError: with what it said, if it fails.
+            FederationError: if the command fails, with its message.
         """
         done = subprocess.run(self._line(words), capture_output=True, text=True, timeout=COMMAND_S, check=False)
         if done.returncode:
@@ -44,14 +44,14 @@ class Operator:
         return json.loads(done.stdout) if done.stdout else None
 
     def follow(self, run: str) -> Iterator[str]:
-        """A line for each round that has ended, until the run has, as ``atoll run watch`` tells it."""
+        """Yield a line for each round that has ended, from ``atoll run watch``, until the run ends."""
         with self._watching(run) as process:
             assert process.stdout is not None  # noqa: S101  # it is a pipe
             for line in process.stdout:
                 yield line.rstrip("\n")
 
     def abort(self) -> None:
-        """Any thread: let ``follow`` come to its end."""
+        """Make ``follow`` end; from any thread."""
         with self._lock:
             if self._following is not None:
                 self._following.terminate()

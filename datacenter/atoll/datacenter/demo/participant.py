@@ -1,4 +1,4 @@
-"""An edge client that trains the model of a silo's job file: on one machine, with the torch adapter."""
+"""An edge client that trains the model of a silo's job file on one machine, with the torch adapter."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Steps:
-    """Batches one after another, of one step each, and the rate of each step's learning.
+    """Consecutive steps as batches; sets the learning rate of each.
 
     Attributes:
-        wanted: how many a pass over this gives.
+        wanted: number of batches in one pass.
     """
 
     def __init__(self, batches: Batches, begin: Callable[[int], None]) -> None:
@@ -41,10 +41,10 @@ class Steps:
 
 
 class Text(TorchParticipant):
-    """Makes ``inner_steps`` steps a round. Its optimiser's states stay here and go on from round to round.
+    """Makes ``inner_steps`` steps per round. Its optimiser's states stay here and continue from round to round.
 
     Args:
-        job: a silo's job file; layouts in it do not matter here.
+        job: a silo's job file; its layout is ignored.
     """
 
     def __init__(self, job: str) -> None:
@@ -65,16 +65,16 @@ class Text(TorchParticipant):
         )
 
     def fit(self, model: Model, task: Task) -> Update:
-        """One round."""
+        """Train for one round."""
         self._steps.wanted = task.settings.integer(INNER_STEPS, self._job.federation.inner_steps)
         return super().fit(model, task)
 
     def batch_loss(self, batch: Batch) -> Tensor:
-        """Mean over the tokens that count."""
+        """Return the mean over the counted tokens."""
         return self._mean_loss(self.module(batch.tokens), batch.labels)
 
     def batch_size(self, batch: Batch) -> int:
-        """Tokens that count: the unit of weights here."""
+        """Return the number of counted tokens, which is the unit of weights here."""
         return batch.counted
 
     def _mean_loss(self, logits: Tensor, labels: Tensor) -> Tensor:

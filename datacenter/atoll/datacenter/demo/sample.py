@@ -1,4 +1,4 @@
-"""Text that a byte-level model writes."""
+"""Let a byte-level model write text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from torch import nn
 
 @torch.no_grad()
 def write_on(module: nn.Module, start: bytes, length: int, context: int, temperature: float, seed: int) -> str:
-    """Go on with a text, a byte at a time.
+    """Continue a text, one byte at a time.
 
     Args:
         module: int64 ``[1, bytes]`` to logits ``[1, bytes, 256]``.
-        start: what it goes on from.
-        length: bytes to write.
-        context: bytes that it sees at most.
-        temperature: below 1 the likely gets likelier.
-        seed: of the draws.
+        start: text to continue.
+        length: number of bytes to write.
+        context: maximum number of bytes that the model sees.
+        temperature: below 1, likely bytes become likelier.
+        seed: seed of the draws.
 
     Returns:
-        Start and what follows; bytes that are no UTF-8 are replaced.
+        Start and continuation; bytes that are not UTF-8 are replaced.
     """
     generator = torch.Generator().manual_seed(seed)
     text = torch.tensor([list(start)])

@@ -1,4 +1,4 @@
-"""The standard library's text, other modules of it for each participant, and what nobody trains on."""
+"""The standard library's text, different modules for each participant, and held-out text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def write_shards(folder: Path, shares: Sequence[int]) -> list[Path]:
-    """Write one folder of text for each participant. A package, or a module beside the packages, is in one alone.
+    """Write one folder of text for each participant. A package, or a module beside the packages, is in one folder only.
 
-    The largest first, each to whoever has least for its share: the same split whenever it is made.
+    The largest come first, each for the participant with the least text for its share: the same split every time.
 
     Args:
-        folder: where the folders go.
-        shares: how much each is to get, in proportion.
+        folder: parent of the folders.
+        shares: proportions of the text.
 
     Returns:
         The folders.
@@ -45,17 +45,17 @@ def write_shards(folder: Path, shares: Sequence[int]) -> list[Path]:
 
 
 def held_out_rows(rows: int, length: int) -> NDArray[np.uint8]:
-    """Rows of text, cut at even distances out of what is held out.
+    """Return rows of text, cut at equal distances from the held-out text.
 
     Args:
-        rows: how many.
+        rows: number of rows.
         length: bytes of each.
 
     Returns:
         uint8 ``[rows, length]``.
 
     Raises:
-        DataError: if there is less text than that.
+        DataError: if there is less text.
     """
     text = np.frombuffer(b"".join(path.read_bytes() for _, path in stdlib_files("held_out")), np.uint8)
     if text.size < rows * length:

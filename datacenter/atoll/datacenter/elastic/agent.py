@@ -1,6 +1,6 @@
-"""``torchrun``'s agent, in this process: it starts the ranks of a node, and all of them again when one is lost.
+"""``torchrun``'s agent in this process: starts the ranks of a node, and restarts all of them when one is lost.
 
-Ours says what happened in a line, does not wait half a minute for ranks that hang, does not start again what cannot
+It reports what happened in one line, does not wait half a minute for ranks that hang, does not restart what cannot
 work, and turns the first SIGTERM or SIGINT into a stop with a last checkpoint.
 """
 
@@ -23,9 +23,9 @@ from atoll.datacenter.elastic.failures import Failure, cause, is_final
 from atoll.datacenter.mesh.world import ATTEMPT_VARIABLE
 
 GRACE_S = 5
-"""How long ranks get to end by themselves when another is lost: they cannot save anything without it."""
+"""Seconds that ranks get to end by themselves when another is lost: they cannot save anything without it."""
 EXIT_BARRIER_S = 60.0
-"""How long an agent whose ranks have ended well waits for the others."""
+"""Seconds that an agent whose ranks have finished waits for the other agents."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -33,14 +33,14 @@ class Agent(LocalElasticAgent):
     """Runs the ranks of this node.
 
     Args:
-        spec: of the ranks.
-        logs: folder; local rank 0 speaks on this process's own output, the others in files there.
-        say: told what happens, in a line.
+        spec: specification of the ranks.
+        logs: folder of outputs; local rank 0 prints on this process's own output, the others to files there.
+        say: called with a line about each event.
         check: raises if the job does not fit a number of ranks.
 
     Attributes:
-        failures: of the last attempt that failed.
-        restarts: how many times ranks were started again.
+        failures: failures of the last attempt that failed.
+        restarts: number of restarts.
         stopping: the signal that asked for a stop; None if none did.
     """
 
@@ -56,10 +56,10 @@ class Agent(LocalElasticAgent):
         self.stopping: signal.Signals | None = None
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # the parent's decorator hides its type
-        """Meet, with a new store for the ranks each time.
+        """Meet the other nodes, with a new store for the ranks each time.
 
-        torch 2.13 keeps the first one: ranks that are started again find keys of those before them, and a node that
-        comes later waits in vain for its address.
+        torch 2.13 keeps the first store: restarted ranks find keys of their predecessors, and a node that joins later
+        waits in vain for its address.
         """
         handler: Any = worker_group.spec.rdzv_handler
         handler._bootstrap_store_info = None  # noqa: SLF001  # there is no public way
@@ -67,24 +67,24 @@ class Agent(LocalElasticAgent):
         parent._rendezvous(worker_group)  # noqa: SLF001  # super()'s
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
-        """Start the ranks of an attempt, unless the nodes that have met are too few, or a stop was asked for."""
+        """Start the ranks of an attempt, unless too few nodes have met, or a stop was requested."""
         if self.stopping is not None:
             raise SignalException("stopped before ranks were started", self.stopping)
         world_size = worker_group.workers[0].world_size
         self._check(world_size)
         if self.restarts >= 0 and world_size != self._world_size:
-            self._say(f"the job goes on with {world_size} ranks instead of {self._world_size}")
+            self._say(f"the job continues with {world_size} ranks instead of {self._world_size}")
         self._world_size = world_size
         self.restarts += 1
         os.environ[ATTEMPT_VARIABLE] = _name_attempt(worker_group)
         parent: Any = super()
         started: dict[int, Any] = parent._start_workers(worker_group)  # noqa: SLF001  # super()'s
-        for one in _SIGNALS:  # the parent class has just taken them
+        for one in _SIGNALS:  # the parent class has just replaced the handlers
             signal.signal(one, self._ask)
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
-        """Look once; when a rank has failed, the others get a moment, then the attempt is over."""
+        """Check the ranks once; when one has failed, the others get a moment to end, then the attempt is over."""
         dead = {worker.global_rank for worker in worker_group.workers if _has_failed(worker.id)}
         if dead and self._pcontext is not None:
             self._pcontext.close(signal.SIGTERM, timeout=GRACE_S)
@@ -96,17 +96,17 @@ class Agent(LocalElasticAgent):
         return result
 
     def _decide(self) -> None:
-        """Whether the parent class will start again, and a line of why."""
+        """Decide whether the parent class restarts the ranks, and report why."""
         root = cause(self.failures)
         if self.stopping is not None or is_final(self.failures):
             self._remaining_restarts = 0
         if self._remaining_restarts:
             number = self.restarts + 1
             total = self.restarts + self._remaining_restarts
-            self._say(f"{root}\nall ranks start again from the last checkpoint (restart {number} of {total})")
+            self._say(f"{root}\nall ranks restart from the last checkpoint (restart {number} of {total})")
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        """First signal: a stop after the step. Second: at once."""
+        """Stop after the step on the first signal, at once on the second."""
         del frame
         asked = signal.Signals(number)
         if self.stopping is not None:
@@ -119,7 +119,7 @@ class Agent(LocalElasticAgent):
 
 
 def _name_attempt(worker_group: WorkerGroup) -> str:
-    """The first node chooses; the store is of this meeting alone."""
+    """Publish a name chosen by the first node; the store belongs to this meeting only."""
     group: Any = worker_group  # declares no types for what a meeting fills in
     if group.group_rank == 0:
         group.store.set("atoll/attempt", uuid.uuid4().hex)
@@ -134,7 +134,7 @@ def _signal(pid: int) -> None:
 
 
 def _has_failed(pid: Any) -> bool:
-    """Whether a child has ended other than well; leaves it to be waited for."""
+    """Return whether a child has ended with an error; it can still be waited for."""
     if not isinstance(pid, int):
         return False
     try:
@@ -145,7 +145,7 @@ def _has_failed(pid: Any) -> bool:
 
 
 def _failure(rank: int, found: ProcessFailure, first: set[int]) -> Failure:
-    """What is known of a rank that has failed, its own words from the file where it left them."""
+    """Describe a failed rank, with its own message from the file where it left one."""
     data: dict[str, Any] = found.error_file_data
     told = data.get("message")
     said = told if isinstance(told, dict) else {}

@@ -1,4 +1,4 @@
-"""Who keeps the others waiting: from what every rank last told of itself. Pure."""
+"""Find the ranks that keep the others waiting, from what every rank last reported. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from atoll.datacenter.elastic.recorder import Collective
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a rank tells of itself every second.
+    """What a rank reports of itself every second.
 
     Attributes:
-        rank: who.
+        rank: number of the rank.
         host: its machine.
         pid: its process.
-        number: counts up; one that stands still is of a rank that does nothing any more.
-        step: that it is in.
-        phase: what it does there.
-        phase_s: for how long.
-        waiting: the collective that it has waited in for longest, if it stands still in a phase.
-        begun: number of the last collective that it began, by group; likewise.
+        number: counter; if it stands still, the rank no longer runs.
+        step: present step.
+        phase: present phase of the step.
+        phase_s: seconds in this phase.
+        waiting: if the rank stands still in a phase, the collective that it has waited in for longest.
+        begun: likewise, the number of the last collective that it began, by group.
     """
 
     rank: int
@@ -37,12 +37,12 @@ class Beat:
     begun: dict[str, int] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """For the store."""
+        """Encode for the store."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decoded(cls, told: bytes) -> Self:
-        """From the store."""
+        """Decode from the store."""
         found: dict[str, Any] = json.loads(told)
         waiting = found.pop("waiting")
         return cls(**found, waiting=None if waiting is None else Collective(**waiting))
@@ -59,13 +59,13 @@ class Beat:
 
 
 def explain(mine: Beat, before: Sequence[Beat], after: Sequence[Beat], timeout_s: float) -> str:
-    """Why a collective did not end in time.
+    """Explain why a collective did not end in time.
 
     Args:
-        mine: of the rank that waited, from while it did.
-        before: of every rank that has told anything.
+        mine: beat of the waiting rank, from while it waited.
+        before: beats of every rank that has reported.
         after: the same, a few beats later.
-        timeout_s: how long it waited.
+        timeout_s: how long the rank waited.
     """
     numbers = {beat.rank: beat.number for beat in before}
     silent = [beat for beat in after if beat.rank != mine.rank and beat.number == numbers.get(beat.rank)]
@@ -84,7 +84,7 @@ def explain(mine: Beat, before: Sequence[Beat], after: Sequence[Beat], timeout_s
 
 
 def _is_late(beat: Beat, mine: Beat) -> bool:
-    """Behind in steps, or in collectives of the same group."""
+    """Return whether a rank is behind in steps, or in collectives of the same group."""
     if beat.step != mine.step:
         return beat.step < mine.step
     if mine.waiting is None or mine.waiting.group not in beat.begun:

@@ -1,4 +1,4 @@
-"""With what status a rank ends: what the launcher does next depends on it."""
+"""Exit status of a rank; it determines what the launcher does next."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class Exit(IntEnum):
     """Status of a rank that has failed."""
 
     FAILED = 1
-    """Something unforeseen: starting again may help."""
+    """An unforeseen error: a restart may help."""
     LOST_PEER = 75
     """Another rank is gone, and this one's connections with it: a symptom."""
     HUNG = 76
     """A collective did not end in time."""
     FINAL = 78
-    """The job, its data or its checkpoint are wrong: starting again cannot help."""
+    """The job, its data or its checkpoint are wrong: a restart cannot help."""

@@ -1,4 +1,4 @@
-"""Which of several failed ranks is the cause, and what to say of it. Pure."""
+"""Find the cause among several failed ranks, and describe it. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from atoll.datacenter.elastic.exits import Exit
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A rank that has ended other than well.
+    """A rank that ended with an error.
 
     Attributes:
-        rank: in the whole job.
-        pid: its process.
-        status: of the process; minus the signal that ended it.
-        message: what it said itself, in a line or a few; empty if nothing.
-        trace: where it happened, of an error that is not one of ours.
-        first: whether it ended before anybody made others end.
+        rank: number in the whole job.
+        pid: process of the rank.
+        status: exit status; negative: the signal that ended it.
+        message: the rank's own message, a few lines at most; empty if there is none.
+        trace: traceback of an error that is not one of ours.
+        first: whether it ended before any rank was ended by others.
     """
 
     rank: int
@@ -40,12 +40,12 @@ class Failure:
 
 
 def cause(failures: Sequence[Failure]) -> Failure:
-    """The one that the others follow from: not a lost connection if there is another, and of the first to end."""
+    """Return the root cause: preferably not a lost connection, and among the first to end."""
     return min(failures, key=lambda failure: (failure.status == Exit.LOST_PEER, not failure.first, failure.rank))
 
 
 def is_final(failures: Collection[Failure]) -> bool:
-    """Whether starting again cannot help."""
+    """Return whether a restart cannot help."""
     return any(failure.status == Exit.FINAL for failure in failures)
 
 

@@ -1,4 +1,4 @@
-"""From a job file to running ranks: what ``atoll silo train`` does."""
+"""Start the ranks of a job file: the implementation of ``atoll silo train``."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.elastic.agent import Agent
 from atoll.datacenter.elastic.failures import cause
 from atoll.datacenter.elastic.watch import FOLDER_VARIABLE
 from atoll.datacenter.errors import LayoutError, StoppedError, TrainingError
-from atoll.datacenter.mesh.validate import check_layout
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
 
 Outcome = Literal["finished", "stopped"]
 MONITOR_S = 0.1
-"""Seconds between two looks at the ranks."""
+"""Seconds between two checks of the ranks."""
 JOIN_TIMEOUT_S = 600
-"""How long nodes wait for each other."""
+"""Seconds that nodes wait for each other."""
 LAST_CALL_S = 5
-"""How long nodes that are enough wait for more."""
+"""Seconds that enough nodes wait for more."""
 KEEP_ALIVE_S, KEEP_ALIVE_ATTEMPTS = 2, 3
-"""A node that is not heard of for their product has left."""
+"""Seconds and attempts; a node that is not heard of for their product has left."""
 _SIGNALLED = 128
 _RUNNING = "running"
-"""What ranks say of themselves until they end."""
+"""The outcome in ranks' files until they end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """How many machines, and where they meet.
+    """Number of machines, and where they meet.
 
     Attributes:
-        least: fewer do not start, or go on.
-        most: more are not taken.
-        meeting: ``host:port`` that the first one listens on; empty: this machine alone.
-        name: of this start of the job, the same on every node.
+        least: with fewer machines the job neither starts nor continues.
+        most: further machines are not accepted.
+        meeting: ``host:port`` on the first machine; empty: this machine alone.
+        name: name of this start of the job, the same on every node.
     """
 
     least: int
@@ -68,9 +68,9 @@ class Report:
 
     Attributes:
         outcome: ``finished``, or ``stopped`` by a signal after a last checkpoint.
-        step: steps made.
-        restarts: how many times ranks were started again.
-        seconds: of all of it.
+        step: number of steps made.
+        restarts: number of restarts.
+        seconds: duration from start to end.
         exit_code: 0, or 128 + the signal.
     """
 
@@ -82,10 +82,10 @@ class Report:
 
 
 def parse_nodes(text: str, nproc: int, min_world: int | None) -> tuple[int, int]:
-    """``N``, or ``MIN:MAX``. With ``N``, the least is what ``faults.min_world`` needs, or N.
+    """Parse ``N`` or ``MIN:MAX``. For ``N`` the minimum is what ``faults.min_world`` needs, or N.
 
     Raises:
-        LayoutError: naming what was given, and what is allowed.
+        LayoutError: naming the argument and what is allowed.
     """
     least, _, most = text.partition(":")
     try:
@@ -100,7 +100,7 @@ def parse_nodes(text: str, nproc: int, min_world: int | None) -> tuple[int, int]
     if needed > high or (most and needed > low):
         raise LayoutError(
             f"faults.min_world = {min_world} needs {needed} nodes of {nproc} processes, but --nnodes {text} "
-            f"{'starts no more than' if needed > high else 'goes on with'} {high if needed > high else low}"
+            f"{'starts no more than' if needed > high else 'continues with'} {high if needed > high else low}"
         )
     return (low if most else needed), high
 
@@ -118,17 +118,17 @@ def launch(
 
     Args:
         job: checked.
-        command: of one rank, without the interpreter.
+        command: command of one rank, without the interpreter.
         nproc: ranks on this node.
-        nodes: how many, and where they meet.
-        max_restarts: times that ranks are started again.
-        logs: folder for what ranks say and how they end.
-        say: told what happens, in a line.
+        nodes: number of nodes, and where they meet.
+        max_restarts: maximum number of restarts.
+        logs: folder for the ranks' outputs and endings.
+        say: called with a line about each event.
 
     Raises:
-        StoppedError: if a signal ended it without a last checkpoint.
-        TrainingError: naming the rank that failed, what it said, and where more is.
-        LayoutError: if the nodes that have met are not a world that the job fits.
+        StoppedError: if a signal ended the job without a last checkpoint.
+        TrainingError: naming the failed rank, its message, and where to read more.
+        LayoutError: if the job does not fit the nodes that have met.
     """
     began_s = time.monotonic()
     with _ranks_folder(logs) as ranks:
@@ -137,7 +137,7 @@ def launch(
         _run(agent, spec, logs)
         ended = [one for one in _endings(ranks) if one["rank"] in _ranks_of(agent)]
     if silent := [str(one["rank"]) for one in ended if one["outcome"] == _RUNNING]:
-        raise TrainingError(f"rank {', '.join(silent)} ended without saying how; what each rank said is in {logs}")
+        raise TrainingError(f"rank {', '.join(silent)} ended without a report; the ranks' outputs are in {logs}")
     stopped = any(one["outcome"] == "stopped" for one in ended)
     code = _SIGNALLED + agent.stopping if agent.stopping is not None and stopped else 0
     step = max((int(str(one["step"])) for one in ended), default=0)
@@ -154,16 +154,16 @@ def _run(agent: Agent, spec: WorkerSpec, logs: Path) -> None:
     except RendezvousTimeoutError as error:
         raise TrainingError(f"not enough nodes have met within {JOIN_TIMEOUT_S} s: start the others") from error
     except (DistError, RendezvousError) as error:
-        raise TrainingError(f"the nodes have lost each other: {error}; start the same command again") from error
+        raise TrainingError(f"the nodes lost each other: {error}; start the same command again") from error
     spec.rdzv_handler.shutdown()
     if result is None:
         raise TrainingError("the other nodes have ended the job: look at their output")
     if result.is_failed():
         root = cause(agent.failures)
         if agent.stopping is not None and root.status == -signal.SIGTERM:  # sent by the agent; later a rank takes it
-            raise StoppedError(agent.stopping, "before training had begun: earlier checkpoints are as they were")
+            raise StoppedError(agent.stopping, "before training had begun: earlier checkpoints are unchanged")
         spent = f" after {agent.restarts} restarts" if agent.restarts else ""
-        raise TrainingError(f"{root}\nthe job has failed{spent}; what each rank said is in {logs}")
+        raise TrainingError(f"{root}\nthe job failed{spent}; the ranks' outputs are in {logs}")
 
 
 def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int) -> WorkerSpec:
@@ -194,7 +194,7 @@ def _spec(command: list[str], nproc: int, nodes: Nodes, max_restarts: int) -> Wo
 
 @contextmanager
 def _ranks_folder(logs: Path) -> Iterator[Path]:
-    """Where ranks tell of themselves; named to them by the environment."""
+    """Make the folder for the ranks' reports, and name it to them in the environment."""
     logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ranks-", dir=logs) as folder:
         os.environ[FOLDER_VARIABLE] = folder
@@ -205,7 +205,7 @@ def _ranks_folder(logs: Path) -> Iterator[Path]:
 
 
 def _ranks_of(agent: Agent) -> set[int]:
-    """Of the last attempt: with fewer nodes than before, files of ranks that are no more are left over."""
+    """Return the ranks of the last attempt: with fewer nodes than before, files of former ranks are left over."""
     return {worker.global_rank for worker in agent.get_worker_group().workers}
 
 

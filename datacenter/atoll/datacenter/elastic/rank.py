@@ -1,4 +1,4 @@
-"""What surrounds a rank's work: its errors become one message for the launcher and a status that says what to do."""
+"""Run a rank's work: its errors become one message for the launcher, and an exit status that says what to do."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from atoll.datacenter.errors import DatacenterError, HungError, LostPeerError
 
 
 def run_rank(work: Callable[[], None]) -> None:
-    """Do a rank's work and end the process if it fails, at once: threads that still talk to lost ranks are not awaited.
+    """Run a rank's work. If it fails, end the process at once, without waiting for threads that use lost ranks.
 
-    A ``DatacenterError`` is told in a line, anything else with its traceback: in the file where ``torchrun`` looks for
-    it, and on standard error, unless that is our launcher's own, who reads the file.
+    A ``DatacenterError`` is reported in a line, any other error with its traceback: in the file where ``torchrun``
+    looks for it, and on standard error, unless that belongs to our launcher, which reads the file.
     """
     switch_on()
     try:
         work()
-    except Exception as error:  # noqa: BLE001  # whatever it is, the launcher must hear of it
+    except Exception as error:  # noqa: BLE001  # the launcher must hear of any error
         get_error_handler().record_exception(error)
         if not (FOLDER_VARIABLE in os.environ and os.environ.get("LOCAL_RANK") == "0"):
             _say(error)
@@ -41,7 +41,7 @@ def _say(error: Exception) -> None:
 
 
 def status_of(error: BaseException) -> Exit:
-    """With what a rank ends that has failed so."""
+    """Return the exit status for an error."""
     match error:
         case HungError():
             return Exit.HUNG

@@ -1,6 +1,6 @@
-"""What PyTorch's flight recorder knows of this rank's collectives: which were begun, which have not ended.
+"""This rank's collectives from PyTorch's flight recorder: which have begun, and which have not ended.
 
-The recorder keeps the last ``TORCH_FR_BUFFER_SIZE`` of them, of gloo and NCCL alike (NCCL: not run on GPU).
+The recorder keeps the last ``TORCH_FR_BUFFER_SIZE`` of them, for gloo and NCCL alike (NCCL: not run on GPU).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One that has begun.
+    """A collective that has begun.
 
     Attributes:
         name: e.g. ``gloo:all_reduce``.
-        group: of ranks, by its number and purpose.
-        sequence: its number among those of the group.
-        shapes: of what goes in.
-        age_s: since it began.
+        group: number and purpose of its group of ranks.
+        sequence: its number in the group.
+        shapes: shapes of its inputs.
+        age_s: seconds since it began.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Of one rank.
+    """Collectives of one rank.
 
     Attributes:
-        waiting: the collective that has been under way for longest; None if there is none.
+        waiting: the collective in progress for longest; None if there is none.
         begun: number of the last collective begun, by group.
     """
 
@@ -56,12 +56,12 @@ class Recording:
 
 
 def switch_on() -> None:
-    """Let the recorder run; before the process group is made."""
+    """Enable the recorder; must be called before the process group is made."""
     os.environ.setdefault(_SIZE_VARIABLE, str(SIZE))
 
 
 def recording() -> Recording:
-    """What this rank has begun; empty if the recorder is off."""
+    """Return this rank's collectives; empty if the recorder is off."""
     return read(_dump(), time.time_ns())
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch's errors of collectives mean. Its back ends have no types for them, only words."""
+"""Translate errors of collectives. PyTorch's back ends raise one type for all of them, with different texts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _LATE = ("timed out", "timeout")
 
 
 def translated(error: RuntimeError, explained: Callable[[], str]) -> Exception:
-    """The error of a job that a collective's error is.
+    """Return the error of a job that a collective's error stands for.
 
     Args:
-        error: as PyTorch raised it.
-        explained: who did not arrive; asked only when a collective was too late, for it takes seconds.
+        error: the error that PyTorch raised.
+        explained: returns which ranks did not arrive; called only after a timeout, as it takes seconds.
 
     Returns:
         ``LostPeerError``, ``HungError``, or the error itself.

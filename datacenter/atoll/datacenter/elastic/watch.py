@@ -1,4 +1,4 @@
-"""Each rank's pulse: where it is, told to all every second; whether somebody has asked the job to stop."""
+"""Each rank's heartbeat: sends its position to all ranks every second, and learns of requests to stop."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ log = logging.getLogger(__name__)
 BEAT_S = 1.0
 """Seconds between two beats."""
 STANDSTILL_S = 2.0
-"""From here on in one phase a beat tells of collectives too: reading the recorder costs about a millisecond."""
+"""Seconds in one phase after which a beat includes collectives: reading the recorder takes about a millisecond."""
 FOLDER_VARIABLE = "ATOLL_SILO_RANKS"
-"""Names the folder in which the launcher wants to find each rank's process and how it ended."""
+"""Variable with the folder in which the launcher reads each rank's process and outcome."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Watch:
-    """This rank's pulse; a context manager, entered by the main thread once the process group is there. Collective.
+    """This rank's heartbeat; a context manager for the main thread, once there is a process group. Collective.
 
-    SIGTERM and SIGINT to any rank ask the whole job to stop: ``stops_after`` is then true of the same step on every
-    rank. A rank whose launcher is gone ends itself. An error of a collective leaves as ``HungError`` or
+    SIGTERM and SIGINT to any rank request a stop of the whole job: ``stops_after`` then returns true for the same step
+    on every rank. A rank whose launcher is gone ends itself. An error of a collective becomes ``HungError`` or
     ``LostPeerError``, see ``translate``.
 
     Args:
-        world: of the ranks.
-        timeout_s: of collectives.
+        world: world of the ranks.
+        timeout_s: timeout of collectives.
     """
 
     def __init__(self, world: World, timeout_s: float) -> None:
@@ -81,27 +81,27 @@ class Watch:
                 signal.signal(one, handler)
 
     def enter(self, step: int, phase: str) -> None:
-        """Say where this rank is: shown when others wait for it in vain. Costs less than a microsecond."""
+        """Set this rank's position, which is shown when others wait for it in vain. Takes less than a microsecond."""
         self._place, self._since_s = (step, phase), time.monotonic()
 
     def stops_after(self, step: int) -> bool:
-        """Whether the job ends with this step, for somebody has asked for it. One question to the store.
+        """Return whether the job ends with this step because a stop was requested. Makes one request to the store.
 
-        Whoever was asked tells the others before it enters the next step, whose collectives nobody can leave without
-        it: so all of them find the same answer after that step.
+        A rank with a request publishes it before it enters the next step, and no rank can leave that step's collectives
+        without it, so all ranks find the same answer after that step.
 
         Args:
-            step: just made.
+            step: the step just made.
         """
         if self._asked and not self._store.check(["stop"]):
             self._store.compare_set("stop", "", str(step + 1))
         return self._store.check(["stop"]) and int(self._store.get("stop")) <= step
 
     def stopping(self) -> bool:
-        """Whether somebody has asked the job to stop, seen by a rank that waits and is in no step.
+        """Return whether a stop was requested, to a rank that waits between steps.
 
-        It lets the others know: whoever makes a step all the same finds out after it. Another thread than the main one,
-        which may be in a step meanwhile, only looks: of two ranks one might find out after a step, the other before.
+        The call publishes the request: a rank that makes a step meanwhile finds it afterwards. In a thread other than
+        the main one, which may be in a step, the call only reads: two ranks might find it at different steps.
         """
         in_no_step = threading.current_thread() is threading.main_thread()
         if self._asked and in_no_step and not self._store.check(["stop"]):
@@ -109,11 +109,11 @@ class Watch:
         return bool(self._store.check(["stop"]))
 
     def ended(self, outcome: str, step: int) -> None:
-        """Let the launcher know how the job ended on this rank: ``finished`` or ``stopped``."""
+        """Report to the launcher how the job ended on this rank: ``finished`` or ``stopped``."""
         self._tell_launcher(outcome, step)
 
     def explained(self) -> str:
-        """Who keeps this rank waiting; takes a few seconds, in which the others' pulses are felt."""
+        """Explain which ranks keep this one waiting. Takes a few seconds, to read several of their beats."""
         try:
             mine, before = self._beat_of(), self._beats()
             beats = self._number + 3
@@ -121,7 +121,9 @@ class Watch:
                 self._beaten.wait_for(lambda: self._number >= beats, 4 * BEAT_S)
             return explain(mine, before, self._beats(), self._timeout_s)
         except (RuntimeError, OSError) as error:
-            return f"{self._place[1]} of step {self._place[0]} did not end in time, and nobody can be asked: {error}"
+            return (
+                f"{self._place[1]} of step {self._place[0]} did not end in time, and the ranks cannot be read: {error}"
+            )
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -146,7 +148,7 @@ class Watch:
             self._beaten.notify_all()
 
     def _remember(self, found: Recording) -> None:
-        """What is waited in; kept when it has failed, for that is when somebody asks."""
+        """Remember the collective that this rank waits in, also after it has failed: it is asked for then."""
         if found.waiting is None and self._recording.waiting is not None:
             found = Recording(self._recording.waiting, found.begun)
         self._recording = found
@@ -181,7 +183,7 @@ class Watch:
 
 
 def _store(world: World) -> Any:
-    """A connection of its own, for the main thread may wait on the other; keys are of this start of the job alone."""
+    """Connect separately, as the main thread may wait on the other connection; keys belong to this start of the job."""
     told = [uuid.uuid4().hex if world.is_first else ""]
     dist.broadcast_object_list(told, src=0, device=world.device)
     default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name for it

@@ -1,4 +1,4 @@
-"""What each rank of a silo runs: ``torchrun --nproc-per-node 4 -m atoll.datacenter.federation JOB.toml --state …``."""
+"""The program of each rank of a silo: ``torchrun … -m atoll.datacenter.federation JOB.toml --state …``."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from typing import Any
 import click
 
 from atoll.client import Access, Limits
-from atoll.client.cli.options import access_options, state_option
-from atoll.client.cli.output import HumanLines, JsonLines
-from atoll.client.files import locked
-from atoll.client.logs import configure_logging
-from atoll.client.session import Session
-from atoll.client.session.work import MakeWork
+from atoll.client.silo import (
+    HumanLines,
+    JsonLines,
+    MakeWork,
+    Session,
+    access_options,
+    configure_logging,
+    locked,
+    state_option,
+)
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
-from atoll.datacenter.federation.desk import SiloDesk, SiloParticipant
 from atoll.datacenter.federation.orders import Orders, open_store
 from atoll.datacenter.federation.policy import silo_policy
+from atoll.datacenter.federation.session_thread import SessionThread, SiloParticipant
 from atoll.datacenter.federation.silo import Silo
 from atoll.datacenter.federation.spending import Spending
 from atoll.datacenter.job import SiloJob, load_job
 from atoll.datacenter.mesh import World, join_world
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.train.trainer import open_trainer
-from atoll.wire.heap import keep_chunks
+from atoll.processes.heap import keep_chunks
 
 
 @click.command()
@@ -39,32 +43,34 @@ from atoll.wire.heap import keep_chunks
 @click.option("--max-rounds", type=click.IntRange(min=0), default=0)
 @click.option("--json", "as_json", is_flag=True)
 def main(**given: Any) -> None:
-    """Take part in a federation as one rank of the silo that JOB_FILE describes; enrolled already."""
+    """Take part in a federation as one rank of the silo that JOB_FILE describes. The silo must be enrolled."""
     options = Options(**given)
     configure_logging("warning", as_json=options.as_json)
-    keep_chunks()  # what training leaves in the heap is given back before each exchange
+    keep_chunks()  # memory left by training is returned before each exchange
     job = load_job(options.job_file)
     timeout_s = job.faults.collective_timeout_s
     with join_world(timeout_s) as world, Watch(world, timeout_s) as watch, ExitStack() as stack:
         trainer = stack.enter_context(open_trainer(job, options.job_file.parent, world, watch))
-        desk = spending = None
+        session_thread = spending = None
         if world.is_first:
             stack.enter_context(locked(options.state))
             if trainer.mechanism is not None:
                 spending = Spending.of(job, trainer.mechanism.budget, options.state)
-            desk = stack.enter_context(SiloDesk(partial(options.session, job, world, spending)))
+            session_thread = stack.enter_context(SessionThread(partial(options.session, job, world, spending)))
         orders = Orders(world, open_store("federation"), watch.stopping)
         scratch = _scratch(job, options.job_file)
-        silo = Silo(trainer, spec_of(job.model), orders, desk, options.access.endpoint, Limits(), scratch, spending)
+        silo = Silo(
+            trainer, spec_of(job.model), orders, session_thread, options.access.endpoint, Limits(), scratch, spending
+        )
         silo.run()
-        if desk is not None:
-            desk.summary()
+        if session_thread is not None:
+            session_thread.summary()
         watch.ended("stopped" if watch.stopping() else "finished", trainer.state.step)
 
 
 @dataclass(frozen=True)
 class Options:
-    """The command line: see ``atoll silo join``, which gives it."""
+    """Options of the command line, as ``atoll silo join`` passes them."""
 
     job_file: Path
     state: Path
@@ -78,11 +84,11 @@ class Options:
 
     @property
     def access(self) -> Access:
-        """How to reach the server."""
+        """Access to the server."""
         return Access("", self.state, self.server, self.insecure, self.participant)
 
     def session(self, job: SiloJob, world: World, spending: Spending | None, make_work: MakeWork) -> Session:
-        """Rank 0's."""
+        """Make the session of rank 0."""
         participant = SiloParticipant(_declared(job), spending)
         found = Session(participant, self.access.endpoint(), self.state, make_work=make_work)
         found.policy = silo_policy(self.policy)
@@ -92,7 +98,7 @@ class Options:
 
 
 def _declared(job: SiloJob) -> int:
-    """The weight of the longest round that the job allows: what no update of this silo goes beyond."""
+    """Return the weight of the longest round that the job allows: no update of this silo exceeds it."""
     sequences = job.federation.most_inner_steps * job.batch.global_batch
     return sequences if job.federation.weight == "sequences" else sequences * job.batch.sequence
 

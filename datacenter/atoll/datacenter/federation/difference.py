@@ -1,8 +1,8 @@
-"""What this rank sends of a round: its part of local - global, with what was lost to rounding in rounds before.
+"""This rank's part of an update: local - global, plus the rounding errors of earlier rounds.
 
 Douillard et al. 2023 (DiLoCo), algorithm 1, line 11, call global - local the outer gradient; the server adds updates,
-hence the sign. Error feedback is that of Karimireddy et al. 2019, algorithm 2: what an encoding rounds off is added to
-the next round's update before that is encoded.
+hence the sign. Error feedback follows Karimireddy et al. 2019, algorithm 2: what an encoding rounds off is added to the
+next round's update before encoding.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from atoll.client import UpdateError
-from atoll.client.privacy.clipping import BLOCK, product_of
-from atoll.client.transfer import cut_ranges
+from atoll.client.silo import BLOCK_ELEMENTS, cut_ranges, inner_product
 from atoll.datacenter.federation.ranges import Positions
 from atoll.wire.encoding import Encoding, as_received, encode
 
@@ -28,26 +27,26 @@ if TYPE_CHECKING:
     from atoll.wire.chunks import ElementRange
 
 EXACT = frozenset({Encoding.FLOAT32, Encoding.FLOAT64})
-"""Encodings that round nothing off that is worth keeping."""
+"""Encodings whose rounding errors are not worth keeping."""
 Floats = npt.NDArray[np.float32]
 
 
 class Rounding:
-    """What encodings have rounded off so far of what this rank sends; an extra of its checkpoints.
+    """Rounding errors of what this rank has sent so far; an extra of its checkpoints.
 
     Attributes:
-        lost: float32 ``[elements]``; None: nothing.
+        lost: float32 ``[elements]``; None: no errors.
     """
 
     def __init__(self) -> None:
         self.lost: Tensor | None = None
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """For a checkpoint."""
+        """Return the errors for a checkpoint."""
         return {} if self.lost is None else {"lost": self.lost}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """From a checkpoint."""
+        """Restore the errors of a checkpoint."""
         self.lost = state.get("lost")
 
 
@@ -55,14 +54,14 @@ class Difference:
     """An ``ElementSource`` over this rank's pieces; reads one chunk at a time.
 
     Args:
-        base: what the round started from.
-        rounding: of rounds before; one of another size, from another layout of ranks, is let go.
-        max_abs: largest magnitude that the server takes.
-        wanted: which pieces are sent, by number.
-        copied: keep a copy of them as they are now, for they will change while they are sent.
+        base: the model that the round started from.
+        rounding: errors of earlier rounds; dropped if their size is of another layout of ranks.
+        max_abs: largest magnitude that the server accepts.
+        wanted: numbers of the pieces to send.
+        copied: copy the present values, because they will change during sending.
 
     Attributes:
-        scale: what every element is multiplied by; what that takes away is not kept as rounding.
+        scale: factor of every element; its effect is not kept as a rounding error.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Difference:
             rounding.lost = None
 
     def read(self, elements: ElementRange, encoding: Encoding, out: npt.NDArray[np.generic]) -> None:
-        """See ``atoll.client.transfer.ElementSource``.
+        """See ``atoll.client.silo.ElementSource``.
 
         Raises:
             UpdateError: naming the tensor, for a value that is not finite or beyond ``max_abs``.
@@ -92,21 +91,21 @@ class Difference:
             out[:] = encode(self._values(elements, encoding, self._scratch(elements.size)), encoding)
 
     def norm(self, encoding: Encoding) -> float:
-        """The Euclidean norm of this rank's part as it is to be encoded; one pass, a block of memory.
+        """Return the Euclidean norm of this rank's part before encoding; one pass, one block of memory.
 
         Raises:
             UpdateError: for a value that is not finite, or beyond ``max_abs``.
         """
-        chunks = cut_ranges(self.ranges, BLOCK)
+        chunks = cut_ranges(self.ranges, BLOCK_ELEMENTS)
         parts = (self._values(chunk, encoding, self._scratch(chunk.size)) for chunk in chunks)
-        return math.sqrt(math.fsum(product_of(part, part) for part in parts))
+        return math.sqrt(math.fsum(inner_product(part, part) for part in parts))
 
     def settle(self, chunks: Iterable[ElementRange], encoding: Encoding) -> None:
-        """The update has been counted: keep what its encoding rounded off.
+        """Keep the rounding errors of an update that was counted.
 
         Args:
-            chunks: as they were sent.
-            encoding: in which.
+            chunks: chunks as they were sent.
+            encoding: their encoding.
         """
         if encoding in EXACT:
             return
@@ -119,7 +118,7 @@ class Difference:
             self._rounding.lost[first : first + chunk.size] = torch.from_numpy(lost)
 
     def _values(self, elements: ElementRange, encoding: Encoding, into: Floats) -> Floats:
-        """The elements' local - global, with what was rounded off before, in one pass; ``into`` and returned."""
+        """Compute local - global plus earlier rounding errors in one pass, into ``into``, which is returned."""
         first = self._positions.of(elements)
         index = int(np.searchsorted(self._ends, first, side="right"))
         piece, values = self._base.pieces[index], torch.from_numpy(into)
@@ -140,12 +139,12 @@ class Difference:
         return into
 
     def _scratch(self, size: int) -> Floats:
-        """Memory for one chunk, the same each time."""
+        """Return memory for one chunk, the same each time."""
         if self._room.size < size:
             self._room = np.empty(size, np.float32)
         return self._room[:size]
 
 
 def _sent(piece: Piece) -> Tensor:
-    """What this rank sends of a piece, flat, sharing its memory."""
+    """Return what this rank sends of a piece, flat, sharing its memory."""
     return piece.local.reshape(-1)[slice(*piece.sends)]

@@ -1,4 +1,4 @@
-"""The model that a federation starts from, as a file for the server: a job's initial weights, or other ones."""
+"""Write the model that a federation starts from, as a file for the server: a job's initial weights, or others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atoll.datacenter.federation.match import layout_of
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.huggingface import start_from
 from atoll.datacenter.parallel.initial import fill
-from atoll.wire.safetensors import write
+from atoll.formats.safetensors import write
 
 if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
@@ -24,13 +24,13 @@ _CHUNK_BYTES = 4 << 20
 
 
 def write_initial(job: SiloJob, path: Path) -> Layout:
-    """Write what ``layout_of`` the job's model names; all or nothing. Needs no GPU and as good as no memory.
+    """Write the tensors that ``layout_of`` names for the job's model; all or nothing. Uses no GPU, hardly any memory.
 
-    The weights are made in a file of the same size beside ``path``, which is gone afterwards.
+    The weights are made in a file of the same size beside ``path``, which is removed afterwards.
 
     Raises:
-        LayoutError: if ``model.weights`` is missing, damaged or of another model.
-        OSError: if the disk refuses.
+        LayoutError: if ``model.weights`` is missing, damaged or belongs to another model.
+        OSError: if writing fails.
     """
     spec = spec_of(job.model)
     layout = layout_of(spec)
@@ -51,7 +51,7 @@ def write_initial(job: SiloJob, path: Path) -> Layout:
 
 
 def _place(module: nn.Module, layout: Layout, mapped: mmap.mmap) -> None:
-    """Put the parameters of a layout into a file, those alone."""
+    """Move the parameters of a layout into a file."""
     for span in layout.spans:
         owner, _, name = span.spec.name.rpartition(".")
         flat = torch.frombuffer(mapped, dtype=torch.float32, count=span.spec.size, offset=span.byte_start)

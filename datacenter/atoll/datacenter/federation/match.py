@@ -1,4 +1,4 @@
-"""Whether the model of a federation is the model of this silo's job."""
+"""Compare the model of a federation with the model of this silo's job."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHOWN = 3
 
 
 def layout_of(spec: ModelSpec) -> WireLayout:
-    """What a silo's model is in a federation: its trained parameters by name, float32, in the model's own order.
+    """Return the layout of a silo's model in a federation: trained parameters by name, float32, in the model's order.
 
-    Of parameters that are one (``ModelSpec.tied``) the first name counts.
+    Of tied parameters (``ModelSpec.tied``) only the first name counts.
     """
     with torch.device("meta"):
         shapes = _trained(spec, spec.build())
@@ -33,7 +33,7 @@ def layout_of(spec: ModelSpec) -> WireLayout:
 
 
 def check_layout(layout: Layout, spec: ModelSpec) -> None:
-    """See that each tensor of a layout is one of the model's, of the same shape, and none is missing that is trained.
+    """Check that each tensor of a layout is in the model with the same shape, and that no trained parameter is missing.
 
     Raises:
         LayoutError: naming tensors and shapes that differ.
@@ -70,10 +70,10 @@ def _trained(spec: ModelSpec, module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def wanted_tensors(layout: Layout, ranges: Sequence[ElementRange]) -> frozenset[str]:
-    """Names of the tensors that a round asks for; all of them if ``ranges`` is empty.
+    """Return the names of the tensors that a round asks for; all names if ``ranges`` is empty.
 
     Raises:
-        LayoutError: naming a tensor of which only a part is wanted.
+        LayoutError: naming a tensor of which only a part is requested.
     """
     if not ranges:
         return frozenset(span.spec.name for span in layout.spans)

@@ -1,17 +1,17 @@
-"""What rank 0 tells the others of a round, and how all agree that they may go on.
+"""Orders of rank 0 to the other ranks, and agreement of all ranks on whether to continue.
 
-Everything goes by a store (a key-value server that ranks have anyway), never by collectives: between two rounds a silo
-may wait for hours, and a rank whose transfer fails must not leave others in a collective. Keys of round number n begin
+Everything uses a store (a key-value server that ranks have anyway), never collectives: a silo may wait for hours
+between two rounds, and a rank whose transfer fails must not leave others in a collective. Keys of round number n begin
 with ``n/``; they are deleted two rounds later.
 
 =====================  =====================================================================================
-key                    what
+key                    value
 =====================  =====================================================================================
 ``order/n``            the order; empty: there are no more rounds
-``n/<phase>/<rank>``   how a phase went on a rank: ``+`` and what it gives, or ``-`` and why it failed
-``n/<phase>``          whether all go on: ``+``, or ``-`` and why not; or rank 0's word
+``n/<phase>/<rank>``   result of a phase on a rank: ``+`` and its bytes, or ``-`` and why it failed
+``n/<phase>``          decision for all ranks: ``+``, or ``-`` and why not; or rank 0's word
 ``n/halt``             the last inner step
-``n/ended``            the round is over; not empty: it was abandoned, for this reason
+``n/ended``            the round has ended; not empty: it was abandoned, for this reason
 =====================  =====================================================================================
 """
 
@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from atoll.client import RoundKey
-from atoll.client.failures import told
+from atoll.client.errors import text_for_server
 from atoll.datacenter.errors import LayoutError
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import encoding_of
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 
 class RoundError(Exception):
-    """The round is given up by all ranks; the silo goes on with the next one.
+    """All ranks abandon the round; the silo continues with the next one.
 
-    ``public`` is what the server may be told.
+    ``public`` is the text that may be sent to the server.
     """
 
     def __init__(self, message: str, public: str = "") -> None:
@@ -56,7 +56,7 @@ class RoundError(Exception):
 
 
 LOOK_S = 1.0
-"""How often a rank that waits looks whether it was asked to stop."""
+"""Seconds between checks of a waiting rank for a requested stop."""
 _FILE_STORE_TIMEOUT = "Wait timeout"
 _EMPTY = b""
 _WELL = "-"
@@ -64,23 +64,23 @@ _WELL = "-"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One round, as every rank needs to know it.
+    """One round, as every rank needs it.
 
     Attributes:
-        number: of this silo's rounds, from 1; of this start of the ranks alone.
+        number: number among this silo's rounds since the ranks were started, from 1.
         key: run, round and attempt.
-        layout: of the model.
-        blob: the model's name.
-        content: the model itself, if it is small enough to have come along.
-        encoding: of the update.
-        max_abs: largest magnitude of its elements that the server takes.
-        ranges: elements that are wanted; empty: all.
-        remaining_s: until the deadline, when the order was given.
-        upload_id: of this silo's update.
-        address: where transfers go.
-        chunk_bytes: of an upload.
+        layout: layout of the model.
+        blob: digest of the model.
+        content: the model itself, if it is small enough to be sent along.
+        encoding: encoding of the update.
+        max_abs: largest magnitude of an element that the server accepts.
+        ranges: requested elements; empty: all.
+        remaining_s: seconds until the deadline when the order was given.
+        upload_id: id of this silo's upload.
+        address: address of transfers.
+        chunk_bytes: chunk size of the upload.
         inner_steps: steps to make.
-        clip_norm: largest norm of the update, all ranks' parts together; None: any.
+        clip_norm: largest norm of the update over all ranks; None: unlimited.
         traceparent: W3C trace context; empty without tracing.
     """
 
@@ -101,7 +101,7 @@ class Order:
     traceparent: str
 
     def encoded(self) -> bytes:
-        """As bytes."""
+        """Encode as bytes."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["key"] = [self.key.run, self.key.round, self.key.attempt]
         values["layout"] = b64encode(layout_to_proto(self.layout).SerializeToString()).decode()
@@ -112,7 +112,7 @@ class Order:
 
     @classmethod
     def decoded(cls, data: bytes) -> Order:
-        """From ``encoded``."""
+        """Decode what ``encoded`` returned."""
         values: dict[str, Any] = json.loads(data)
         values["key"] = RoundKey(*values["key"])
         values["layout"] = layout_from_proto(tensors_pb2.Layout.FromString(b64decode(values["layout"])))
@@ -123,12 +123,12 @@ class Order:
 
 
 class Orders:
-    """One rank's end. Rank 0 gives orders and decides; the others take them.
+    """One rank's end of the communication. Rank 0 gives orders and decides; the other ranks follow.
 
     Args:
-        world: of the ranks.
-        store: PyTorch's, that all ranks see; threads may not share a connection, so it is cloned for each.
-        stopping: whether somebody has asked this silo to stop.
+        world: world of the ranks.
+        store: PyTorch's store, visible to all ranks; cloned for each thread, as threads may not share a connection.
+        stopping: returns whether a stop of this silo was requested.
     """
 
     def __init__(self, world: World, store: Any, stopping: Callable[[], bool]) -> None:
@@ -139,30 +139,30 @@ class Orders:
         self._mine: dict[int, list[str]] = {}
 
     def give(self, order: Order | None) -> None:
-        """Rank 0: tell the others of the next round, or that there is none."""
+        """Give the next round to the other ranks, or None if there are no more. For rank 0."""
         self._taken += 1
         self._set(self._taken, f"order/{self._taken}", _EMPTY if order is None else order.encoded())
         self._mine[self._taken].append(f"{self._taken}/ended")
 
     def take(self) -> Order | None:
-        """The other ranks: wait for the next round; None if there are no more."""
+        """Wait for the next round; None if there are no more. For the other ranks."""
         self._taken += 1
         key = f"order/{self._taken}"
         while not _arrives(self._store, key, LOOK_S):
-            self._stopping()  # so that rank 0 hears of it too
+            self._stopping()  # publishes a request to rank 0 too
         data = self._store.get(key)
         return Order.decoded(data) if data else None
 
     def agree(self, order: Order, phase: str, outcome: bytes | Exception) -> list[bytes]:
-        """Whether a phase went well on every rank.
+        """Agree on whether a phase succeeded on every rank.
 
         Args:
-            order: of the round.
-            phase: a word, another one each time.
-            outcome: what it gave on this rank, or why it failed.
+            order: order of the round.
+            phase: name of the phase; used once.
+            outcome: result on this rank, or the error.
 
         Returns:
-            What it gave on every rank, on rank 0; nothing on the others.
+            On rank 0 the results of all ranks; on the others an empty list.
 
         Raises:
             RoundError: on every rank, if it failed on one.
@@ -183,7 +183,7 @@ class Orders:
         return _passed(verdict, [answer[1:] for answer in found])
 
     def say(self, order: Order, phase: str, word: str = "") -> str:
-        """Rank 0's word, on all ranks; the others give none."""
+        """Send rank 0's word to all ranks; the argument of other ranks is ignored."""
         key = f"{order.number}/{phase}"
         if self._world.is_first:
             self._set(order.number, key, word.encode())
@@ -192,22 +192,22 @@ class Orders:
         return str(self._store.get(key).decode())
 
     def halt(self, order: Order, step: int) -> None:
-        """Rank 0: the inner steps end with this one, which none can leave before all have entered it."""
+        """End the inner steps with this one, which no rank can leave before all have entered it. For rank 0."""
         self._set(order.number, f"{order.number}/halt", str(step).encode())
 
     def halted(self, order: Order, step: int) -> bool:
-        """Whether this step, just made, was the last one: the same on every rank."""
+        """Return whether this step, just made, was the last one; the same on every rank."""
         key = f"{order.number}/halt"
         return bool(self._store.check([key])) and int(self._store.get(key)) <= step
 
     def end(self, order: Order, reason: str = "") -> None:
-        """Rank 0, any thread: the round is over. Given a reason, it was abandoned; the first word counts."""
+        """End the round; a reason means that it was abandoned; the first call counts. For rank 0, from any thread."""
         with self._lock:
             self._ending.compare_set(f"{order.number}/ended", "", reason or _WELL)
 
     @contextmanager
     def abandoning(self, order: Order, control: TaskControl) -> Iterator[None]:
-        """While inside, the round is abandoned on this rank when it is on rank 0, where the server is heard."""
+        """While inside, abandon the round on this rank when rank 0, which hears from the server, abandons it."""
         left = threading.Event()
 
         def watch() -> None:
@@ -234,7 +234,7 @@ class Orders:
             watcher.join()
 
     def _set(self, number: int, key: str, value: bytes) -> None:
-        """What was set for the round before the last goes: every rank has read it, or it could not be here."""
+        """Set a key and delete those of two rounds before, which every rank has read by now."""
         self._store.set(key, value)
         self._mine.setdefault(number, []).append(key)
         for old in [one for one in self._mine if one < number - 1]:
@@ -242,13 +242,13 @@ class Orders:
                 self._store.delete_key(gone)
 
     def _wait(self, key: str) -> None:
-        """Until it is there. A rank that is lost ends the others, so that nobody waits for it here."""
+        """Wait for a key. If a rank is lost, the others end, so that none waits here for ever."""
         while not _arrives(self._store, key, LOOK_S):
             self._stopping()
 
 
 def open_store(name: str) -> Any:
-    """A connection to the store where the ranks have met, with keys of its own."""
+    """Connect to the store of the ranks' rendezvous, with a prefix for these keys."""
     default: Any = dist.distributed_c10d._get_default_store()  # noqa: SLF001  # no public name for it
     return PrefixStore(name, default.clone())
 
@@ -260,8 +260,8 @@ def _passed(verdict: bytes, answers: list[bytes]) -> list[bytes]:
 
 
 def _failure(error: Exception) -> bytes:
-    """The text of an error, and what of it the server may hear; a ``LayoutError`` speaks of jobs and layouts alone."""
-    public = str(error) if isinstance(error, LayoutError) else told(error, "type")
+    """Encode an error's text and its public part; a ``LayoutError`` names only jobs and layouts, so it is public."""
+    public = str(error) if isinstance(error, LayoutError) else text_for_server(error, "type")
     return json.dumps([str(error), public]).encode()
 
 
@@ -274,7 +274,7 @@ def _arrives(store: Any, key: str, within_s: float) -> bool:
         store.wait([key], timedelta(seconds=within_s))
     except dist.DistStoreError:
         return False
-    except RuntimeError as error:  # a file store's time-out has no class of its own
+    except RuntimeError as error:  # a file store's timeout has no class of its own
         if str(error) != _FILE_STORE_TIMEOUT:
             raise
         return False

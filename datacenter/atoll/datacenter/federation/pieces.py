@@ -1,4 +1,4 @@
-"""What this rank holds of the global model, and which of it this rank sends."""
+"""The parts of the global model that this rank holds, and which of them this rank sends."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.federation.ranges import ranges_of_box, slice_ranges
-from atoll.datacenter.parallel.held import held
+from atoll.datacenter.mesh.shards import local_shard
 
 if TYPE_CHECKING:
     from atoll.wire.chunks import ElementRange
     from atoll.wire.layout import Layout, TensorSpan
 
 SPLIT_ELEMENTS = 1 << 16
-"""Parts with fewer elements are not cut among the ranks that all hold them: one of them sends the whole."""
+"""Smaller parts are not divided among the ranks that all hold them: one rank sends the whole part."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Piece:
 
     Attributes:
         span: the tensor, and where it lies in the layout.
-        local: the part, sharing the parameter's memory, in its own shape.
-        ranges: of its elements in C order.
-        sends: positions [first, last) of it that this rank sends; other ranks that hold the same part send the rest.
+        local: the part in its own shape, sharing the parameter's memory.
+        ranges: ranges of its elements in C order.
+        sends: positions [first, last) that this rank sends; other ranks with the same part send the rest.
     """
 
     span: TensorSpan
@@ -42,23 +42,23 @@ class Piece:
 
     @property
     def sent_ranges(self) -> tuple[ElementRange, ...]:
-        """What this rank sends, as ranges."""
+        """Return what this rank sends, as ranges."""
         return slice_ranges(self.ranges, *self.sends)
 
 
 def pieces_of(tensors: Mapping[str, Tensor], layout: Layout, device: torch.device) -> tuple[Piece, ...]:
-    """This rank's parts of a layout; collective over all ranks.
+    """Return this rank's parts of a layout; collective over all ranks.
 
-    Ranks that hold the same part find each other whatever made them so (replicas, tensor-parallel norms, experts'
-    replicas): they tell each other digests of what they hold, 8 bytes for each tensor. They share the sending.
+    Ranks with the same part find each other for any cause (replicas, tensor-parallel norms, experts' replicas): they
+    exchange digests of what they hold, 8 bytes for each tensor, and share the sending.
 
     Args:
         tensors: this rank's weights and buffers by name, plain or ``DTensor``.
-        layout: of the global model; each of its tensors is held by some rank.
-        device: where ranks talk.
+        layout: layout of the global model; each of its tensors is held by some rank.
+        device: device for communication.
 
     Raises:
-        LayoutError: if the ranks together do not hold each element of the layout.
+        LayoutError: if the ranks together do not hold every element of the layout.
     """
     parts = [(span, *_part(tensors[span.spec.name], span)) for span in layout.spans if span.spec.name in tensors]
     parts = [part for part in parts if part[1].numel()]
@@ -72,18 +72,18 @@ def pieces_of(tensors: Mapping[str, Tensor], layout: Layout, device: torch.devic
 
 
 def _part(tensor: Tensor, span: TensorSpan) -> tuple[Tensor, tuple[ElementRange, ...]]:
-    local, offsets = held(tensor)
+    local, offsets = local_shard(tensor)
     return local.detach(), ranges_of_box(span.start, span.spec.shape, offsets, tuple(local.shape))
 
 
 def _digest(span: TensorSpan, ranges: Sequence[ElementRange]) -> int:
-    """Of what is held; ranks with the same one hold the same."""
+    """Return a digest of what is held; equal digests mean equal parts."""
     text = f"{span.spec.name} {[(one.offset, one.block, one.stride, one.count) for one in ranges]}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _holders(digests: Sequence[int], device: torch.device) -> list[tuple[int, int]]:
-    """For each of this rank's digests: how many ranks before this one have it too, and how many have it in all."""
+    """For each of this rank's digests, count the earlier ranks that have it too, and all ranks that have it."""
     counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
     counts[dist.get_rank()] = len(digests)
     dist.all_reduce(counts)
@@ -102,7 +102,7 @@ def _holders(digests: Sequence[int], device: torch.device) -> list[tuple[int, in
 
 
 def _share(elements: int, place: int, count: int) -> tuple[int, int]:
-    """The positions that the holder at ``place`` of ``count`` sends."""
+    """Return the positions that holder number ``place`` of ``count`` sends."""
     if elements < SPLIT_ELEMENTS:
         return (0, elements) if place == 0 else (0, 0)
     return elements * place // count, elements * (place + 1) // count

@@ -1,23 +1,23 @@
-"""A silo's own rules."""
+"""Policy of a silo."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from atoll.client import Policy
-from atoll.client.policy_file import read_policy
+from atoll.client.silo import read_policy
 from atoll.datacenter.errors import LayoutError
 
 MAX_MODEL_BYTES = 1 << 50
-"""By default: what a silo downloads is bounded by its own job, whose model it must be."""
+"""Default: the job itself bounds what a silo downloads, as it must be the job's model."""
 
 
 def silo_policy(path: Path | None) -> Policy:
-    """Read a policy that a silo can keep; without a file, the default one.
+    """Read a policy that a silo can keep; without a file, the default policy.
 
     Raises:
         PolicyError: naming file, key, value and what is allowed.
-        LayoutError: if it asks for noise on each update: ranks send parts, and none has the whole to noise.
+        LayoutError: if it asks for noise on each update: ranks send parts, and no rank has the whole update.
     """
     defaults = Policy(max_model_bytes=MAX_MODEL_BYTES)
     if path is None:

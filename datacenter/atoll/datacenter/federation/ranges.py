@@ -1,6 +1,6 @@
-"""Where a rank's part of a tensor lies in the flat element space, and moving bytes between both. Pure; numpy only.
+"""Positions of a rank's part of a tensor in the flat element space, and copying bytes between them. Pure; numpy only.
 
-A *part* is a box of an n-dimensional tensor: what tensor, expert and data parallel leave one rank. In the flat space
+A *part* is a box of an n-dimensional tensor: what tensor, expert and data parallelism leave one rank. In the flat space
 it is a list of strided ranges, whose elements, one range after another, are the box's in C order. Positions in the box
 are counted in that order.
 """
@@ -23,13 +23,13 @@ Bytes = npt.NDArray[np.uint8]
 def ranges_of_box(
     start: int, shape: Sequence[int], offsets: Sequence[int], local: Sequence[int]
 ) -> tuple[ElementRange, ...]:
-    """The ranges of a box.
+    """Return the ranges of a box.
 
     Args:
         start: element at which the tensor begins.
-        shape: of the tensor.
-        offsets: index at which the box begins, by dim.
-        local: its shape.
+        shape: shape of the tensor.
+        offsets: index of the box's first element, by dim.
+        local: shape of the box.
 
     Returns:
         One range for a box that is cut along one dim, or along the first and one other; none for an empty box.
@@ -56,7 +56,7 @@ def _strided(offset: int, block: int, stride: int, count: int) -> ElementRange:
 
 
 def slice_ranges(ranges: Sequence[ElementRange], start: int, stop: int) -> tuple[ElementRange, ...]:
-    """Positions [start, stop) of what the ranges name one after another, as ranges."""
+    """Return positions [start, stop) of concatenated ranges, as ranges."""
     found: list[ElementRange] = []
     position = 0
     for span in ranges:
@@ -68,7 +68,7 @@ def slice_ranges(ranges: Sequence[ElementRange], start: int, stop: int) -> tuple
 
 
 def _slice(span: ElementRange, lower: int, upper: int) -> Iterator[ElementRange]:
-    """Up to three ranges: the rest of a row, whole rows, the beginning of a row."""
+    """Yield up to three ranges: the rest of a row, whole rows, the beginning of a row."""
     if span.contiguous:
         yield ElementRange.run(span.offset + lower, upper - lower)
         return
@@ -87,7 +87,7 @@ def _slice(span: ElementRange, lower: int, upper: int) -> Iterator[ElementRange]
 
 
 class Positions:
-    """Where the elements of ranges lie when they are stored one range after another."""
+    """Positions of elements when ranges are stored one after another."""
 
     def __init__(self, ranges: Sequence[ElementRange]) -> None:
         starts = accumulate((span.size for span in ranges), initial=0)
@@ -95,22 +95,22 @@ class Positions:
         self._offsets = [span.offset for span, _ in self._spans]
 
     def of(self, chunk: ElementRange) -> int:
-        """Position of the first element of a chunk that was cut from one of the ranges; its others follow.
+        """Return the position of a chunk's first element. A chunk is cut from one range, so its other elements follow.
 
         Raises:
-            ValueError: if it is of none of them.
+            ValueError: if the chunk is in none of the ranges.
         """
-        # Strided ranges may interleave: the one that begins last before the chunk need not be the one it is of.
+        # Strided ranges may interleave: the last range that begins before the chunk need not contain it.
         for place in range(bisect_right(self._offsets, chunk.offset) - 1, -1, -1):
             span, start = self._spans[place]
             row, within = divmod(chunk.offset - span.offset, span.stride)
             if within < span.block and row < span.count:
                 return start + row * span.block + within
-        raise ValueError(f"{chunk} is of none of the ranges")
+        raise ValueError(f"{chunk} is in none of the ranges")
 
 
 def within(chunk: Bytes, first: int, span: ElementRange) -> tuple[int, Bytes]:
-    """Those bytes of a chunk of the flat space that a range names.
+    """Return the bytes of a chunk of the flat space that are in a range.
 
     Args:
         chunk: bytes [first, first + len(chunk)) of the space.
@@ -118,8 +118,8 @@ def within(chunk: Bytes, first: int, span: ElementRange) -> tuple[int, Bytes]:
         span: a range, in bytes.
 
     Returns:
-        Their position in what the range names, and the bytes, which follow one another there too: a view of the chunk
-        if the range is contiguous, else a copy.
+        Their position in the range, and the bytes, which are contiguous there too: a view of the chunk if the range is
+        contiguous, else a copy.
     """
     stop = first + chunk.size
     if span.contiguous:
@@ -139,7 +139,7 @@ def within(chunk: Bytes, first: int, span: ElementRange) -> tuple[int, Bytes]:
 
 
 def _of_row(chunk: Bytes, first: int, row: int, span: ElementRange) -> tuple[int, Bytes]:
-    """The part of one row of a range that lies in a chunk; nothing of a row that the range does not have."""
+    """Return the part of one row of a range that is in a chunk; empty for a row that the range does not have."""
     begin = span.offset + row * span.stride
     lower, upper = max(first, begin), min(first + chunk.size, begin + span.block)
     if not 0 <= row < span.count or lower >= upper:
@@ -148,7 +148,7 @@ def _of_row(chunk: Bytes, first: int, row: int, span: ElementRange) -> tuple[int
 
 
 def chunks_of(span: ElementRange, chunk_bytes: int) -> npt.NDArray[np.int64]:
-    """Numbers of the chunks of the flat space in which bytes of a range (in bytes) lie, in order, each once."""
+    """Return the numbers of the chunks that contain bytes of a range (in bytes), in order, each once."""
     if span.contiguous or span.stride <= chunk_bytes:
         return np.arange(span.offset // chunk_bytes, (span.stop - 1) // chunk_bytes + 1)
     starts = span.offset + span.stride * np.arange(span.count)

@@ -1,4 +1,4 @@
-"""One round, as a rank knows it while it is done."""
+"""State of one round on a rank while it is carried out."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atoll.client.transfer import TransferLink
-    from atoll.datacenter.federation.desk import Handed
+    from atoll.client.silo import TaskTransfers
     from atoll.datacenter.federation.difference import Difference
     from atoll.datacenter.federation.orders import Order
+    from atoll.datacenter.federation.session_thread import Handover
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What the inner steps came to.
+    """Result of the inner steps.
 
     Attributes:
-        steps: of the round, those before a restart too.
-        tokens: counted in them.
+        steps: steps of the round, including those before a restart.
+        tokens: tokens counted in them.
         metrics: means over the steps of this process.
-        seconds: that they took.
+        seconds: duration of these steps.
     """
 
     steps: int
@@ -35,19 +35,19 @@ class Round:
     """A round on this rank.
 
     Attributes:
-        order: what it is.
-        link: for transfers.
-        handed: what rank 0's session waits for.
-        fetched_s: how long fetching took; None: not fetched yet.
-        fetched_bytes: of all ranks; known to rank 0 alone.
-        trained: once the inner steps are made.
-        difference: what is to be sent, then.
-        until_ended: left when it is over.
+        order: order of the round.
+        link: transfers of the round.
+        handover: passes results to rank 0's session; None on other ranks.
+        fetched_s: seconds of fetching; None: not fetched yet.
+        fetched_bytes: bytes fetched by all ranks; only known to rank 0.
+        trained: result of the inner steps, once they are made.
+        difference: what to send, from then on.
+        until_ended: closed when the round has ended.
     """
 
     order: Order
-    link: TransferLink
-    handed: Handed | None
+    link: TaskTransfers
+    handover: Handover | None
     fetched_s: float | None = None
     fetched_bytes: int = 0
     trained: Trained | None = None

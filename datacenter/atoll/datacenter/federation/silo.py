@@ -1,4 +1,4 @@
-"""One rank of a silo in a federation: from round to round.
+"""One rank of a silo in a federation, from round to round.
 
 DiLoCo (Douillard et al. 2023), algorithm 1, with the server as outer optimiser: weights come from the server at the
 beginning of each round; the inner optimiser's states stay in the silo and go on. No rank ever holds more of the model
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 
 from atoll.client import ClientError, TrainerError
 from atoll.client.control import TaskControl
-from atoll.client.transfer import TransferCalls, TransferLink
+from atoll.client.silo import TaskTransfers, TransferCalls
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.federation.desk import Handed, SiloDesk
+from atoll.datacenter.federation.current_round import CurrentRound
 from atoll.datacenter.federation.difference import Rounding
 from atoll.datacenter.federation.exchange import Exchange, tried
 from atoll.datacenter.federation.match import check_layout
 from atoll.datacenter.federation.orders import LOOK_S, Order, Orders, RoundError
-from atoll.datacenter.federation.place import Place
 from atoll.datacenter.federation.round import Round
+from atoll.datacenter.federation.session_thread import Handover, SessionThread
 from atoll.datacenter.job.federation import INNER_STEPS
 
 if TYPE_CHECKING:
     from atoll.client import Limits
-    from atoll.client.channel import Endpoint
+    from atoll.client.silo import Endpoint
     from atoll.datacenter.federation.spending import Spending
     from atoll.datacenter.job.federation import FederationSection
     from atoll.datacenter.models.spec import ModelSpec
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOPPED = "the silo was asked to stop"
-PLACE, ROUNDING = "federation", "rounding"
-"""Their names in a checkpoint."""
+CURRENT_ROUND, ROUNDING = "federation", "rounding"
+"""Names in a checkpoint."""
 
 
 class Silo:
-    """One rank's part. Collective: every rank makes one and runs it.
+    """One rank's part of a silo. Collective: every rank creates and runs one.
 
     Args:
-        trainer: of the job, as ``open_trainer`` gives it.
-        spec: of its model.
-        orders: between the ranks.
-        desk: rank 0's session; None on the others.
-        endpoint: of the server; asked anew for each round, for certificates are renewed.
-        limits: of transfers.
-        scratch: folder for what a round starts from.
-        spending: of a private job, on rank 0; None on the others.
+        trainer: trainer of the job, from ``open_trainer``.
+        spec: spec of its model.
+        orders: communication between the ranks.
+        session_thread: session of rank 0; None on the other ranks.
+        endpoint: returns the server's endpoint; called for each round, as certificates are renewed.
+        limits: limits of transfers.
+        scratch: folder for the file with the model that a round starts from.
+        spending: account of a private job, on rank 0; None on the other ranks.
 
     Raises:
-        ValueError: for a private job that would be charged to nobody.
+        ValueError: for a private job without an account on rank 0.
     """
 
     def __init__(
@@ -65,25 +65,25 @@ class Silo:
         trainer: Trainer,
         spec: ModelSpec,
         orders: Orders,
-        desk: SiloDesk | None,
+        session_thread: SessionThread | None,
         endpoint: Callable[[], Endpoint],
         limits: Limits,
         scratch: Path,
         spending: Spending | None = None,
     ) -> None:
-        if trainer.mechanism is not None and desk is not None and spending is None:
+        if trainer.mechanism is not None and session_thread is not None and spending is None:
             raise ValueError("a private job needs its ledger on the rank that talks to the server")
-        self._trainer, self._spec, self._orders, self._desk = trainer, spec, orders, desk
+        self._trainer, self._spec, self._orders, self._session_thread = trainer, spec, orders, session_thread
         self._spending = spending
         self._endpoint, self._limits = endpoint, limits
         self._calls: TransferCalls | None = None
         self._number = 0
-        place, rounding = Place(), Rounding()
-        trainer.state.places[PLACE], trainer.state.extras[ROUNDING] = place, rounding
-        self._exchange = Exchange(trainer, orders, place, rounding, scratch)
+        current, rounding = CurrentRound(), Rounding()
+        trainer.state.stateful[CURRENT_ROUND], trainer.state.extras[ROUNDING] = current, rounding
+        self._exchange = Exchange(trainer, orders, current, rounding, scratch)
 
     def run(self) -> None:
-        """Take part until the session ends or somebody asks for a stop; then a last checkpoint."""
+        """Take part until the session ends or a stop is requested; then write a last checkpoint."""
         trainer = self._trainer
         trainer.checkpoints.resume(trainer.state)
         if self._spending is not None:
@@ -92,8 +92,8 @@ class Silo:
             coming = self._coming()
             while coming is not None:
                 coming = self._round(coming)
-            if self._desk is not None:  # before a checkpoint, which may take long: nobody shall wait for this silo
-                self._desk.stop(STOPPED)
+            if self._session_thread is not None:  # before the checkpoint: the server must not wait for that
+                self._session_thread.stop(STOPPED)
             if trainer.state.step:
                 trainer.checkpoints.save(trainer.state.step, trainer.state)
         finally:
@@ -102,57 +102,57 @@ class Silo:
                 self._calls.close()
 
     def _coming(self) -> Round | None:
-        """The next round that could be fetched; None if there are no more."""
+        """Return the next round that could be fetched; None if there are no more."""
         while (coming := self._next()) is not None:
             if self._goes_well(coming, partial(self._receive, coming)):
                 return coming
         return None
 
     def _receive(self, coming: Round) -> None:
-        """Fetch; but what is arranged otherwise than before, the training thread must arrange first."""
+        """Fetch the model; if its layout differs from the last one, the training thread must arrange it first."""
         known = self._exchange.knows(coming.order.layout)
         self._orders.agree(coming.order, "accepted", tried(partial(self._check, coming.order, known=known)))
         if known:
             self._exchange.fetch(coming)
 
     def _check(self, order: Order, *, known: bool) -> None:
-        """Whether this silo can do a round, the same on every rank; a layout of a round before is this job's model."""
+        """Check that this silo can do a round, with the same result on every rank; a known layout fits the model."""
         check_steps(order, self._trainer.job.federation)
         if not known:
             check_layout(order.layout, self._spec)
 
     def _next(self) -> Round | None:
-        if self._desk is None:
+        if self._session_thread is None:
             order = self._orders.take()
             return None if order is None else self._opened(order, None)
-        while (handed := self._desk.next(self._trainer.pulse.stopping, LOOK_S)) is not None:
+        while (handover := self._session_thread.next(self._trainer.pulse.stopping, LOOK_S)) is not None:
             try:
-                order = self._order(handed)
-            except ClientError as error:  # settings that are none
-                handed.delivered.put(error)
+                order = self._order(handover)
+            except ClientError as error:  # the settings are invalid
+                handover.delivered.put(error)
                 continue
             self._number += 1
             self._orders.give(order)
-            return self._opened(order, handed)
+            return self._opened(order, handover)
         self._orders.give(None)
         return None
 
-    def _opened(self, order: Order, handed: Handed | None) -> Round:
-        control = TaskControl(order.remaining_s) if handed is None else handed.invitation.task.control
-        link = TransferLink(self._connected(order), self._limits, control, order.chunk_bytes, order.traceparent)
-        opened = Round(order, link, handed)
+    def _opened(self, order: Order, handover: Handover | None) -> Round:
+        control = TaskControl(order.remaining_s) if handover is None else handover.invitation.task.control
+        link = TaskTransfers(self._connected(order), self._limits, control, order.chunk_bytes, order.traceparent)
+        opened = Round(order, link, handover)
         opened.until_ended.enter_context(self._orders.abandoning(order, control))
         return opened
 
     def _round(self, now: Round) -> Round | None:
-        """Do a round; the next one."""
+        """Do a round, and return the next one."""
         if not self._goes_well(now, partial(self._perform, now)):
             return self._coming()
         self._trainer.pulse.enter(self._trainer.state.step, "sending, and waiting for a round")
         return self._beside(partial(self._finish, now))
 
     def _perform(self, now: Round) -> None:
-        """Up to what is to be sent."""
+        """Fetch, begin and train; prepare what is sent."""
         order = now.order
         self._trainer.pulse.enter(self._trainer.state.step, "fetching")
         if now.fetched_s is None:
@@ -160,13 +160,13 @@ class Silo:
             self._exchange.fetch(now)
         self._exchange.begin(order)
         with self._paid(now):
-            now.trained = self._exchange.train(order, now.handed, now.fetched_s or 0.0)
+            now.trained = self._exchange.train(order, now.handover, now.fetched_s or 0.0)
         now.difference = self._exchange.difference(order)
         self._exchange.clip(order, now.difference)
 
     @contextmanager
     def _paid(self, now: Round) -> Iterator[None]:
-        """Around the inner steps of a private job: charged before; those that were not made are taken off after.
+        """Enclose the inner steps of a private job: charge them before; refund those that were not made afterwards.
 
         Raises:
             RoundError: on every rank, if the limit does not allow them, or the ledger cannot be written.
@@ -179,27 +179,27 @@ class Silo:
         self._orders.agree(now.order, "charged", tried(partial(self._charge, now, steps)))
         try:
             yield
-        except RoundError:  # it ended between two steps; after any other error nobody knows what was made
+        except RoundError:  # ended between two steps; after any other error the number of steps made is unknown
             self._settle(now, steps, state.step - first)
             raise
         self._settle(now, steps, state.step - first)
 
     def _charge(self, now: Round, steps: int) -> None:
-        if self._spending is not None and now.handed is not None:
-            self._spending.charge(now.handed.invitation.task, steps)
+        if self._spending is not None and now.handover is not None:
+            self._spending.charge(now.handover.invitation.task, steps)
 
     def _settle(self, now: Round, steps: int, made: int) -> None:
-        if self._spending is not None and now.handed is not None:
-            self._spending.settle(now.handed.invitation.task, steps, made)
+        if self._spending is not None and now.handover is not None:
+            self._spending.settle(now.handover.invitation.task, steps, made)
 
     def _finish(self, now: Round) -> Round | None:
-        """Send, wait for the next round, fetch it."""
+        """Send, wait for the next round, and fetch it."""
         if self._goes_well(now, partial(self._exchange.send, now)):
             self._end(now)
         return self._coming()
 
     def _beside(self, rest: Callable[[], Round | None]) -> Round | None:
-        """Make steps of the next round, if the job wants that, while the rest of this one is done."""
+        """Make steps of the next round, if the job allows it, while the rest of this one is done."""
         steps, trainer = self._trainer.job.federation.overlap_steps, self._trainer
         if not steps:
             return rest()
@@ -211,32 +211,32 @@ class Silo:
                 if trainer.pulse.stops_after(trainer.state.step):
                     break
             while not wait([coming], LOOK_S).done:
-                trainer.pulse.stopping()  # tells the others, which the thread may not while steps are made
+                trainer.pulse.stopping()  # publishes the request, which the thread may not do while steps are made
             return coming.result()
         finally:
-            thread.shutdown(wait=False)  # a rank whose step has failed ends; it does not wait for the next round
+            thread.shutdown(wait=False)  # a rank whose step failed ends without waiting for the next round
 
     def _goes_well(self, now: Round, work: Callable[[], object]) -> bool:
-        """Do something that all ranks may give up together: the server is told then, and the silo goes on."""
+        """Do work that all ranks may abandon together: the server is then told, and the silo continues."""
         try:
             work()
         except (RoundError, LayoutError) as error:
-            if now.handed is None:
-                log.warning("%s is given up: %s", now.order.key, error)
-            elif not self._trainer.pulse.stopping():  # who is stopped tells the server so, for all that is under way
+            if now.handover is None:
+                log.warning("%s abandoned: %s", now.order.key, error)
+            elif not self._trainer.pulse.stopping():  # a stop is reported to the server for everything in progress
                 public = error.public if isinstance(error, RoundError) else str(error)
-                now.handed.delivered.put(TrainerError(str(error), public=public))
+                now.handover.delivered.put(TrainerError(str(error), public=public))
             self._end(now)
             return False
         return True
 
     def _end(self, now: Round) -> None:
-        if now.handed is not None:
+        if now.handover is not None:
             self._orders.end(now.order)
         now.until_ended.close()
 
-    def _order(self, handed: Handed) -> Order:
-        task, model = handed.invitation.task, handed.invitation.model
+    def _order(self, handover: Handover) -> Order:
+        task, model = handover.invitation.task, handover.invitation.model
         section: FederationSection = self._trainer.job.federation
         return Order(
             number=self._number + 1,
@@ -248,9 +248,9 @@ class Silo:
             max_abs=task.max_abs,
             ranges=task.ranges,
             remaining_s=task.remaining_s,
-            upload_id=handed.upload_id,
-            address=handed.address,
-            chunk_bytes=handed.chunk_bytes,
+            upload_id=handover.upload_id,
+            address=handover.address,
+            chunk_bytes=handover.chunk_bytes,
             inner_steps=task.settings.integer(INNER_STEPS, section.inner_steps),
             clip_norm=None if task.privacy is None else task.privacy.clip_norm,
             traceparent=task.traceparent,
@@ -266,7 +266,7 @@ class Silo:
 
 
 def check_steps(order: Order, section: FederationSection) -> None:
-    """Whether the job allows as many inner steps.
+    """Check that the job allows this number of inner steps.
 
     Raises:
         LayoutError: if it does not.

@@ -1,4 +1,4 @@
-"""Job files: TOML in, one frozen and wholly valid ``SiloJob`` out. What fits the machines is ``mesh.validate``'s."""
+"""Job files: TOML in, one frozen and fully validated ``SiloJob`` out. ``checks.layout`` fits it to the machines."""
 
 from atoll.datacenter.job.silo_job import SiloJob, load_job
 

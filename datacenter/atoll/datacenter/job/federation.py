@@ -1,4 +1,4 @@
-"""``[federation]``: how the job takes part in a federation, see ``atoll silo join``."""
+"""``[federation]``: how a job takes part in a federation; see ``atoll silo join``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import Field
 from atoll.settings import Hint, Section
 
 INNER_STEPS = "inner_steps"
-"""Name of the server's training setting that goes before the job's own."""
+"""The server's training setting that takes precedence over the job's own."""
 
 
 class FederationSection(Section):
-    """What ``atoll silo join`` adds to a job: steps between two exchanges, and what they count for."""
+    """Settings of ``atoll silo join``: steps between two exchanges with the server, and the weight of an update."""
 
     inner_steps: Annotated[
         int,
         Field(
             ge=1,
             le=1 << 20,
-            description="Steps between two exchanges with the server (H of DiLoCo). A server whose job has "
-            "`training.inner_steps` goes first, up to `max_inner_steps`.",
+            description="Steps between two exchanges with the server (H of DiLoCo). If the server's job has "
+            "`training.inner_steps`, that value is used instead, up to `max_inner_steps`.",
         ),
     ] = 500
     max_inner_steps: Annotated[
@@ -30,8 +30,8 @@ class FederationSection(Section):
         Field(
             ge=1,
             le=1 << 20,
-            description="A server that asks for more steps is refused. What this many make is the weight that the silo "
-            "declares, the most that an update of it can count for.",
+            description="Rounds in which the server asks for more steps are declined. The weight of this many steps is "
+            "the largest that an update of this silo can have; the silo declares it to the server.",
         ),
         Hint(default="`inner_steps`"),
     ] = None
@@ -40,8 +40,8 @@ class FederationSection(Section):
         Field(
             ge=0,
             le=1 << 20,
-            description="Inner steps that go on while an update travels and the next model is awaited (streaming "
-            "DiLoCo); they count as the next round's. Costs a copy of what is sent.",
+            description="Inner steps that continue while an update travels and the next model is awaited (streaming "
+            "DiLoCo); they count as steps of the next round. Costs a copy of what is sent.",
         ),
     ] = 0
     mixing: Annotated[
@@ -49,29 +49,29 @@ class FederationSection(Section):
         Field(
             ge=0,
             lt=1,
-            description="With `overlap_steps`: share of the local weights that stays when global ones arrive (alpha of "
-            "streaming DiLoCo).",
+            description="With `overlap_steps`: share of the local weights that remains when global weights arrive "
+            "(alpha of streaming DiLoCo).",
         ),
     ] = 0.5
     weight: Annotated[
         Literal["tokens", "sequences"],
         Field(
-            description="What an update counts for: tokens trained on, or sequences. The same unit in all silos and "
-            "clients of a federation."
+            description="Unit of an update's weight: tokens trained on, or sequences. All silos and clients of a "
+            "federation must use the same unit.",
         ),
     ] = "tokens"
     scratch: Annotated[
         str | None,
         Field(
             min_length=1,
-            description="Folder, relative to the job file, where each rank keeps a file with its part of the model "
-            "that a round starts from: a fast disk of the machine.",
+            description="Folder, relative to the job file, in which each rank keeps its part of the model that the "
+            "round started from. Choose a fast local disk.",
         ),
         Hint(default="a temporary folder"),
     ] = None
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Mixing without overlap; steps that no round has."""
+        """Find mixing without overlap, and step counts that no round can have."""
         if not self.overlap_steps:
             yield from self.unused(("mixing",), "overlap_steps is 0")
         if self.overlap_steps >= self.inner_steps:
@@ -81,5 +81,5 @@ class FederationSection(Section):
 
     @property
     def most_inner_steps(self) -> int:
-        """The most steps that a round may have."""
+        """Maximum number of steps of a round."""
         return self.inner_steps if self.max_inner_steps is None else self.max_inner_steps

@@ -1,4 +1,4 @@
-"""``[model]``: what is trained."""
+"""``[model]``: the model to train."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ def _kv_heads(found: dict[str, Any]) -> int:
 
 
 def _ffn_dim(found: dict[str, Any]) -> int:
-    """Two thirds of four times the width, rounded up to a multiple of 64 (Touvron et al. 2023, section 2.2)."""
+    """Return 8/3 of the width, rounded up to a multiple of 64 (Touvron et al. 2023, section 2.2)."""
     return -(-8 * int(found.get("dim", 64)) // 3 // 64) * 64
 
 
 class MoeSection(Section):
-    """Mixture of experts in place of the feed-forward part of each block (Shazeer et al. 2017)."""
+    """Mixture of experts instead of each block's feed-forward part (Shazeer et al. 2017)."""
 
     experts: Annotated[int, Field(ge=2, le=4096, description="Experts of each block.")]
-    top_k: Annotated[int, Field(ge=1, description="Experts that each token goes to.")] = 2
+    top_k: Annotated[int, Field(ge=1, description="Experts that each token is routed to.")] = 2
     expert_dim: Annotated[int, Field(ge=1, description="Hidden width of one expert.")]
-    shared_experts: Annotated[int, Field(ge=0, description="Experts that every token passes, besides.")] = 0
+    shared_experts: Annotated[int, Field(ge=0, description="Further experts that every token passes through.")] = 0
     capacity_factor: Annotated[
         float | None,
         Field(
             gt=0,
-            description="An expert takes at most this times its even share of a sequence's tokens; the rest skip it "
-            "(Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
+            description="An expert takes at most this many times its even share of a sequence's tokens; the others "
+            "skip it (Lepikhin et al. 2020, section 2.2). Without it no token is dropped.",
         ),
     ] = None
     balance: Annotated[
         Literal["loss", "bias", "none"],
         Field(
-            description="What keeps experts evenly loaded. `loss`: an auxiliary loss over each sequence (Fedus et al. "
-            "2021, DeepSeek-AI 2024). `bias`: a "
-            "bias on the routing scores that follows the load (Wang et al. 2024)."
+            description="How the load of experts is balanced. `loss`: an auxiliary loss over each sequence (Fedus et "
+            "al. 2021, DeepSeek-AI 2024). `bias`: a bias on the routing scores that follows the load (Wang et al. "
+            "2024)."
         ),
     ] = "loss"
     loss_weight: Annotated[float, Field(ge=0, description="Weight of the auxiliary loss.")] = 0.01
     bias_rate: Annotated[float, Field(gt=0, description="Step of the bias.")] = 0.001
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """More experts per token than there are, and settings of the other way to balance."""
+        """Find a ``top_k`` above the number of experts, and settings of the other way to balance."""
         if self.top_k > self.experts:
             yield "top_k", f"is more than the {self.experts} experts"
         if self.balance != "loss":
@@ -56,25 +56,25 @@ class MoeSection(Section):
 
 
 class LoraSection(Section):
-    """Low-rank adapters: the model itself is frozen (Hu et al. 2021)."""
+    """Low-rank adapters; the model itself is frozen (Hu et al. 2021)."""
 
     rank: Annotated[int, Field(ge=1, le=4096, description="Rank of each adapter.")] = 8
-    alpha: Annotated[float, Field(gt=0, description="Scale: what an adapter adds is times alpha / rank.")] = 16.0
+    alpha: Annotated[float, Field(gt=0, description="Scale: an adapter's output is multiplied by alpha / rank.")] = 16.0
     targets: Annotated[
         tuple[str, ...],
-        Field(min_length=1, strict=False, description="Last names of the linear layers that get one."),
+        Field(min_length=1, strict=False, description="Last names of the linear layers that get an adapter."),
     ] = ("wq", "wv")
 
 
 class ModelSection(Section):
-    """What is trained. The sizes are those of a Llama-style transformer; `kind` chooses others."""
+    """The model to train. Sizes are those of a Llama-style transformer; `kind` selects other models."""
 
     kind: Annotated[
         str,
         Field(
             min_length=1,
-            description="`llama`, `vision` (a small image classifier), or `module:function`: your own model, see the "
-            "chapter on bringing your own.",
+            description="`llama`, `vision` (a small image classifier), or `module:function` for your own model; see "
+            "the chapter on bringing your own.",
         ),
         Hint(allowed='"llama", "vision", or "module:function"'),
     ] = "llama"
@@ -90,7 +90,7 @@ class ModelSection(Section):
     ffn_dim: Annotated[
         int,
         Field(ge=1, default_factory=_ffn_dim, description="Hidden width of the feed-forward part (SwiGLU)."),
-        Hint(default="8/3 `dim`, up to a multiple of 64"),
+        Hint(default="8/3 `dim`, rounded up to a multiple of 64"),
     ]
     rope_theta: Annotated[float, Field(gt=0, description="Base of the rotary frequencies.")] = 10_000.0
     norm_epsilon: Annotated[float, Field(gt=0, description="RMSNorm's epsilon.")] = 1e-5
@@ -106,16 +106,16 @@ class ModelSection(Section):
         dict[str, bool | int | float | str],
         Field(
             default_factory=dict,
-            description="Handed to your own model's function. Of `vision`: `image`, `patch` and `channels`.",
+            description="Passed to your own model's function. For `vision`: `image`, `patch` and `channels`.",
         ),
         Hint(default="none"),
     ]
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Widths that heads do not divide."""
+        """Find widths that the number of heads does not divide."""
         if self.dim % self.heads:
             yield "heads", f"{self.heads} heads do not divide dim = {self.dim}"
         elif self.dim // self.heads % 2:
-            yield "heads", f"a head of {self.dim // self.heads} is odd: rotary embeddings turn pairs"
+            yield "heads", f"the head width {self.dim // self.heads} is odd: rotary embeddings rotate pairs"
         if self.heads % self.kv_heads:
             yield "kv_heads", f"{self.kv_heads} do not divide the {self.heads} heads"

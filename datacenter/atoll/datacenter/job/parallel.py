@@ -1,4 +1,4 @@
-"""``[mesh]``, ``[data_parallel]``, ``[tensor_parallel]``, ``[pipeline]``, ``[memory]``: how the work is cut."""
+"""``[mesh]``, ``[data_parallel]``, ``[tensor_parallel]``, ``[pipeline]``, ``[memory]``: how the work is divided."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from pydantic import Field
 from atoll.settings import Hint, Section
 
 REST = -1
-"""The degree of ``dp_shard`` that takes all ranks which the other axes leave."""
+"""The value of ``dp_shard`` that takes all ranks left by the other axes."""
 MAX_DEGREE = 1 << 16
 
 Degree = Annotated[int, Field(ge=1, le=MAX_DEGREE)]
 PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "looped_bfs", "interleaved_zero_bubble", "zbv", "dualpipev"]
 Hook = Literal["none", "float16", "bfloat16", "powersgd", "int8", "sign", "topk"]
 FEEDBACK_HOOKS: frozenset[Hook] = frozenset({"powersgd", "int8", "sign", "topk"})
-"""Those that keep what they could not send for the next step."""
+"""Hooks that keep what they could not send for the next step."""
 
 
 class MeshSection(Section):
-    """Degrees of the mesh axes. Their product, `ep` left out, is the number of processes."""
+    """Degrees of the mesh axes. Their product, without `ep`, is the number of processes."""
 
-    pp: Annotated[Degree, Field(description="Pipeline stages' groups: layers are cut across ranks.")] = 1
-    dp_replicate: Annotated[Degree, Field(description="Data parallel with whole replicas of each shard.")] = 1
+    pp: Annotated[Degree, Field(description="Pipeline parallel: layers are divided among ranks.")] = 1
+    dp_replicate: Annotated[Degree, Field(description="Data parallel with replicated shards.")] = 1
     dp_shard: Annotated[
         int,
         Field(
             ge=REST,
             le=MAX_DEGREE,
-            description="Data parallel with parameters, gradients or states sharded; -1: the rest.",
+            description="Data parallel with sharded parameters, gradients or optimiser states; -1: the remaining "
+            "ranks.",
         ),
         Hint(allowed="a whole number from 1, or -1 for all ranks that the other axes leave", default="`-1`"),
     ] = REST
-    cp: Annotated[Degree, Field(description="Context parallel: the sequence is cut.")] = 1
-    tp: Annotated[Degree, Field(description="Tensor parallel: matrices are cut.")] = 1
+    cp: Annotated[Degree, Field(description="Context parallel: sequences are divided among ranks.")] = 1
+    tp: Annotated[Degree, Field(description="Tensor parallel: matrices are divided among ranks.")] = 1
     ep: Annotated[
         Degree,
-        Field(description="Expert parallel: experts are cut across ranks of `dp_shard` and `cp`, which it divides."),
+        Field(description="Expert parallel: experts are divided among ranks of `dp_shard` and `cp`; must divide them."),
     ] = 1
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Zero ranks."""
+        """Find a degree of zero."""
         if self.dp_shard == 0:
             yield "dp_shard", "allowed is a whole number from 1, or -1 for all ranks that the other axes leave"
 
@@ -53,19 +54,20 @@ class DataParallelSection(Section):
     method: Annotated[
         Literal["ddp", "zero1", "zero2", "zero3"],
         Field(
-            description="`ddp`: whole replicas. `zero1`, `zero2`, `zero3`: optimiser states, gradients too, parameters "
-            "too are sharded over `dp_shard` (Rajbhandari et al. 2020, section 5)."
+            description="`ddp`: whole replicas. Sharded over `dp_shard`: `zero1` optimiser states, `zero2` gradients "
+            "as well, `zero3` parameters as well (Rajbhandari et al. 2020, section 5)."
         ),
     ] = "zero3"
     cpu_offload: Annotated[bool, Field(description="Keep parameters and states in host memory (`zero2`, `zero3`).")] = (
         False
     )
-    bucket_mb: Annotated[int, Field(ge=1, le=4096, description="Gradients sent at a time, in MiB (`ddp`).")] = 25
+    bucket_mb: Annotated[int, Field(ge=1, le=4096, description="Size of a gradient bucket, in MiB (`ddp`).")] = 25
     hook: Annotated[
         Hook,
         Field(
-            description="How gradients travel (`ddp`): as they are, in half precision, by PowerSGD (Vogels et al. 2019)"
-            " or with error feedback as int8, signs (Seide et al. 2014) or the largest (Lin et al. 2018)."
+            description="How gradients are sent (`ddp`): uncompressed, in half precision, by PowerSGD (Vogels et al. "
+            "2019), or with error feedback as int8, signs (Seide et al. 2014) or the largest elements (Lin et al. "
+            "2018)."
         ),
     ] = "none"
     hook_rank: Annotated[int, Field(ge=1, description="Rank of PowerSGD's factors.")] = 4
@@ -77,13 +79,13 @@ class DataParallelSection(Section):
     uneven: Annotated[
         bool,
         Field(
-            description="Replicas get sequences in proportion to measured speed (`ddp`); the gradient stays the exact "
-            "mean."
+            description="Replicas get sequences in proportion to their measured speed (`ddp`); the gradient remains "
+            "the exact mean."
         ),
     ] = False
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Settings of a method or hook that is not chosen."""
+        """Find settings of a method or hook that is not selected."""
         if self.method not in {"zero2", "zero3"}:
             yield from self.unused(("cpu_offload",), f'method = "{self.method}"')
         if self.method != "ddp":
@@ -95,28 +97,28 @@ class DataParallelSection(Section):
 
 
 class TensorParallelSection(Section):
-    """Tensor parallel (Shoeybi et al. 2019) and what comes with it."""
+    """Tensor parallelism (Shoeybi et al. 2019) and its options."""
 
     sequence: Annotated[
-        bool, Field(description="Between matrices, cut activations along the sequence (Korthikanti et al. 2022).")
+        bool, Field(description="Divide activations along the sequence between matrices (Korthikanti et al. 2022).")
     ] = True
-    loss: Annotated[bool, Field(description="The loss is worked out from logits cut along the vocabulary.")] = True
+    loss: Annotated[bool, Field(description="Compute the loss from logits divided along the vocabulary.")] = True
 
 
 class ContextParallelSection(Section):
-    """Context parallel."""
+    """Context parallelism."""
 
     method: Annotated[
         Literal["ulysses", "ring"],
         Field(
-            description="`ulysses` deals out heads (Jacobs et al. 2023): `cp * tp` must divide them. `ring` sends keys "
-            "and values round (Liu et al. 2023)."
+            description="`ulysses` divides heads among ranks (Jacobs et al. 2023): `cp * tp` must divide their number. "
+            "`ring` passes keys and values round (Liu et al. 2023)."
         ),
     ] = "ulysses"
 
 
 class PipelineSection(Section):
-    """Pipeline parallel."""
+    """Pipeline parallelism."""
 
     schedule: Annotated[
         PipelineSchedule,
@@ -129,27 +131,29 @@ class PipelineSection(Section):
     balance: Annotated[
         Literal["even", "cost"],
         Field(
-            description="How blocks are dealt to stages: evenly (embedding and output count as one each), or by cost."
+            description="How blocks are assigned to stages: evenly (embedding and output count as one each), or by "
+            "cost."
         ),
     ] = "even"
 
 
 class MemorySection(Section):
-    """What trades time for memory."""
+    """Settings that trade time for memory."""
 
     checkpointing: Annotated[
         Literal["none", "selective", "full", "budget"],
         Field(
-            description="Activations worked out again in the backward pass. `selective`: all but matrix products and "
-            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler's."
+            description="Activations recomputed in the backward pass. `selective`: all but matrix products and "
+            "attention (Korthikanti et al. 2022). `full`: whole blocks (Chen et al. 2016). `budget`: the compiler "
+            "chooses."
         ),
     ] = "none"
     budget: Annotated[float, Field(ge=0, le=1, description="Share of activation memory that `budget` may keep.")] = 0.5
     compile: Annotated[bool, Field(description="Compile each block.")] = False
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """A budget without the compiler, and a budget that nobody reads."""
+        """Find a budget without the compiler, and a budget that is not used."""
         if self.checkpointing == "budget" and not self.compile:
-            yield "checkpointing", '"budget" is the compiler\'s: set compile = true too'
+            yield "checkpointing", '"budget" needs the compiler: set compile = true too'
         if self.checkpointing != "budget":
             yield from self.unused(("budget",), f'checkpointing = "{self.checkpointing}"')

@@ -1,4 +1,4 @@
-"""Writes the silo job reference: ``python -m atoll.datacenter.job.reference docs/silo-job-reference.md``."""
+"""Write the silo job reference: ``python -m atoll.datacenter.job.reference docs/silo-job-reference.md``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ warmup_steps = 2000
 [precision]
 compute = "bfloat16"
 
-[mesh]                          # 64 GPUs: 2 stages of 4 tensor-parallel by 8 that share parameters
+[mesh]                          # 64 GPUs: 2 pipeline stages x 4 tensor-parallel x 8 that share parameters
 pp = 2
 tp = 4
 
@@ -70,9 +70,9 @@ _HEAD = f"""\
 <!-- Generated from datacenter/atoll/datacenter/job by `python -m atoll.datacenter.job.reference`; do not edit. -->
 # Silo job reference
 
-A silo's training job is one TOML file, given to `atoll silo train JOB.toml`. It is validated whole before a process
-starts: every problem is listed with file, line, key, value and what is allowed, unknown keys are errors, and what does
-not fit the number of ranks is refused with the numbers. Paths are relative to the file.
+A silo's training job is one TOML file, the argument of `atoll silo train JOB.toml`. It is validated as a whole before a
+process starts. The error lists every problem with file, line, key, value and what is allowed. Unknown keys are errors.
+A job that does not fit the number of ranks is refused with the numbers. Paths are relative to the file.
 
 The smallest job:
 
@@ -87,7 +87,7 @@ A job for 64 GPUs:
 
 
 def reference() -> str:
-    """The silo job reference, as Markdown."""
+    """Return the silo job reference as Markdown."""
     return "\n".join([_HEAD, *_sections()])
 
 
@@ -95,7 +95,7 @@ def _sections() -> Iterator[str]:
     for name, field in SiloJob.model_fields.items():
         section = section_of(field)
         if section is None:
-            raise TypeError(f"[{name}] is no section")
+            raise TypeError(f"[{name}] is not a section")
         yield from chapters(name, section)
 
 

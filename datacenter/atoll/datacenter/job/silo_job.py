@@ -1,4 +1,4 @@
-"""The job file as one frozen value."""
+"""The whole job file as one frozen value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from atoll.settings import Hint, Section, parse
 
 
 class JobSection(Section):
-    """What is run, and for how long."""
+    """Name, length and seed of the job."""
 
     name: Annotated[
         str,
@@ -39,11 +39,11 @@ class JobSection(Section):
         Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
     ]
     steps: Annotated[int, Field(ge=1, le=1 << 40, description="Steps of the optimiser.")]
-    seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Of initial weights, data order and dropout.")] = 0
+    seed: Annotated[int, Field(ge=0, lt=1 << 63, description="Seed of initial weights, data order and dropout.")] = 0
 
 
 class SiloJob(Section):
-    """Everything that a silo's training job is told. All sections but ``[job]`` and ``[model]`` may be left out."""
+    """All settings of a silo's training job. Every section except ``[job]`` and ``[model]`` has defaults."""
 
     job: JobSection
     model: ModelSection
@@ -67,11 +67,11 @@ class SiloJob(Section):
 
 
 def load_job(path: Path) -> SiloJob:
-    """Read and validate a job file; ``model.weights`` is relative to it and comes back absolute.
+    """Read and validate a job file. ``model.weights``, relative to the file, is returned as an absolute path.
 
     Raises:
         SettingsFileError: listing every problem: file, line, key, value and what is allowed.
-        OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
     job = parse(path.read_bytes(), SiloJob, str(path))
     if job.model.weights is None:

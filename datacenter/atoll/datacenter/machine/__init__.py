@@ -1,4 +1,4 @@
-"""The machine: what collectives cost in theory, how fast devices and links are, and measuring both."""
+"""The machine: cost models of collectives, rates of devices and links, and their measurement."""
 
 from atoll.datacenter.machine.cost import Algorithm, Collective, Cost, Group, cost, predict
 from atoll.datacenter.machine.rates import (

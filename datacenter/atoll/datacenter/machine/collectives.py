@@ -1,4 +1,4 @@
-"""Measures every collective over sizes, and fits startup time and bandwidth of the links to the cost models."""
+"""Measure each collective over a range of sizes, and fit startup time and bandwidth of the links to the cost models."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FITTED: tuple[tuple[Collective, Algorithm], ...] = (
     ("all_gather", "ring"),
     ("reduce_scatter", "ring"),
 )
-"""What a link is fitted to: those that a step of training is made of."""
+"""Collectives that a link is fitted to: those of a training step."""
 MOST_BYTES_PER_S = 1e15
-"""Bound of a fit: measurements that ask for more do not tell it."""
+"""Upper bound of a fit: measurements beyond it cannot determine the bandwidth."""
 _GATHER: Callable[..., object] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _SCATTER: Callable[..., object] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""Newer names of the same; torch 2.13 warns of the older, torch 2.11 has no other."""
+"""torch 2.13 deprecates the older name; torch 2.11 has no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Point:
     """One collective at one size.
 
     Attributes:
-        collective: which.
-        size_bytes: of the whole buffer, see ``cost``.
-        ranks: that took part.
-        timing: of one call, the slowest rank's.
+        collective: the collective measured.
+        size_bytes: size of the whole buffer; see ``cost``.
+        ranks: ranks that took part.
+        timing: seconds of one call on the slowest rank.
     """
 
     collective: Collective
@@ -48,12 +48,12 @@ class Point:
 
     @property
     def bus_bytes_per_s(self) -> float:
-        """NCCL's tests' bus bandwidth: what the links carry, whatever the number of ranks."""
+        """Bus bandwidth as in NCCL's tests: what the links carry, independent of the number of ranks."""
         algorithm: Algorithm = "pairwise" if self.collective == "all_to_all" else "ring"
         return MODELS[self.collective, algorithm].volume(self.ranks) * self.size_bytes / self.timing.seconds
 
     def model_s(self, algorithm: Algorithm, link: Link) -> float:
-        """Seconds by a cost model, with these constants of the link."""
+        """Return the seconds that a cost model predicts with these constants of the link."""
         terms = MODELS[self.collective, algorithm]
         return terms.steps(self.ranks) * link.alpha_s + terms.volume(self.ranks) * self.size_bytes / link.bytes_per_s
 
@@ -61,7 +61,7 @@ class Point:
 def measure_collective(
     collective: Collective, size_bytes: int, device: torch.device, group: ProcessGroup | None = None
 ) -> Point:
-    """Time it on the group, at this size rounded up to what its ranks divide; every rank of the world must call."""
+    """Time a collective on the group, its size rounded up to a multiple of the ranks; all ranks of the world call."""
     ranks = dist.get_world_size(group)
     elements = max(1, -(-size_bytes // (_ELEMENT_BYTES * ranks))) * ranks
     call = _call(collective, elements, device, group)
@@ -69,7 +69,7 @@ def measure_collective(
 
 
 def sizes(largest_bytes: int, smallest_bytes: int = 1024, factor: int = 4) -> Iterator[int]:
-    """Sizes to measure, by powers up to the largest."""
+    """Yield the sizes to measure, by powers of ``factor`` up to the largest."""
     size = smallest_bytes
     while size <= largest_bytes:
         yield size
@@ -77,13 +77,13 @@ def sizes(largest_bytes: int, smallest_bytes: int = 1024, factor: int = 4) -> It
 
 
 def fit_link(points: Sequence[Point], models: Sequence[tuple[Collective, Algorithm]] = FITTED) -> Link | None:
-    """The link whose costs by these models are nearest to the points.
+    """Return the link whose predicted costs are nearest to the points.
 
-    Least squares of ``(steps * alpha + volume * n * beta) / measured - 1``, so that small sizes count as much as large
-    ones; alpha and beta are not negative.
+    Minimises the squares of ``(steps * alpha + volume * n * beta) / measured - 1``, so that small sizes count as much
+    as large ones; alpha and beta are not negative.
 
     Returns:
-        None if no two points of these models differ, which takes at least two ranks.
+        None if no two points differ in these models, which takes at least two ranks.
     """
     by_collective = dict(models)
     rows = []
@@ -100,7 +100,7 @@ def fit_link(points: Sequence[Point], models: Sequence[tuple[Collective, Algorit
 
 
 def _least_squares(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """``x, y >= 0`` with the least sum of ``(a x + b y - 1)^2`` over rows ``(a, b)``."""
+    """Return ``x, y >= 0`` with the least sum of ``(a x + b y - 1)^2`` over rows ``(a, b)``."""
     aa, ab, bb = (sum(left * right for left, right in pairs) for pairs in _products(rows))
     a, b = (sum(row[axis] for row in rows) for axis in (0, 1))
     determinant = aa * bb - ab * ab
@@ -108,7 +108,7 @@ def _least_squares(rows: Sequence[tuple[float, float]]) -> tuple[float, float]:
     y = (aa * b - ab * a) / determinant if determinant > 0 else -1.0
     if x >= 0 and y >= 0:
         return x, y
-    # The least sum lies on an edge: the better of the two.
+    # The minimum lies on an edge: take the better of the two.
     edges = ((a / aa if aa else 0.0, 0.0), (0.0, b / bb if bb else 0.0))
     return min(edges, key=lambda edge: sum((left * edge[0] + right * edge[1] - 1) ** 2 for left, right in rows))
 
@@ -122,7 +122,7 @@ def _products(rows: Sequence[tuple[float, float]]) -> Iterator[Iterator[tuple[fl
 def _call(
     collective: Collective, elements: int, device: torch.device, group: ProcessGroup | None
 ) -> Callable[[], object]:
-    """One call of a collective on buffers of its own; their values do not matter, zeros stay zeros."""
+    """Return one call of a collective on buffers of its own. Values do not matter: zeros stay zeros."""
     ranks = dist.get_world_size(group)
     whole = torch.zeros(elements, dtype=torch.float32, device=device)
     part = torch.zeros(elements // ranks, dtype=torch.float32, device=device)

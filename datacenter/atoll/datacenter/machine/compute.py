@@ -1,4 +1,4 @@
-"""Measures one device: matrix products in each number format it knows, and its memory."""
+"""Measure one device: matrix products in each number format that it supports, and its memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FORMATS = ("float32", "tfloat32", "bfloat16", "float16", "float8")
 
 @dataclass(frozen=True, slots=True)
 class MatmulRate:
-    """Products of two square matrices.
+    """Rate of products of two square matrices.
 
     Attributes:
-        number_format: of the factors.
+        number_format: format of the factors.
         size: rows and columns.
-        flops_per_s: ``2 size^3`` / median seconds.
-        timing: of one product.
+        flops_per_s: ``2 size^3`` divided by the median seconds.
+        timing: seconds of one product.
     """
 
     number_format: str
@@ -38,12 +38,12 @@ class MatmulRate:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """A copy within the device's memory.
+    """Rate of a copy within the device's memory.
 
     Attributes:
-        size_bytes: of what is copied.
-        bytes_per_s: read and written, ``2 size_bytes`` / median seconds.
-        timing: of one copy.
+        size_bytes: bytes copied.
+        bytes_per_s: bytes read and written, ``2 size_bytes`` divided by the median seconds.
+        timing: seconds of one copy.
     """
 
     size_bytes: int
@@ -52,7 +52,7 @@ class MemoryRate:
 
 
 def measure_matmul(device: torch.device, number_format: str, size: int) -> MatmulRate | None:
-    """The rate of products of this size; None if the device does not have the format. All ranks together."""
+    """Measure products of this size on all ranks at once; None if the device does not support the format."""
     with _precision(number_format):
         product = _product(device, number_format, size)
         if product is None:
@@ -62,7 +62,7 @@ def measure_matmul(device: torch.device, number_format: str, size: int) -> Matmu
 
 
 def measure_memory(device: torch.device, size_bytes: int) -> MemoryRate:
-    """The rate of a copy larger than any cache. All ranks together."""
+    """Measure a copy larger than any cache, on all ranks at once."""
     source = torch.ones(size_bytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     timing = measure(lambda: target.copy_(source), device, together=True)
@@ -70,7 +70,7 @@ def measure_memory(device: torch.device, size_bytes: int) -> MemoryRate:
 
 
 def device_name(device: torch.device) -> str:
-    """The device in a few words."""
+    """Return a short name of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     names = [text.partition(":")[2].strip() for text in _cpuinfo() if text.startswith("model name")]
@@ -78,7 +78,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_memory_bytes(device: torch.device, ranks_per_node: int) -> int:
-    """Memory of one rank's device; of a CPU, its share of the machine's."""
+    """Return the memory of one rank's device; on a CPU, its share of the machine's memory."""
     if device.type == "cuda":
         total: int = torch.cuda.get_device_properties(device).total_memory
         return total
@@ -97,7 +97,7 @@ def _product(device: torch.device, number_format: str, size: int) -> Callable[[]
 
 
 def _float8_product(device: torch.device, size: int) -> Callable[[], Tensor] | None:
-    """Scaled by one factor for each matrix, which is the fastest; the second matrix lies by columns."""
+    """Scale by one factor per matrix, which is the fastest; the second matrix is stored by columns."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FLOAT8_CAPABILITY:
         return None
     left, right = (torch.randn(size, size, device=device).to(torch.float8_e4m3fn) for _ in range(2))

@@ -1,14 +1,14 @@
-"""What a collective costs: seconds = steps * alpha + volume * n * beta, by algorithm.
+"""Cost of a collective: seconds = steps * alpha + volume * n * beta, by algorithm.
 
-``p`` is the number of ranks, ``alpha`` a link's startup time, ``beta`` = 1 / its bytes a second in one direction, ``n``
-the bytes of the whole buffer as NCCL's tests count them: what each rank holds of an all-reduce, broadcast, reduce or
-all-to-all; what each rank ends with of an all-gather; what each rank starts with of a reduce-scatter. The arithmetic of
-reductions (their gamma) is left out: a device adds faster than a link delivers.
+``p`` is the number of ranks, ``alpha`` a link's startup time, ``beta`` = 1 / its bytes per second in one direction, and
+``n`` the bytes of the whole buffer as NCCL's tests count them: what each rank holds of an all-reduce, broadcast, reduce
+or all-to-all; what each rank ends with of an all-gather; what each rank starts with of a reduce-scatter. The arithmetic
+of reductions (their gamma) is left out: a device adds faster than a link delivers.
 
 Sources: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH"; Sanders,
-Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); Bruck
-et al. 1997, "Efficient algorithms for all-to-all communications"; the volumes of ring and pairwise are the factors of
-the bus bandwidth in NCCL's tests (doc/PERFORMANCE.md).
+Speck and Träff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (NCCL's trees); Bruck et
+al. 1997, "Efficient algorithms for all-to-all communications"; the volumes of ring and pairwise are the factors of the
+bus bandwidth in NCCL's tests (doc/PERFORMANCE.md).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 
 class CostError(DatacenterError):
-    """A cost that no model gives."""
+    """There is no cost model for this case."""
 
     exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that talk to each other.
+    """Ranks that communicate with each other.
 
     Attributes:
-        ranks: how many.
-        nodes: on how many nodes they lie, evenly.
+        ranks: number of ranks.
+        nodes: number of nodes; each has the same number of ranks.
 
     Raises:
         CostError: unless ``nodes`` divides ``ranks`` and both are at least 1.
@@ -59,13 +59,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """A cost as a line in alpha and n * beta.
+    """A cost that is linear in alpha and n * beta.
 
     Attributes:
-        steps: startup times, by number of ranks.
-        volume: times that the buffer passes the busiest link in one direction, by number of ranks.
+        steps: startup times, as a function of the number of ranks.
+        volume: times that the buffer passes the busiest link in one direction, as a function of the number of ranks.
         formula: both, as text.
-        source: where it is from.
+        source: publication of the formula.
     """
 
     steps: Callable[[int], float]
@@ -76,14 +76,14 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call costs.
+    """Predicted cost of one call.
 
     Attributes:
-        algorithm: by which it is done.
-        seconds: predicted; 0 on one rank.
-        sent_bytes: that the busiest rank sends.
-        inter_bytes: those of them that leave its node (of a ring: the share of its node's traffic across the network).
-        formula: of the seconds.
+        algorithm: algorithm of the call.
+        seconds: predicted duration; 0 on one rank.
+        sent_bytes: bytes that the busiest rank sends.
+        inter_bytes: those of them that leave its node (for a ring: its share of the node's network traffic).
+        formula: formula of the seconds.
     """
 
     algorithm: Algorithm
@@ -94,7 +94,7 @@ class Cost:
 
 
 def levels(ranks: int) -> int:
-    """``ceil(log2 p)``, the depth of a binomial tree."""
+    """Return ``ceil(log2 p)``, the depth of a binomial tree."""
     return (ranks - 1).bit_length()
 
 
@@ -115,7 +115,7 @@ _LEVELS = "ceil(log2 p)"
 _PART = "(p - 1)/p * n * beta"
 _DOUBLING = Terms(levels, _others_share, f"{_LEVELS} * alpha + {_PART}", f"{_THAKUR}: recursive doubling or halving")
 _RING = Terms(_all_but_one, _others_share, f"(p - 1) * alpha + {_PART}", f"{_THAKUR}: ring")
-_CHAIN = Terms(_all_but_one, _once, "(p - 1) * alpha + n * beta", "a chain with many segments, as NCCL's ring does it")
+_CHAIN = Terms(_all_but_one, _once, "(p - 1) * alpha + n * beta", "a chain with many segments, as in NCCL's ring")
 _BINOMIAL = Terms(levels, levels, f"{_LEVELS} * (alpha + n * beta)", f"{_THAKUR}: binomial tree")
 _TWO_TREES = Terms(levels, _once, f"{_LEVELS} * alpha + n * beta", _SANDERS)
 
@@ -151,7 +151,7 @@ MODELS: Mapping[tuple[Collective, Algorithm], Terms] = MappingProxyType(
         ),
     }
 )
-"""Every model. Where ``p`` is no power of two the levels of a tree are rounded up, its further step is left out."""
+"""All models. Where ``p`` is not a power of two, the levels of a tree are rounded up and its extra step is left out."""
 
 LIBRARY: Mapping[Collective, tuple[Algorithm, ...]] = MappingProxyType(
     {
@@ -163,14 +163,14 @@ LIBRARY: Mapping[Collective, tuple[Algorithm, ...]] = MappingProxyType(
         "all_to_all": ("pairwise",),
     }
 )
-"""What NCCL has to choose from without switches that compute (src/graph/tuning.cc)."""
+"""NCCL's choices without switches that compute (src/graph/tuning.cc)."""
 
 
 def cost(collective: Collective, algorithm: Algorithm, size_bytes: float, group: Group, rates: MachineRates) -> Cost:
-    """What one call costs by this algorithm.
+    """Return the cost of one call by this algorithm.
 
     Raises:
-        CostError: if it is none for this collective.
+        CostError: if the algorithm does not exist for this collective.
     """
     terms = _terms(collective, algorithm)
     if group.ranks == 1:
@@ -185,7 +185,7 @@ def cost(collective: Collective, algorithm: Algorithm, size_bytes: float, group:
 
 
 def predict(collective: Collective, size_bytes: float, group: Group, rates: MachineRates) -> Cost:
-    """What one call costs by the fastest algorithm that the library has for it."""
+    """Return the cost of one call by the fastest algorithm that the library has for it."""
     return min(
         (cost(collective, algorithm, size_bytes, group, rates) for algorithm in LIBRARY[collective]),
         key=lambda found: found.seconds,
@@ -193,11 +193,11 @@ def predict(collective: Collective, size_bytes: float, group: Group, rates: Mach
 
 
 def link_of(algorithm: Algorithm, group: Group, rates: MachineRates) -> Link:
-    """The link that rings or trees of this group see, as if all its hops were alike.
+    """Return the link that rings or trees of this group see, as if all its hops were alike.
 
-    A startup time is the mean over a ring's hops, of which ``nodes`` lead to another node, or over a tree's levels, of
-    which the upper ``ceil(log2 nodes)`` do. Each rank's share of the network carries a ring (or tree) of its own, so
-    that the network is ``ranks_per_node`` times as wide as one share; the narrower of network and node sets the pace.
+    The startup time is the mean over a ring's hops, of which ``nodes`` lead to another node, or over a tree's levels,
+    of which the upper ``ceil(log2 nodes)`` do. Each rank's share of the network carries its own ring (or tree), so the
+    network is ``ranks_per_node`` times as wide as one share; the narrower of network and node sets the pace.
     """
     if group.nodes == 1:
         return rates.intra
@@ -210,7 +210,7 @@ def link_of(algorithm: Algorithm, group: Group, rates: MachineRates) -> Link:
 
 
 def _pairwise(size_bytes: float, group: Group, rates: MachineRates) -> Cost:
-    """Each rank trades ``n / p`` with each other one, first inside the node, then across the network."""
+    """Each rank exchanges ``n / p`` with every other rank, first inside the node, then across the network."""
     near, far = group.ranks_per_node - 1, group.ranks - group.ranks_per_node
     part = size_bytes / group.ranks
     seconds = near * (rates.intra.alpha_s + part / rates.intra.bytes_per_s)
@@ -221,5 +221,5 @@ def _pairwise(size_bytes: float, group: Group, rates: MachineRates) -> Cost:
 def _terms(collective: Collective, algorithm: Algorithm) -> Terms:
     if (found := MODELS.get((collective, algorithm))) is None:
         there = ", ".join(known for name, known in MODELS if name == collective)
-        raise CostError(f"{collective} by {algorithm}: no such model; there are {there or 'none'}")
+        raise CostError(f"{collective} by {algorithm}: no such cost model; there are {there or 'none'}")
     return found

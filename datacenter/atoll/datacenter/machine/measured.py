@@ -1,4 +1,4 @@
-"""Measures a whole machine: compute, memory, and the links within and between nodes."""
+"""Measure a whole machine: compute, memory, and the links within and between nodes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SLOW_S = 0.2
-"""A format whose product takes longer is not measured at larger sizes: CPUs emulate some."""
+"""A format with a slower product is not measured at larger sizes: CPUs emulate some formats."""
 Progress = Callable[[str, int, int], None]
-"""Told what is measured next, how much is done, and of how much."""
+"""Called with what is measured next, how many measurements are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is measured.
+    """Sizes of the measurements.
 
     Attributes:
         collective_bytes: the largest buffer.
         matmul_sizes: rows of the matrices.
-        memory_bytes: what is copied.
+        memory_bytes: size of the copy.
     """
 
     collective_bytes: int
@@ -59,15 +59,15 @@ ON_GPU = Extent(1024 * MIB, (4096, 8192, 16_384), 4096 * MIB)
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """Results of the measurements.
 
     Attributes:
-        rates: for the planner.
-        matmuls: by format and size.
-        memory: of the copy.
-        intra: collectives within a node; none with one rank to a node.
-        inter: collectives between nodes, one rank of each; none on one node.
-        seconds: that it took.
+        rates: rates for the planner.
+        matmuls: matrix products, by format and size.
+        memory: the copy.
+        intra: collectives within a node; empty with one rank per node.
+        inter: collectives between nodes, one rank of each; empty on one node.
+        seconds: duration of the measurement.
     """
 
     rates: MachineRates
@@ -90,13 +90,13 @@ class _Count:
 
 
 def measure_machine(world: World, extent: Extent, progress: Progress, *, inter: Link | None = None) -> Measured:
-    """Measure; collective: every rank of the world must call.
+    """Measure the machine. Collective: every rank of the world must call.
 
     Args:
-        world: whose ranks are measured. Those of a node must follow each other, as torchrun numbers them.
-        extent: how much.
-        progress: is told of each piece.
-        inter: what to put in the rates for the links between nodes if there is one node only.
+        world: the ranks to measure. Ranks of a node must have consecutive numbers, as torchrun assigns them.
+        extent: sizes of the measurements.
+        progress: called before each measurement.
+        inter: rates of the links between nodes if there is only one node.
     """
     began = time.monotonic()
     local = min(world.size, int(os.environ.get("LOCAL_WORLD_SIZE", world.size)))
@@ -148,19 +148,19 @@ def _collectives(
 
 
 def _nodes_group(world: World, local: int) -> ProcessGroup | None:
-    """The ranks of this rank's node; None, all, if there is no other."""
+    """Return the group of this rank's node; None, meaning all ranks, if there is no other node."""
     if local == world.size:
         return None
     return _mine(world.rank, [list(range(first, first + local)) for first in range(0, world.size, local)])
 
 
 def _peers_group(world: World, local: int) -> ProcessGroup | None:
-    """The ranks that have this rank's place on their nodes."""
+    """Return the group of the ranks with this local rank on their nodes."""
     return _mine(world.rank, [list(range(place, world.size, local)) for place in range(local)])
 
 
 def _mine(rank: int, groups: Sequence[list[int]]) -> ProcessGroup | None:
-    """The group with this rank; every rank must make all of them."""
+    """Return the group that contains this rank. Every rank must create all groups."""
     mine = None
     for ranks in groups:
         made = dist.new_group(ranks)
@@ -170,25 +170,25 @@ def _mine(rank: int, groups: Sequence[list[int]]) -> ProcessGroup | None:
 
 
 def _links(within: Link | None, between: Link | None, given: Link | None) -> tuple[Link, Link, str]:
-    """Links for the rates, with what is to be said of those that were not measured."""
+    """Return the links of the rates, and a note on the links that were not measured."""
     inter = between or given
     intra = within or inter
     if intra is None:
         nothing = Link(alpha_s=0.0, bytes_per_s=1.0)
-        return nothing, nothing, "one rank: links not measured, 1 B/s stands for them"
+        return nothing, nothing, "one rank: links not measured, 1 B/s as a placeholder"
     if between is not None:
         return (
             intra,
             between,
-            "links fitted to rings" if within else "one rank to a node: links within as those between",
+            "links fitted to rings" if within else "one rank per node: links within a node as those between nodes",
         )
     if given is not None:
         return intra, given, "links between nodes as given, not measured"
-    return intra, inter or intra, "links between nodes not measured, taken to be as those within"
+    return intra, inter or intra, "links between nodes not measured, assumed equal to those within"
 
 
 def _best(matmuls: Sequence[MatmulRate]) -> MatmulRates:
-    """Each format's fastest size."""
+    """Return the fastest size of each format."""
     best: dict[str, float] = {}
     for found in matmuls:
         best[found.number_format] = max(found.flops_per_s, best.get(found.number_format, 0.0))

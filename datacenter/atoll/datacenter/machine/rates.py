@@ -1,4 +1,4 @@
-"""How fast a machine is: matrix products, memory and links, from a data sheet or measured by ``atoll silo bench``."""
+"""Rates of a machine: matrix products, memory and links, from a data sheet or measured by ``atoll silo bench``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class RatesError(DatacenterError):
-    """There are no such rates, or a file of rates is not one."""
+    """There are no rates of this name, or a file does not hold rates."""
 
     exit_code = 2
 
@@ -28,11 +28,11 @@ class _Value(BaseModel):
 
 
 class Link(_Value):
-    """What lies between two ranks, in one direction.
+    """A link between two ranks, in one direction.
 
     Attributes:
         alpha_s: seconds until a message's first byte arrives (the startup time of Thakur et al. 2005, section 3).
-        bytes_per_s: bytes that one rank sends in a second once it flows (1 / beta).
+        bytes_per_s: bytes that one rank sends per second once data flows (1 / beta).
     """
 
     alpha_s: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -40,7 +40,7 @@ class Link(_Value):
 
 
 class MatmulRates(_Value):
-    """FLOP/s of dense matrix products (no structured sparsity), by number format of the factors; None: not known."""
+    """FLOP/s of dense matrix products (no structured sparsity), by number format of the factors; None if not known."""
 
     float32: _Positive | None = None
     tfloat32: _Positive | None = None
@@ -49,7 +49,7 @@ class MatmulRates(_Value):
     float8: _Positive | None = None
 
     def known(self) -> dict[str, float]:
-        """Those that are."""
+        """Return the known rates by number format."""
         return {name: rate for name, rate in self if rate is not None}
 
 
@@ -57,14 +57,14 @@ class MachineRates(_Value):
     """Rates of one rank's device and of its links.
 
     Attributes:
-        name: the device.
-        source: where the figures come from: a data sheet, or the measurement.
-        matmul_flops_per_s: of dense matrix products.
-        memory_bytes_per_s: of the device's memory, reads and writes counted alike.
-        memory_bytes: of one device.
-        ranks_per_node: devices that ``intra`` joins.
-        intra: between two ranks of one node.
-        inter: between two ranks of different nodes; each rank has a share of the network of its own.
+        name: name of the device.
+        source: origin of the figures: a data sheet, or the measurement.
+        matmul_flops_per_s: rates of dense matrix products.
+        memory_bytes_per_s: memory bandwidth, reads and writes counted alike.
+        memory_bytes: memory of one device.
+        ranks_per_node: devices joined by ``intra``.
+        intra: link between two ranks of one node.
+        inter: link between two ranks of different nodes; each rank has its own share of the network.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -77,10 +77,10 @@ class MachineRates(_Value):
     inter: Link
 
     def matmul(self, number_format: str) -> float:
-        """FLOP/s of matrix products in this format.
+        """Return the FLOP/s of matrix products in this format.
 
         Raises:
-            RatesError: naming the formats there are, if it is none of them.
+            RatesError: if the rate is not known; names the formats that are.
         """
         known = self.matmul_flops_per_s.known()
         if (rate := known.get(number_format)) is None:
@@ -177,14 +177,14 @@ DATA_SHEETS: Mapping[str, MachineRates] = MappingProxyType(
         ),
     }
 )
-"""Peak rates by name: upper bounds that no program reaches. Nodes of eight."""
+"""Peak rates by name, for nodes of eight: upper bounds that no program reaches."""
 
 
 def save_rates(rates: MachineRates, path: Path) -> None:
     """Write rates as JSON.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     path.write_text(rates.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
@@ -193,8 +193,8 @@ def load_rates(path: Path) -> MachineRates:
     """Read rates that ``save_rates`` wrote.
 
     Raises:
-        RatesError: naming file, key, value and what is allowed, if it holds anything else.
-        OSError: if it cannot be read.
+        RatesError: if the file holds anything else; names file, key, value and what is allowed.
+        OSError: if the file cannot be read.
     """
     if (size := path.stat().st_size) > MAX_FILE_BYTES:
         raise RatesError(f"{path}: {size} bytes; a file of rates has at most {MAX_FILE_BYTES}")
@@ -206,10 +206,10 @@ def load_rates(path: Path) -> MachineRates:
 
 
 def rates_of(name_or_path: str) -> MachineRates:
-    """Rates by a name of ``DATA_SHEETS``, or from a file if it ends in ``.json``.
+    """Return rates by a name of ``DATA_SHEETS``, or from a file if the name ends in ``.json``.
 
     Raises:
-        RatesError: naming what there is, if it is neither; see also ``load_rates``.
+        RatesError: if there is no such name, listing those there are; see also ``load_rates``.
         OSError: if the file cannot be read.
     """
     if name_or_path.endswith(".json"):

@@ -1,4 +1,4 @@
-"""Seconds of a piece of work, measured so that two runs agree: warmed up, repeated, with their spread."""
+"""Time a piece of work so that two runs agree: with warm-up, repetitions and their spread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 SAMPLES = 9
-"""Measured per piece of work; their median counts."""
+"""Samples of each piece of work; the median counts."""
 SAMPLE_S = 0.01
-"""A sample lasts at least about so long: quick work is called several times within it ..."""
+"""Least duration of a sample: short work is called several times within it."""
 MAX_CALLS = 100
-"""... but not more often than this."""
+"""Most calls within a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Timing:
     Attributes:
         seconds: median over samples; in a process group each sample is its slowest rank's.
         spread: half the distance between the quartiles, as a share of the median.
-        calls: in all samples together.
+        calls: number of calls in all samples.
     """
 
     seconds: float
@@ -36,15 +36,15 @@ class Timing:
 def measure(work: Callable[[], object], device: torch.device, *, together: bool = False) -> Timing:
     """Time ``work``.
 
-    On a GPU by CUDA events around each sample, whose calls are queued without waiting in between: what is measured is
-    the device's time, and the host's only where it is the slower. On a CPU by the clock.
+    On a GPU, CUDA events enclose each sample, whose calls are queued without waiting in between. So the device's time
+    is measured, and the host's only where the host is slower. On a CPU the clock is used.
 
     Args:
-        work: is called several times; must not depend on how often.
-        device: where it works.
+        work: called several times; must not depend on the number of calls.
+        device: device that does the work.
         together: every rank measures the same work at the same time; samples begin at a barrier.
     """
-    first = _sample(work, device, 1)  # warms up too: allocations, handles, connections
+    first = _sample(work, device, 1)  # also warms up: allocations, handles, connections
     once = _slowest([min(first, _sample(work, device, 1))], device, together=together)[0]
     calls = max(1, min(MAX_CALLS, math.ceil(SAMPLE_S / max(once, 1e-9))))
     samples = []
@@ -74,7 +74,7 @@ def _sample(work: Callable[[], object], device: torch.device, calls: int) -> flo
 
 
 def _slowest(seconds: list[float], device: torch.device, *, together: bool) -> list[float]:
-    """Each figure's largest over ranks."""
+    """Return the largest of each figure over the ranks."""
     if not together or not dist.is_initialized():
         return seconds
     shared = torch.tensor(seconds, dtype=torch.float64, device=device)

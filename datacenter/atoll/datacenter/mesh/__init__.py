@@ -1,4 +1,4 @@
-"""The mesh: how the ranks of a job are arranged, and which job fits which arrangement."""
+"""The device mesh: degrees of its axes, process groups, and the shard that a rank holds."""
 
 from atoll.datacenter.mesh.dims import ParallelDims
 from atoll.datacenter.mesh.meshes import Meshes

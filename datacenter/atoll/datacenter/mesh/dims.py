@@ -1,15 +1,15 @@
-"""The degrees of the mesh axes: one frozen value whose product is the number of ranks.
+"""Degrees of the mesh axes: one frozen value whose product is the number of ranks.
 
-Axes from outermost to innermost, so that those which talk most lie within a node::
+Axes from outermost to innermost, so that those with the most traffic lie within a node::
 
-    pp            stages of layers
+    pp            pipeline stages
     dp_replicate  whole replicas
-    dp_shard      replicas that share parameters, gradients and states
+    dp_shard      replicas that shard parameters, gradients and optimiser states
     cp            parts of the sequence
     tp            parts of matrices
 
-``ep`` is no further factor: experts are spread over ``ep`` of the ``dp_shard * cp`` ranks, the innermost of them, and
-what is left of those (``efsdp``) shards each expert's parameters.
+``ep`` is not a further factor: experts are spread over ``ep`` of the ``dp_shard * cp`` ranks, the innermost ones. The
+other ``efsdp`` of them shard each expert's parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atoll.datacenter.job.parallel import REST, MeshSection
 
 @dataclass(frozen=True, slots=True)
 class ParallelDims:
-    """Degrees of the axes, each from 1.
+    """Degrees of the axes, each at least 1.
 
     Raises:
         LayoutError: if a degree is below 1, or ``ep`` does not divide ``dp_shard * cp``.
@@ -45,10 +45,10 @@ class ParallelDims:
 
     @classmethod
     def of(cls, section: MeshSection, world_size: int) -> ParallelDims:
-        """The job's degrees on this many ranks, ``dp_shard = -1`` filled in.
+        """Return the job's degrees on this many ranks, with ``dp_shard = -1`` filled in.
 
         Raises:
-            LayoutError: naming every degree, if their product is not the number of ranks.
+            LayoutError: if their product is not the number of ranks; names every degree.
         """
         said = f"pp {section.pp} * dp_replicate {section.dp_replicate} * cp {section.cp} * tp {section.tp}"
         fixed = section.pp * section.dp_replicate * section.cp * section.tp
@@ -74,7 +74,7 @@ class ParallelDims:
 
     @property
     def batch(self) -> int:
-        """Ranks that see different sequences: ``dp_replicate * dp_shard``."""
+        """Ranks that train on different sequences: ``dp_replicate * dp_shard``."""
         return self.dp_replicate * self.dp_shard
 
     @property
@@ -93,5 +93,5 @@ class ParallelDims:
         return self.fsdp // self.ep
 
     def describe(self) -> str:
-        """The degrees above 1, e.g. ``pp 2 x dp_shard 4 x tp 2``; ``one rank`` if there are none."""
+        """Return the degrees above 1, e.g. ``pp 2 x dp_shard 4 x tp 2``; ``one rank`` if there are none."""
         return " x ".join(f"{axis} {degree}" for axis, degree in asdict(self).items() if degree > 1) or "one rank"

@@ -1,4 +1,4 @@
-"""The device meshes of a job: views of one world, so that DTensors of different views may be combined."""
+"""The device meshes of a job: views of one world, so that DTensors of different views can be combined."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Meshes:
-    """Views of one world.
+    """Device meshes, all views of one world.
 
     Attributes:
-        dims: their degrees.
-        dense: axes ``pp, dp_replicate, fsdp, tp``: parameters that every token passes.
-        sparse: axes ``pp, dp_replicate, efsdp, ep, tp``: experts; None if ``ep`` is 1.
-        data: axes ``pp, batch, cp, tp``: what each rank is fed.
+        dims: degrees of the axes.
+        dense: axes ``pp, dp_replicate, fsdp, tp``: for parameters that every token passes through.
+        sparse: axes ``pp, dp_replicate, efsdp, ep, tp``: for experts; None if ``ep`` is 1.
+        data: axes ``pp, batch, cp, tp``: for the input of each rank.
         loss: axis ``loss``: the ranks over which token losses are summed.
     """
 
@@ -31,10 +31,10 @@ class Meshes:
 
     @classmethod
     def build(cls, dims: ParallelDims, device_type: str) -> Meshes:
-        """Arrange all ranks; collective. Takes a process group for each axis and each line along it.
+        """Arrange all ranks; collective. Creates a process group for each axis and each line along it.
 
         Raises:
-            RuntimeError: if the process group has another number of ranks.
+            RuntimeError: if the process group has a different number of ranks.
         """
         world = init_device_mesh(device_type, (dims.world_size,), mesh_dim_names=("world",))
 

@@ -16,17 +16,17 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from atoll.datacenter.errors import DatacenterError
 
 ATTEMPT_VARIABLE = "ATOLL_SILO_ATTEMPT"
-"""A name for each time that ranks are started, the same on every node."""
+"""A name for each start of the ranks, the same on every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among the job's.
+    """This process among the processes of the job.
 
     Attributes:
-        rank: from 0.
+        rank: number of this process, from 0.
         size: number of ranks.
-        local_rank: among those of this node.
+        local_rank: number of this process on its node, from 0.
         device: where this rank computes.
     """
 
@@ -37,18 +37,18 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks for the job."""
+        """Whether this rank reports for the job."""
         return self.rank == 0
 
 
 @contextmanager
 def join_world(timeout_s: float) -> Iterator[World]:
-    """The world that torchrun, Slurm or Kubernetes has described in the environment; left at the end.
+    """Join the world that torchrun, Slurm or Kubernetes describes in the environment; leave it at the end.
 
-    NCCL where there is a GPU for each rank of the node, else gloo. Without such an environment: a world of one.
+    Uses NCCL if there is a GPU for each rank of the node, else gloo. Without such an environment: a world of one rank.
 
     Args:
-        timeout_s: collectives that take longer fail.
+        timeout_s: limit of a collective; a longer one fails.
 
     Raises:
         DatacenterError: if the node has GPUs, but fewer than ranks.
@@ -86,10 +86,10 @@ def _device(local_rank: int) -> torch.device:
 
 
 def _agents_store(timeout: timedelta) -> dict[str, Any]:
-    """Where ranks meet under torchrun: its agent's store, which outlives them, under keys of this attempt alone.
+    """Use the store of torchrun's agent, which outlives the ranks, under keys of this attempt only.
 
-    torch 2.13 gives the ranks of the next attempt the same store with the same keys: gloo then finds addresses of
-    ranks that are gone. The name of the attempt is our launcher's, or torchrun's count of restarts.
+    torch 2.13 gives the ranks of the next attempt the same store with the same keys: gloo then finds addresses of ranks
+    that are gone. The name of the attempt comes from our launcher, or is torchrun's count of restarts.
     """
     environment = os.environ
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

@@ -1,4 +1,4 @@
-"""Measurements of a running job: what is counted, where it is told, traces on demand."""
+"""Measurements of a running job: what is counted, where records go, and traces on demand."""
 
 from atoll.datacenter.metrics.record import MFU_FORMULA, RunFacts, StepRecord
 from atoll.datacenter.metrics.sink import JsonLines, Sink, Sinks

@@ -1,9 +1,9 @@
-"""How much of a trace is communication.
+"""Measure the share of communication in a trace.
 
-``communication_share`` is the part of the traced time in which at least one collective or transfer is under way.
-``exposed_share`` is the part in which one is under way and the device computes nothing: what overlap has not hidden. It
-is known for CUDA traces alone, where both are kernels; gloo works in threads beside the ones that compute, on the same
-cores, so that nothing like it can be told apart there.
+``communication_share`` is the share of the traced time in which at least one collective or transfer is in progress.
+``exposed_share`` is the share in which one is in progress and the device computes nothing: what overlap has not hidden.
+It is known only for CUDA traces, where both are kernels. gloo works in threads beside the computing ones, on the same
+cores, so the two cannot be separated there.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Communication:
     """Shares of the traced time, from 0 to 1.
 
     Attributes:
-        traced_s: how long was traced.
-        communication_share: with communication under way.
-        exposed_share: with nothing else under way on the device; None where that is not known (CPU).
+        traced_s: duration of the trace.
+        communication_share: share with communication in progress.
+        exposed_share: share with only communication in progress on the device; None where it is not known (CPU).
     """
 
     traced_s: float
@@ -35,9 +35,9 @@ class Communication:
 
 
 def communication_of(events: Iterable[FunctionEvent]) -> Communication:
-    """What a profile's events (``profile.events()``) say of communication.
+    """Measure communication in a profile's events (``profile.events()``).
 
-    Communication is what PyTorch names so: on CUDA kernels ``nccl...``, else operations ``gloo:...``.
+    Communication is found by PyTorch's names: on CUDA kernels ``nccl...``, else operations ``gloo:...``.
     """
     spans: list[Span] = []
     kernels: list[Span] = []
@@ -62,7 +62,7 @@ def communication_of(events: Iterable[FunctionEvent]) -> Communication:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time as spans that do not touch, in order."""
+    """Merge spans that touch; returns the same time in order."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -73,7 +73,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def overlap(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
-    """The time that is in both; each as ``merged`` gives it."""
+    """Return the time that is in both; inputs and output as ``merged`` returns them."""
     found: list[Span] = []
     first = second = 0
     while first < len(left) and second < len(right):
@@ -88,5 +88,5 @@ def overlap(left: Sequence[Span], right: Sequence[Span]) -> list[Span]:
 
 
 def length(spans: Iterable[Span]) -> float:
-    """Of all of them together; they must not overlap."""
+    """Return the total length of spans that do not overlap."""
     return sum(end - begin for begin, end in spans)

@@ -1,4 +1,4 @@
-"""Progress for people: one line for each record, and a bar where somebody watches."""
+"""Progress for people: one line for each record, and a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from atoll.wire.figures import bound
+from atoll.text.figures import bound
 
 if TYPE_CHECKING:
     from atoll.datacenter.metrics.record import RunFacts, StepRecord
 
 _PIPE_WIDTH = 400
-"""Columns where the output is no terminal: nothing is cut."""
+"""Width of lines where the output is not a terminal: nothing is cut."""
 
 
 class ConsoleLines:
@@ -32,17 +32,17 @@ class ConsoleLines:
         self._progress.start()
 
     def step(self, record: StepRecord) -> None:
-        """Print it."""
+        """Print a record."""
         self._progress.update(self._task, completed=record.step)
         self._console.print(line(record, self._facts), markup=False)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def line(record: StepRecord, facts: RunFacts) -> str:
-    """A record as one line; what is not known is left out."""
+    """Format a record as one line, without unknown values."""
     mfu = facts.mfu(record.tokens_per_s)
     of = f"/{facts.total_steps}" if record.step <= facts.total_steps else ""  # a federation may ask for more
     parts = [
@@ -64,7 +64,7 @@ def line(record: StepRecord, facts: RunFacts) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with a decimal unit: ``3.2 GB``."""
+    """Format bytes with a decimal unit: ``3.2 GB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"

@@ -1,12 +1,12 @@
-"""FLOPs of one token, forward and backward: the figure behind MFU.
+"""FLOPs of one token, forward and backward: the basis of MFU.
 
-A matrix product of a token with ``w`` weights takes ``2 w`` FLOPs forward and twice that backward (once for its input's
-gradient, once for the weights'). Attention takes ``4 * heads * head_dim * sequence`` forward (scores, then their mix of
-values) and twice that backward: Chowdhery et al. 2022, appendix B. That counts scores above the diagonal too, as most
-published figures do, although causal kernels skip them: with long sequences MFU then flatters. Norms, rotations,
-softmax and the loss are left out; so are activations that are worked out a second time. Of experts those count that a
-token goes to. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6; their first block's inputs need
-none either, which is left out.
+A matrix product of a token with ``w`` weights takes ``2 w`` FLOPs forward and twice that backward (once for the
+gradient of its input, once for the gradient of the weights). Attention takes ``4 * heads * head_dim * sequence``
+forward (scores, then the weighted sum of values) and twice that backward: Chowdhery et al. 2022, appendix B. This
+counts scores above the diagonal too, as most published figures do, although causal kernels skip them: with long
+sequences it overstates MFU. Norms, rotations, softmax and the loss are not counted, nor are recomputed activations.
+Only experts that a token is routed to count. Frozen weights (LoRA) have no gradients of their own, so 4 instead of 6;
+that the inputs of their first block need no gradients either is not taken into account.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _ATTENTION = "12 * layers * heads * head_dim * sequence"
 
 @dataclass(frozen=True, slots=True)
 class ModelFlops:
-    """What one token costs.
+    """FLOPs of one token, and parameters of the model.
 
     Attributes:
         per_token: FLOPs of forward and backward pass.
-        formula: with the numbers.
-        parameters: of the whole model, all experts, adapters included.
-        active_parameters: that one token passes.
+        formula: formula of ``per_token``, with the numbers.
+        parameters: parameters of the whole model, including all experts and adapters.
+        active_parameters: parameters that one token passes through.
     """
 
     per_token: float
@@ -47,7 +47,7 @@ class ModelFlops:
 
 
 def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
-    """Of a Llama-style model, dense or with experts, with or without adapters."""
+    """Return the FLOPs of a Llama-style model, dense or with experts, with or without adapters."""
     width = model.heads * (model.dim // model.heads)
     attention = 2 * model.dim * (width + model.kv_heads * (model.dim // model.heads))
     dense, routed, active = _feed_forward(model)
@@ -72,13 +72,13 @@ def llama_flops(model: ModelSection, sequence: int) -> ModelFlops:
 
 
 def counted_flops(step: Callable[[], Tensor]) -> float:
-    """FLOPs that PyTorch counts while ``step`` works out a loss and its gradients; for models of other kinds.
+    """Count PyTorch's FLOPs while ``step`` computes a loss and its gradients; for models of other kinds.
 
-    Attention is done as plain products meanwhile, so that it counts as above. Tensors on the meta device will do: the
-    whole model need not fit anywhere. Count on the model before it is cut.
+    Attention is computed as plain products, so that it counts as above. Tensors on the meta device suffice: the whole
+    model need not fit in memory. Count before the model is cut.
 
     Args:
-        step: the forward pass; gives the loss.
+        step: the forward pass; returns the loss.
     """
     more = {torch.ops.aten._grouped_mm: _grouped_flops}  # noqa: SLF001  # its name; the counter does not know it
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=more) as counter:
@@ -87,13 +87,13 @@ def counted_flops(step: Callable[[], Tensor]) -> float:
 
 
 def _grouped_flops(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
-    """Of grouped products (experts), from the factors' shapes: whichever dim is dealt to the groups, it counts once."""
+    """FLOPs of grouped products (experts) from the factors' shapes; the dim divided among groups counts once."""
     dealt_columns = len(left) == 3 and len(right) == 2
     return 2 * prod(left[1:] if dealt_columns else left) * right[-1]
 
 
 def _feed_forward(model: ModelSection) -> tuple[int, int, int]:
-    """Weights of one block's feed-forward part: those every token passes, all routed ones, the routed ones it takes."""
+    """Weights of one block's feed-forward part: shared by all tokens, all routed, and routed for one token."""
     if model.moe is None:
         return 3 * model.dim * model.ffn_dim, 0, 0
     expert = 3 * model.dim * model.moe.expert_dim

@@ -1,4 +1,4 @@
-"""Counts between two records: time, waiting, tokens, memory."""
+"""Counters between two records: time, waiting, tokens, memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What passed since the interval before; the fields are those of ``StepRecord``."""
+    """Measurements since the previous interval; fields as in ``StepRecord``."""
 
     steps: int
     tokens: int
@@ -33,7 +33,7 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around taking the next batch."""
+        """Enclose the wait for the next batch."""
         began = self._clock()
         try:
             yield
@@ -41,15 +41,15 @@ class Meter:
             self._waited_s += self._clock() - began
 
     def step(self, tokens: int) -> None:
-        """One more optimiser step, with these tokens over all ranks."""
+        """Count one optimiser step with this number of tokens over all ranks."""
         self._steps += 1
         self._tokens += tokens
 
     def lap(self) -> Interval:
         """End the interval.
 
-        Waiting and memory are the largest over all ranks: a collective, if there is a process group. On a GPU it waits
-        until all work queued on the device is done, so that the seconds are those of the work, not of queueing it.
+        Waiting and memory are maxima over all ranks: a collective, if there is a process group. On a GPU this waits for
+        the work queued on the device, so that the seconds are those of the work, not of queueing it.
         """
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -71,9 +71,9 @@ class Meter:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """The most that was in use at once.
+    """Return the peak memory in use.
 
-    Of a GPU: what tensors took since the last reset. Of a CPU: the process's resident memory since it began.
+    On a GPU: memory of tensors since the last reset. On a CPU: the process's resident memory since it started.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

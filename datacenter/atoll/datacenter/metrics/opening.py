@@ -1,4 +1,4 @@
-"""From ``[metrics]`` to the sinks of a job."""
+"""Open the sinks of ``[metrics]``."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class MetricsFileError(DatacenterError):
-    """A file or folder of metrics cannot be made."""
+    """A file or folder for metrics cannot be created."""
 
     exit_code = 2
 
 
 def open_sinks(section: MetricsSection, facts: RunFacts, base: Path, *, rank: int, console: bool = True) -> Sinks:
-    """The sinks that the job asks for: on rank 0; elsewhere none.
+    """Open the sinks that the job asks for on rank 0; on other ranks there are none.
 
     Args:
-        section: of the job.
-        facts: of the job.
-        base: folder of the job file, which paths are relative to.
-        rank: of this process.
+        section: the job's ``[metrics]``.
+        facts: facts of the job.
+        base: folder of the job file; paths are relative to it.
+        rank: rank of this process.
         console: whether lines go to standard error.
 
     Raises:
-        MetricsPortError: if the port cannot be had.
+        MetricsPortError: if the port is not available.
         MissingExtraError: if TensorBoard is asked for and not installed.
-        MetricsFileError: if a file or folder cannot be made.
+        MetricsFileError: if a file or folder cannot be created.
     """
     opened: list[Sink] = []
     if rank != 0:
@@ -68,5 +68,5 @@ def _named(key: str, path: Path) -> Iterator[Path]:
         yield path
     except OSError as error:
         raise MetricsFileError(
-            f"metrics.{key} = {path} cannot be written: {error.strerror or error}: name another place, or leave it out"
+            f"metrics.{key} = {path} cannot be written: {error.strerror or error}: choose another path, or leave it out"
         ) from error

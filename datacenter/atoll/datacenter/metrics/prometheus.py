@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, served by rank 0 in a thread of its own."""
+"""Metrics for Prometheus, served by a thread of rank 0."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from atoll.datacenter.metrics.record import RunFacts, StepRecord
 
 IDLE_S = 5.0
-"""A connection that sends or takes nothing for so long is closed."""
+"""Seconds without traffic after which a connection is closed."""
 TOTAL_S = 10.0
-"""A connection is cut off after so long, whatever it does."""
+"""Seconds after which a connection is closed in any case."""
 WAITING = 5
-"""Connections that may wait; one at a time is served, further ones are refused by the system."""
+"""Connections that may wait; one at a time is served, and the system refuses further ones."""
 
 
 class MetricsPortError(DatacenterError):
-    """The port for metrics cannot be had."""
+    """The port for metrics is not available."""
 
     exit_code = 2
 
@@ -39,14 +39,14 @@ class Prometheus:
 
     Args:
         host: address to listen on.
-        port: TCP port; 0: any that is free, see the attribute.
-        facts: of the job.
+        port: TCP port; 0: any free port, see the attribute.
+        facts: facts of the job.
 
     Attributes:
-        port: where it listens.
+        port: the port in use.
 
     Raises:
-        MetricsPortError: if the port cannot be had.
+        MetricsPortError: if the port is not available.
     """
 
     def __init__(self, host: str, port: int, facts: RunFacts) -> None:
@@ -90,13 +90,13 @@ _GAUGES = (
     ("loss", "Loss of the last step: sum of token losses / counted tokens."),
     ("learning_rate", "Learning rate of the last step."),
     ("gradient_norm", "Norm of the last step's gradient before clipping."),
-    ("tokens_per_second", "Tokens a second, all ranks together."),
-    ("step_seconds", "Mean seconds of a step."),
+    ("tokens_per_second", "Tokens per second, all ranks together."),
+    ("step_seconds", "Mean seconds per step."),
     ("mfu_ratio", "Model FLOPs utilisation."),
-    ("data_wait_ratio", "Part of the time spent waiting for data."),
-    ("bubble_ratio", "Part of the time that a pipeline's rank has nothing to do, mean over ranks."),
-    ("communication_ratio", "Part of the last trace of rank 0 with communication under way."),
-    ("exposed_communication_ratio", "Part of it with nothing but communication under way; GPUs alone."),
+    ("data_wait_ratio", "Share of the time spent waiting for data."),
+    ("bubble_ratio", "Share of the time that a pipeline's rank is idle, mean over ranks."),
+    ("communication_ratio", "Share of rank 0's last trace with communication in progress."),
+    ("exposed_communication_ratio", "Share of it with only communication in progress; GPUs only."),
     ("peak_memory_bytes", "Peak memory of the fullest rank."),
     ("loss_scale", "Loss scale of float16 training."),
     ("privacy_epsilon", "Epsilon spent since the job began."),
@@ -105,12 +105,12 @@ _GAUGES = (
 _COUNTERS = (
     ("tokens", "Tokens that went through the model since this process began."),
     ("steps", "Optimiser steps since this process began."),
-    ("training_seconds", "Seconds spent on them."),
+    ("training_seconds", "Seconds spent on these steps."),
     ("data_wait_seconds", "Seconds spent waiting for data."),
 )
 _FACTS = {
     "world_size": "Ranks of the job.",
-    "total_steps": "Optimiser steps that the job will take.",
+    "total_steps": "Optimiser steps of the job.",
     "parameters": "Parameters of the whole model.",
     "flops_per_token": "FLOPs of forward and backward passes for one token.",
 }
@@ -168,10 +168,10 @@ class _Server(Endable, WSGIServer):
             super().finish_request(request, client_address)
         finally:
             deadline.cancel()
-            deadline.join()  # it must not meet the descriptor's next owner
+            deadline.join()  # it must not close a descriptor that is in use again
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that went away is nobody's concern here."""
+        """Ignore a scraper that has gone away."""
 
 
 class _ServerV6(_Server):
@@ -182,7 +182,7 @@ class _Handler(WSGIRequestHandler):
     timeout = IDLE_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's
-        """Scrapes are not logged."""
+        """Do not log scrapes."""
 
 
 def _listening(host: str, port: int, application: WSGIApplication) -> _Server:
@@ -192,6 +192,6 @@ def _listening(host: str, port: int, application: WSGIApplication) -> _Server:
 
 
 def _cut_off(connection: socket.socket) -> None:
-    """End what is read from or written to it in another thread."""
+    """End reads and writes of another thread."""
     with contextlib.suppress(OSError):  # the peer was first
         connection.shutdown(socket.SHUT_RDWR)

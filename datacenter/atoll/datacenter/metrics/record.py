@@ -1,4 +1,4 @@
-"""What is told of a running job: facts that hold for all of it, and one record each time the trainer has counted."""
+"""Records of a running job: facts that hold for all of it, and one record for each measured interval."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MFU_FORMULA = "tokens/s * FLOPs per token / (ranks * peak FLOP/s of one rank)"
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What does not change while a job runs.
+    """Facts that do not change while a job runs.
 
     Attributes:
-        job: its name.
-        layout: its mesh in words, ``ParallelDims.describe()``.
-        world_size: ranks.
-        total_steps: optimiser steps that it will take.
-        parameters: of the whole model, every expert counted.
-        active_parameters: that one token passes; the same for a dense model.
-        flops_per_token: forward and backward, see ``metrics.flops``.
-        flops_formula: of those.
-        peak_flops_per_s: one rank's rate of matrix products, from a data sheet or measured; None: there is no MFU.
+        job: name of the job.
+        layout: the mesh, from ``ParallelDims.describe()``.
+        world_size: number of ranks.
+        total_steps: optimiser steps of the job.
+        parameters: parameters of the whole model, with all experts.
+        active_parameters: parameters that one token passes through; all of them in a dense model.
+        flops_per_token: FLOPs forward and backward; see ``metrics.flops``.
+        flops_formula: formula of ``flops_per_token``.
+        peak_flops_per_s: one rank's peak rate of matrix products, from a data sheet or measured; None: no MFU.
     """
 
     job: str
@@ -35,7 +35,7 @@ class RunFacts:
     peak_flops_per_s: float | None = None
 
     def mfu(self, tokens_per_s: float) -> float | None:
-        """Model FLOPs utilisation by ``MFU_FORMULA``, from 0 to 1; None where the peak rate is not known."""
+        """Return the model FLOPs utilisation by ``MFU_FORMULA``, from 0 to 1; None if the peak rate is not known."""
         if self.peak_flops_per_s is None:
             return None
         return tokens_per_s * self.flops_per_token / (self.world_size * self.peak_flops_per_s)
@@ -43,25 +43,25 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What the whole job did since the record before: the same on every rank, or worked out on rank 0 alone.
+    """What the whole job did since the previous record: the same on every rank, or known only on rank 0.
 
     Attributes:
-        step: optimiser steps taken since the job began, this one included.
-        steps: of them, those since the record before; ``tokens``, ``seconds`` and ``data_wait_s`` are sums over these.
+        step: optimiser steps since the job began, including this one.
+        steps: steps since the previous record; ``tokens``, ``seconds`` and ``data_wait_s`` are sums over these.
         loss: sum of token losses / counted tokens, over the last step's global batch.
         lr: learning rate of the last step.
-        grad_norm: of the last step, before clipping; None if it was not worked out.
-        tokens: that went through the model, over all ranks.
-        total_tokens: the same since the job began, what earlier processes of it did included.
-        seconds: wall time, from the end of the record before to the end of this.
-        data_wait_s: of those, how long the slowest rank waited for its batches.
-        peak_memory_bytes: the fullest rank's peak: of the device's allocator on a GPU, of the process on a CPU.
-        loss_scale: of float16 training.
-        expert_load: tokens of the busiest expert / of the mean expert, at worst over layers; None without experts.
-        epsilon: spent since the job began, at the job's delta, with ``[privacy]``.
-        bubble_share: part of the seconds in which a pipeline's rank had nothing to do, mean over ranks.
-        communication_share: of a trace that ended since the record before, on this rank; see ``communication``.
-        exposed_share: of the same trace.
+        grad_norm: norm of the last step's gradient before clipping; None if it was not computed.
+        tokens: tokens that went through the model, over all ranks.
+        total_tokens: tokens since the job began, including earlier processes of it.
+        seconds: wall time from the end of the previous record to the end of this one.
+        data_wait_s: seconds of these that the slowest rank waited for its batches.
+        peak_memory_bytes: peak memory of the fullest rank: of the device's allocator on a GPU, of the process on a CPU.
+        loss_scale: loss scale of float16 training.
+        expert_load: tokens of the busiest expert / of the mean expert, maximum over layers; None without experts.
+        epsilon: epsilon spent since the job began, at the job's delta, with ``[privacy]``.
+        bubble_share: share of the seconds in which a pipeline's rank was idle, mean over ranks.
+        communication_share: of a trace on this rank that ended since the previous record; see ``communication``.
+        exposed_share: of the same trace; see ``communication``.
     """
 
     step: int
@@ -83,7 +83,7 @@ class StepRecord:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all ranks together."""
+        """Tokens per second of all ranks together."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     @property
@@ -93,5 +93,5 @@ class StepRecord:
 
     @property
     def data_wait_share(self) -> float:
-        """Part of the wall time that was spent waiting for data, from 0 to 1."""
+        """Share of the wall time spent waiting for data, from 0 to 1."""
         return self.data_wait_s / self.seconds if self.seconds > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Where records go. The trainer tells ``Sinks``, on rank 0; a sink that fails is given up, training goes on."""
+"""Sinks of records. The trainer writes to ``Sinks`` on rank 0; a sink that fails is dropped, and training continues."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """Takes records, in order of their steps."""
+    """Takes records in order of their steps."""
 
     def step(self, record: StepRecord, /) -> None:
         """Take one record.
 
         Raises:
-            OSError: if it cannot be kept; the sink is then closed and told nothing more.
+            OSError: if it cannot be kept; the sink is then closed and gets no more records.
         """
         ...
 
     def close(self) -> None:
-        """Let go of files and ports; no record comes after it."""
+        """Release files and ports; no record comes after this."""
         ...
 
 
 class Sinks:
-    """Several sinks as one; closes those that it was given."""
+    """Several sinks as one; closes them all."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = list(sinks)
 
     def step(self, record: StepRecord) -> None:
-        """Tell each of them; one that raises ``OSError`` is closed and left out from then on, with a warning."""
+        """Pass a record to each sink; one that raises ``OSError`` is closed and dropped, with a warning."""
         for sink in tuple(self._sinks):
             try:
                 sink.step(record)
@@ -49,7 +49,7 @@ class Sinks:
                 _close(sink)
 
     def close(self) -> None:
-        """Close each of them, whatever becomes of the others."""
+        """Close each sink, even if closing another one fails."""
         while self._sinks:
             _close(self._sinks.pop())
 
@@ -65,8 +65,8 @@ class Sinks:
 class JsonLines:
     """Appends to a file: a line ``{"run": facts}``, then one line for each record.
 
-    A job that is started again appends to the same file; of a step that is there twice the later line counts. What is
-    not finite becomes null: JSON has no such numbers.
+    A job that is started again appends to the same file; if a step is there twice, the later line counts. Numbers that
+    are not finite become null: JSON has no such numbers.
 
     Raises:
         OSError: if the file cannot be opened or written.
@@ -78,7 +78,7 @@ class JsonLines:
         self._write({"run": asdict(facts)})
 
     def step(self, record: StepRecord) -> None:
-        """Append the record; a line reaches the operating system at once."""
+        """Append a record; the line reaches the operating system at once."""
         self._write(asdict(record))
 
     def close(self) -> None:

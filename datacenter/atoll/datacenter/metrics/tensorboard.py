@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, an optional library."""
+"""Curves for TensorBoard, which is an optional library."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from atoll.datacenter.metrics.record import RunFacts, StepRecord
 
 _QUEUE = 100
-"""Records that may wait for the writing thread; then ``step`` waits too."""
+"""Records that may wait for the writing thread; beyond that ``step`` waits too."""
 _FLUSH_S = 10
 
 
 class TensorBoard:
-    """Writes event files into a folder; a thread of the library's does so.
+    """Writes event files into a folder, in a thread of the library.
 
     Raises:
         MissingExtraError: if tensorboard is not installed.
-        OSError: if the folder cannot be made.
+        OSError: if the folder cannot be created.
     """
 
     def __init__(self, folder: Path, facts: RunFacts) -> None:
@@ -41,12 +41,12 @@ class TensorBoard:
             self._writer.add_scalar(tag, value, record.step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write what is pending."""
         self._writer.close()
 
 
 def curves(record: StepRecord, facts: RunFacts) -> dict[str, float]:
-    """A record as named numbers; what is not known is left out."""
+    """Return a record as named numbers, without unknown values."""
     found = {
         "train/loss": record.loss,
         "train/lr": record.lr,

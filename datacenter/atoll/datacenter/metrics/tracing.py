@@ -1,9 +1,9 @@
 """Profiler traces of chosen steps, and of the next steps on demand.
 
-Three ways to ask for one: ``metrics.profile_steps`` in the job file; the signal SIGUSR2 to a rank's process, which
-traces its own next ``ON_DEMAND_STEPS`` steps; ``touch FOLDER/now``, which every rank that sees the folder heeds at its
-next step, so that the ranks' traces begin within a step of each other. Traces are Chrome traces (chrome://tracing,
-ui.perfetto.dev); beside each lies what it says of communication.
+There are three ways to ask for a trace: ``metrics.profile_steps`` in the job file; the signal SIGUSR2 to a rank's
+process, which traces its own next ``ON_DEMAND_STEPS`` steps; ``touch FOLDER/now``, which every rank that sees the
+folder notices at its next step, so that traces of the ranks begin within a step of each other. Traces are Chrome traces
+(chrome://tracing, ui.perfetto.dev); next to each is a file with its shares of communication.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ log = logging.getLogger(__name__)
 CONTROL_FILE = "now"
 ON_DEMAND_STEPS = 3
 MAX_STEPS = 50
-"""Steps of one trace; more are cut into several: events are kept in memory until they are written."""
+"""Most steps of one trace; longer ones are divided: events are kept in memory until they are written."""
 MAX_TRACES = 20
-"""Traces that one process writes; further requests are refused."""
+"""Most traces that one process writes; further requests are refused."""
 
 
 class Tracing:
-    """Decides at each step whether it is traced; use it as a context manager around the training loop.
+    """Decides at each step whether to trace it; use it as a context manager around the training loop.
 
     Args:
-        folder: where traces go.
-        rank: of this process; part of the files' names.
-        steps: first and last step to trace, counted as the caller of ``step`` counts; or None.
-        cuda: whether kernels are traced too.
+        folder: folder of the traces.
+        rank: rank of this process; part of the file names.
+        steps: first and last step to trace, in the caller's numbers; or None.
+        cuda: whether to trace kernels too.
     """
 
     def __init__(self, folder: Path, *, rank: int, steps: tuple[int, int] | None = None, cuda: bool = False) -> None:
@@ -64,7 +64,7 @@ class Tracing:
         self._said: Communication | None = None
 
     def __enter__(self) -> Self:
-        """Heed SIGUSR2; signals can be taken by the main thread alone, elsewhere the control file remains."""
+        """Install the handler of SIGUSR2. Only the main thread can; in other threads the control file remains."""
         if threading.current_thread() is threading.main_thread():
             previous = signal.signal(signal.SIGUSR2, self._ask)
             self._before = previous if isinstance(previous, int | signal.Handlers) else signal.SIG_DFL
@@ -82,7 +82,7 @@ class Tracing:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Around one step of training, with its number.
+        """Enclose one step of training with this number.
 
         Raises:
             OSError: if a trace cannot be written.
@@ -95,12 +95,12 @@ class Tracing:
             self._stop()
 
     def take(self) -> Communication | None:
-        """What the last trace says of communication; None if none has ended since this was asked."""
+        """Return the communication of the last trace; None if no trace has ended since the last call."""
         said, self._said = self._said, None
         return said
 
     def _due(self, number: int) -> int | None:
-        """The last step of a trace that begins with this one; None if none does."""
+        """Return the last step of a trace that begins with this one; None if none does."""
         if self._steps is not None and self._steps[0] <= number <= self._steps[1]:
             return min(self._steps[1], number + MAX_STEPS - 1)
         touched_ns = self._touched_ns()
@@ -118,7 +118,7 @@ class Tracing:
         self._running.start()
 
     def _stop(self) -> None:
-        """Write the trace and what it says; work that is queued on a GPU is waited for."""
+        """Write the trace and its communication; waits for work queued on a GPU."""
         running, self._running = self._running, None
         if running is None:
             return
@@ -132,7 +132,7 @@ class Tracing:
         said = json.dumps(asdict(self._said), indent=1)
         (self._folder / f"{name}.communication.json").write_text(said + "\n", encoding="utf-8")
         self._written += 1
-        log.info("steps %d to %d are traced: %s", self._first, self._number, self._folder / f"{name}.json.gz")
+        log.info("traced steps %d to %d: %s", self._first, self._number, self._folder / f"{name}.json.gz")
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -141,5 +141,5 @@ class Tracing:
     def _touched_ns(self) -> int:
         try:
             return (self._folder / CONTROL_FILE).stat().st_mtime_ns
-        except OSError:  # nobody has asked
+        except OSError:  # there is no control file
             return 0

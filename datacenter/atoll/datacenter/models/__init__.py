@@ -1,4 +1,4 @@
-"""The models, and what a model must say of itself to be cut: ``spec``."""
+"""Models, and the ``spec`` in which a model declares how it can be cut."""
 
 from atoll.datacenter.models.kinds import spec_of
 from atoll.datacenter.models.spec import Constant, ModelSpec, Normal

@@ -1,4 +1,4 @@
-"""Losses that a part of a model adds by itself, beside the model's own."""
+"""Auxiliary losses that a part of a model adds to the model's own loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class ExtraLoss(nn.Module):
-    """Adds a loss to what is trained: it hands hidden states on as they are, and in the backward pass the loss has its.
+    """Adds a loss to what is trained: hidden states pass through unchanged, and the backward pass includes the loss.
 
-    So the loss need not find its way to the last stage of a pipeline (as ``MoEAuxLossAutoScaler`` of Megatron-LM). It
-    is a sum over the sequences at hand, as the model's own is, and is divided by the same number, the counted tokens of
-    the global batch. What a step tells as its loss does not contain it.
+    So the loss need not travel to the last stage of a pipeline (like ``MoEAuxLossAutoScaler`` of Megatron-LM). It is a
+    sum over the sequences at hand, as the model's own loss is, and is divided by the same number: the counted tokens of
+    the global batch. The loss that a step reports does not contain it.
     """
 
     def __init__(self) -> None:
@@ -22,10 +22,10 @@ class ExtraLoss(nn.Module):
         self.share: Tensor | None = None
 
     def forward(self, hidden: Tensor, loss: Tensor) -> Tensor:
-        """``hidden``, whose gradient must be asked for.
+        """Return ``hidden``, with the loss attached to its gradient.
 
         Args:
-            hidden: anything that the model's outputs depend on.
+            hidden: a tensor that the model's outputs depend on.
             loss: scalar.
         """
         scaled = loss if self.share is None else loss * self.share
@@ -34,7 +34,7 @@ class ExtraLoss(nn.Module):
 
 
 def divide_extra_losses(parts: Iterable[nn.Module], divisor: float, device: torch.device) -> None:
-    """Let the extra losses of a step be divided by this; before its passes."""
+    """Set the divisor of a step's auxiliary losses; call before the step's passes."""
     share = torch.full((), 1.0 / divisor, device=device)
     for part in parts:
         for module in part.modules():

@@ -1,4 +1,4 @@
-"""From ``[model] kind`` to a spec."""
+"""Find the spec of a model by ``[model] kind``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _OURS = {"llama": llama_spec, "vision": vision_spec}
 
 
 def spec_of(model: ModelSection) -> ModelSpec:
-    """The spec of the job's model.
+    """Return the spec of the job's model.
 
     Raises:
-        LayoutError: if there is no such kind, or the user's function cannot be imported or gives something else.
+        LayoutError: if the kind is unknown, or the user's function cannot be imported or returns something else.
     """
     spec = _OURS.get(model.kind, _users)(model)
     return spec if model.lora is None else with_lora(spec, model.lora)
@@ -40,10 +40,10 @@ def _users(model: ModelSection) -> ModelSpec:
         ) from error
     try:
         spec = make(model.settings)
-    except Exception as error:  # the user's own code: whatever it raises is about the job
+    except Exception as error:  # the user's own code: any error of it is about the job
         raise LayoutError(
-            f'model.kind = "{model.kind}" has failed with [model.settings] {dict(model.settings)}: {error!r}'
+            f'model.kind = "{model.kind}" failed with [model.settings] {dict(model.settings)}: {error!r}'
         ) from error
     if not isinstance(spec, ModelSpec):
-        raise LayoutError(f'model.kind = "{model.kind}" gave {type(spec).__name__}, not a ModelSpec')
+        raise LayoutError(f'model.kind = "{model.kind}" returned {type(spec).__name__}, not a ModelSpec')
     return spec

@@ -1,7 +1,7 @@
 """A Llama-style transformer (Touvron et al. 2023): RMSNorm, rotary positions, SwiGLU, grouped queries.
 
-Written to be cut: blocks stand in a ``ModuleDict`` by number, so that a pipeline stage keeps a subset under the same
-names; embedding, norm and output may be missing. The feed-forward part is dense, or a mixture of experts.
+Blocks are in a ``ModuleDict`` by number, so that a pipeline stage keeps a subset under the same names; a stage may lack
+embedding, norm and output. The feed-forward part is dense or a mixture of experts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
-    """Cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2).
+    """Return cosines and sines of the rotary angles (Su et al. 2021, section 3.2.2).
 
     Args:
         positions: int64 ``[sequence]``.
@@ -37,14 +37,14 @@ def rotations(positions: Tensor, head_dim: int, theta: float) -> Tensor:
 
 
 def rotate(heads: Tensor, angles: Tensor) -> Tensor:
-    """Turn each head's pairs (first half with second half, as in Hugging Face's Llama).
+    """Rotate each head's pairs (first half with second half, as in Hugging Face's Llama).
 
     Args:
         heads: ``[batch, sequence, heads, head_dim]``.
         angles: see ``rotations``.
 
     Returns:
-        As ``heads``, same dtype; worked out in float32.
+        Same shape and dtype as ``heads``; computed in float32.
     """
     cos, sin = angles[:, :, None, :]
     first, second = heads.float().chunk(2, dim=-1)
@@ -52,10 +52,10 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
 
 
 class CausalAttention(nn.Module):
-    """Softmax attention over a token and those before it. A module, so that context parallel can replace it."""
+    """Causal softmax attention. A module of its own, so that context parallelism can replace it."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """All ``[batch, sequence, heads, head_dim]``; keys and values may have fewer heads."""
+        """Attend; all tensors are ``[batch, sequence, heads, head_dim]``, keys and values may have fewer heads."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         grouped = query.shape[1] != key.shape[1]
         return functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped).transpose(
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self.core: nn.Module = CausalAttention()
 
     def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
-        """``[batch, sequence, dim]`` to the same. Under tensor parallel the heads are those of this rank."""
+        """Map ``[batch, sequence, dim]`` to the same shape. Tensor parallelism leaves each rank some of the heads."""
         batch, sequence, _ = hidden.shape
         query, key, value = (
             linear(hidden).view(batch, sequence, -1, self.head_dim) for linear in (self.wq, self.wk, self.wv)
@@ -96,13 +96,13 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(dim, hidden, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         mixed: Tensor = self.w2(functional.silu(self.w1(hidden)) * self.w3(hidden))
         return mixed
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and beside a residual."""
+    """Attention and feed-forward part, each with a norm before it and a residual connection."""
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Block(nn.Module):
         self.feed_forward = _feed_forward(model)
 
     def forward(self, hidden: Tensor, angles: Tensor) -> Tensor:
-        """``[batch, sequence, dim]`` to the same."""
+        """Map ``[batch, sequence, dim]`` to the same shape."""
         hidden = hidden + self.attention(self.attention_norm(hidden), angles)
         fed: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
         return fed
@@ -126,15 +126,15 @@ def _feed_forward(model: ModelSection) -> nn.Module:
 
 
 class Llama(nn.Module):
-    """Token ids to logits. A pipeline stage is one of these with parts taken out.
+    """Maps token ids to logits. A pipeline stage is such a model with parts removed.
 
     Attributes:
-        tok_embeddings: on the first stage, else None: then ``forward`` takes hidden states.
-        blocks: ``Block`` by number in the whole model.
+        tok_embeddings: on the first stage; otherwise None, and ``forward`` takes hidden states.
+        blocks: ``Block`` modules by number in the whole model.
         norm: on the last stage, else None.
-        output: on the last stage, else None: then ``forward`` gives hidden states.
-        positions: where this rank's part of each sequence lies; replaced by context parallel.
-        sequence_parts: into how many parts tensor parallel has cut the sequence of hidden states that come in.
+        output: on the last stage; otherwise None, and ``forward`` returns hidden states.
+        positions: positions of this rank's part of each sequence; context parallelism replaces it.
+        sequence_parts: number of parts into which tensor parallelism divides the sequence of incoming hidden states.
     """
 
     def __init__(self, model: ModelSection) -> None:
@@ -150,10 +150,10 @@ class Llama(nn.Module):
             self.output.weight = self.tok_embeddings.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Run the parts that are here.
+        """Run the parts that this module has.
 
         Args:
-            tokens: int64 ids ``[batch, sequence]``; hidden states ``[batch, sequence, dim]`` where the embedding is
+            tokens: int64 ids ``[batch, sequence]``, or hidden states ``[batch, sequence, dim]`` where the embedding is
                 missing.
 
         Returns:

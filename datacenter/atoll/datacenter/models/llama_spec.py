@@ -1,4 +1,4 @@
-"""How the Llama-style model is made, filled and cut."""
+"""Spec of the Llama-style model: how it is built, initialised and cut."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FEED_FORWARD: dict[str, Cut] = {"w1": "column", "w3": "column", "w2": "row"}
 
 
 def llama_spec(model: ModelSection) -> ModelSpec:
-    """The spec of ``[model]`` of kind ``llama``."""
+    """Return the spec of ``[model]`` of kind ``llama``."""
     residual_std = _STD / (2 * model.layers) ** 0.5
 
     def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
-        """Normal with 0.02, projections into the residual stream by sqrt(2 layers) less (Radford et al. 2019, 2.3)."""
+        """Normal with 0.02; projections into the residual stream over sqrt(2 layers) (Radford et al. 2019, 2.3)."""
         if len(shape) == 1:
             return Constant(0.0 if name.endswith("bias") else 1.0)
         return Normal(residual_std if name.endswith(("wo.weight", "w2.weight", "w2")) else _STD)
@@ -47,7 +47,7 @@ def llama_spec(model: ModelSection) -> ModelSpec:
 
 
 def _feed_forward_cuts(model: ModelSection) -> dict[str, Cut]:
-    """Of the dense part, or of the experts that every token passes; routed ones are cut by ``parallel.expert``."""
+    """Cuts of the dense part, or of the shared experts; ``parallel.expert`` cuts the routed ones."""
     if model.moe is not None and not model.moe.shared_experts:
         return {}
     prefix = "feed_forward" if model.moe is None else "feed_forward.shared"
@@ -55,7 +55,7 @@ def _feed_forward_cuts(model: ModelSection) -> dict[str, Cut]:
 
 
 def token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of cross entropies in float32.
+    """Return the sum of cross entropies in float32.
 
     Args:
         logits: ``[batch, sequence, vocab]``.

@@ -1,7 +1,7 @@
-"""Low-rank adapters (Hu et al. 2021): beside a frozen matrix W a trained product, ``W x + alpha / rank * B A x``.
+"""Low-rank adapters (Hu et al. 2021): a frozen matrix W gets a trained product, ``W x + alpha / rank * B A x``.
 
-B begins at zero, so training begins at the model itself. Adapters are parameters of the layer that they stand beside:
-the names of all others stay, so checkpoints, cuts and initial weights of the model do too.
+B starts at zero, so training starts at the model itself. Adapters are parameters of the layer that they adapt, so all
+other names stay the same, and with them checkpoints, cuts and initial weights of the model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PARTS = {"lora_a": "lora_A", "lora_b": "lora_B"}
-"""Our last name of an adapter's matrix → PEFT's."""
+"""Our last name of an adapter's matrix → the name in PEFT."""
 
 
 class LoraLinear(nn.Linear):
@@ -49,22 +49,22 @@ class LoraLinear(nn.Linear):
         self.scale = section.alpha / section.rank
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # as in nn.Linear
-        """``[..., in_features]`` to ``[..., out_features]``."""
+        """Map ``[..., in_features]`` to ``[..., out_features]``."""
         low = _settled(functional.linear(input, self.lora_a))
         added = functional.linear(low, self.lora_b) * self.scale
         return functional.linear(input, self.weight, self.bias) + added
 
 
 def _settled(low: Tensor) -> Tensor:
-    """Where the input dim is cut, sums over ranks; and in the backward pass where the output dim is."""
+    """Sum over ranks in the forward pass if the input dim is cut, in the backward pass if the output dim is."""
     return low.redistribute(placements=[Replicate()]) if isinstance(low, DTensor) else low
 
 
 def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
-    """The model with adapters at its named linear layers; all else is frozen.
+    """Return a model with adapters at its named linear layers; everything else is frozen.
 
     Raises:
-        LayoutError: on building, if a target is the last name of no linear layer.
+        LayoutError: when building, if no linear layer has a target's name.
     """
 
     def build() -> nn.Module:
@@ -75,7 +75,7 @@ def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
     def initial(name: str, shape: tuple[int, ...]) -> Normal | Constant:
         match name.rpartition(".")[2]:
             case "lora_a":
-                return Normal((3 * shape[1]) ** -0.5)  # as wide as the uniform that PEFT draws from
+                return Normal((3 * shape[1]) ** -0.5)  # same standard deviation as PEFT's uniform distribution
             case "lora_b":
                 return Constant(0.0)
         return spec.initial(name, shape)
@@ -84,7 +84,7 @@ def with_lora(spec: ModelSpec, section: LoraSection) -> ModelSpec:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter of this name belongs to an adapter."""
+    """Return whether a parameter of this name belongs to an adapter."""
     return name.rpartition(".")[2] in _PARTS
 
 
@@ -102,22 +102,22 @@ def _adapt(module: nn.Module, section: LoraSection) -> None:
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters that are trained, by name: of a model with adapters, only those."""
+    """Return the trained parameters by name; of a model with adapters, only theirs."""
     return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 def merged(
     shapes: Mapping[str, Sequence[int]], whole: Callable[[str], Tensor], section: LoraSection
 ) -> tuple[dict[str, Sequence[int]], Callable[[str], Tensor]]:
-    """The model with its adapters added in: what ``save_pretrained`` asks for.
+    """Return the model with its adapters merged, in the form that ``save_pretrained`` takes.
 
     Args:
-        shapes: of all parameters by name.
-        whole: gives a parameter.
+        shapes: shapes of all parameters by name.
+        whole: returns a parameter by name.
         section: ``[model.lora]``.
 
     Returns:
-        The shapes without the adapters', and what gives a parameter with its adapter added.
+        The shapes without the adapters', and a function that returns a parameter with its adapter added.
     """
 
     def added(name: str) -> Tensor:
@@ -132,13 +132,13 @@ def merged(
 
 @torch.no_grad()
 def save_adapters(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
-    """Write the adapters alone, as PEFT reads them; collective, rank 0 writes.
+    """Write the adapters alone, in PEFT's format; collective, rank 0 writes.
 
     Args:
-        module: its parameters plain or ``DTensor``.
+        module: model whose parameters are plain or ``DTensor``.
         model: ``[model]``, with adapters.
-        foreign: where the layers lie in a Hugging Face checkpoint.
-        folder: made if need be.
+        foreign: names of the layers in a Hugging Face checkpoint.
+        folder: created if it does not exist.
 
     Raises:
         LayoutError: if the job has no adapters.

@@ -1,13 +1,13 @@
-"""Mixture of experts (Shazeer et al. 2017): each token passes the few experts that a router chooses for it.
+"""Mixture of experts (Shazeer et al. 2017): each token passes through the few experts that a router chooses for it.
 
-Everything is worked out for each sequence by itself, so that neither micro-batches nor layouts change a result:
+Every sequence is handled by itself, so that neither micro-batches nor layouts change a result:
 
-* An expert's capacity holds for one sequence, the *group* of Lepikhin et al. 2020 (section 2.2). First all tokens'
-  first choices take their places, in order of position, then all second choices, and so on; who finds no place skips
-  that expert (its weight is not spread over the others).
-* The auxiliary loss of Fedus et al. 2021 (equations 4 to 6) is taken for each sequence (DeepSeek-AI 2024,
-  *DeepSeek-V3*, equations 17 to 20) and weighted with the sequence's length. Over a batch as a whole it would be a
-  product of two means over that batch, and change with the micro-batches.
+* An expert's capacity holds for one sequence, the *group* of Lepikhin et al. 2020 (section 2.2). First choices of all
+  tokens take capacity in order of position, then second choices, and so on. A token beyond the capacity skips that
+  expert; its weight is not distributed to the others.
+* The auxiliary loss of Fedus et al. 2021 (equations 4 to 6) is computed for each sequence (DeepSeek-AI 2024,
+  *DeepSeek-V3*, equations 17 to 20) and weighted with the sequence's length. Over a whole batch it would be a product
+  of two means over that batch, which depends on the micro-batches.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.model import MoeSection
 
 _ALIGNMENT_BYTES = 16
-"""Rows of what ``grouped_mm`` multiplies begin at multiples of it."""
+"""``grouped_mm`` needs rows that begin at multiples of this."""
 
 
 class Mixing(Protocol):
-    """Lets experts, wherever they are, work on rows."""
+    """Runs experts on rows, wherever the experts are."""
 
     def __call__(self, rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
-        """The rows' results, in their order.
+        """Return the results in the order of the rows.
 
         Args:
-            rows: ``[rows, dim]``, in order of their experts.
+            rows: ``[rows, dim]``, sorted by expert.
             counts: int64 ``[experts]``: how many rows each expert of the model gets.
-            experts: those that this rank has.
+            experts: the experts of this rank.
         """
         ...
 
 
 class SequenceCounts(Protocol):
-    """Adds counts up along sequences that may be cut over ranks.
+    """Sums counts along sequences that may be divided among ranks.
 
     Attributes:
-        pieces: stretches of a sequence, of equal length, that this rank has.
+        pieces: equal pieces of a sequence that this rank has.
     """
 
     @property
     def pieces(self) -> int:
-        """See above."""
+        """Equal pieces of a sequence that this rank has."""
         ...
 
     def __call__(self, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """What comes before each piece, and the sum over the whole sequence.
+        """Return the counts before each piece, and the sum over the whole sequence.
 
         Args:
-            counts: int64 ``[pieces, ...]``: of this rank's pieces.
+            counts: int64 ``[pieces, ...]``: counts of this rank's pieces.
 
         Returns:
             int64 ``[pieces, ...]`` and ``[...]``.
@@ -69,7 +69,7 @@ class SequenceCounts(Protocol):
 
 
 class WholeSequence:
-    """Sequences that are not cut."""
+    """Sequences that are not divided."""
 
     pieces = 1
 
@@ -79,7 +79,7 @@ class WholeSequence:
 
 
 class Experts(nn.Module):
-    """SwiGLU experts (Shazeer 2020), their matrices stacked: float ``[experts, outputs, inputs]``."""
+    """SwiGLU experts (Shazeer 2020) with stacked matrices: float ``[experts, outputs, inputs]``."""
 
     def __init__(self, experts: int, dim: int, hidden: int) -> None:
         super().__init__()
@@ -88,11 +88,11 @@ class Experts(nn.Module):
         self.w3 = nn.Parameter(torch.empty(experts, hidden, dim))
 
     def forward(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Each expert's feed-forward part.
+        """Apply each expert's feed-forward part to its rows.
 
         Args:
-            rows: ``[rows, dim]``, in order of their experts.
-            counts: int64 ``[experts]``, with the sum ``rows``.
+            rows: ``[rows, dim]``, sorted by expert.
+            counts: int64 ``[experts]``; their sum is ``rows``.
         """
         w1, w2, w3 = (_local(weight).to(rows.dtype) for weight in (self.w1, self.w2, self.w3))
         mixed = functional.silu(grouped_product(rows, w1, counts)) * grouped_product(rows, w3, counts)
@@ -100,43 +100,43 @@ class Experts(nn.Module):
 
 
 def grouped_product(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """Each group of rows times the transpose of its own matrix: one ``grouped_mm``, where its sizes allow it.
+    """Multiply each group of rows by the transpose of its own matrix: one ``grouped_mm`` where sizes allow it.
 
     Args:
         rows: ``[rows, inputs]``, group after group.
         weights: ``[groups, outputs, inputs]``.
-        counts: int64 ``[groups]``, with the sum ``rows``.
+        counts: int64 ``[groups]``; their sum is ``rows``.
     """
     sizes = (size * rows.element_size() % _ALIGNMENT_BYTES for size in weights.shape[1:])
     if not rows.shape[0] or any(sizes):
         return product_by_group(rows, weights, counts)
     ends = counts.cumsum(0).to(torch.int32)
     product = functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)
-    if product.requires_grad:  # grouped_mm's backward takes no expanded gradient, such as that of a plain sum
+    if product.requires_grad:  # grouped_mm's backward does not take an expanded gradient, such as that of a plain sum
         product.register_hook(Tensor.contiguous)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return product
 
 
 def product_by_group(rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-    """As ``grouped_product``, one product after the other."""
+    """Same as ``grouped_product``, with one product after another."""
     groups = rows.split(counts.tolist())  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return torch.cat([group @ weight.t() for group, weight in zip(groups, weights, strict=True)])
 
 
 class RoutedExperts(nn.Module):
-    """Router and experts; your own models may use it too: ranks find it by its class, and cut it.
+    """Router and experts. Your own models may use this class: ranks find it by its type and cut it.
 
-    Under tensor parallel, which cuts each expert's hidden dim, this gives a part of a sum.
+    With tensor parallelism, which cuts each expert's hidden dim, the output is one summand of the result.
 
     Attributes:
-        router: scores, float32 whatever the format of the rest.
-        experts: those of this rank.
-        bias: float32 ``[experts]``, added to the scores for the choice alone (Wang et al. 2024); None unless
-            ``balance = "bias"``. The same on every rank, kept in checkpoints.
-        load: int64 ``[experts]``: choices of this rank's tokens since the step began, dropped ones too.
-        mixing: how rows reach their experts; replaced by expert parallel.
-        sequence: how counts add up along a sequence; replaced by context parallel.
-        copies: ranks that route the same tokens (tensor parallel).
+        router: scores in float32, independent of the compute format.
+        experts: the experts of this rank.
+        bias: float32 ``[experts]``, added to the scores for the choice only (Wang et al. 2024); None unless
+            ``balance = "bias"``. The same on every rank; kept in checkpoints.
+        load: int64 ``[experts]``: choices of this rank's tokens in the present step, including dropped ones.
+        mixing: how rows reach their experts; expert parallelism replaces it.
+        sequence: how counts are summed along a sequence; context parallelism replaces it.
+        copies: number of ranks that route the same tokens (tensor parallelism).
     """
 
     bias: Tensor | None
@@ -154,11 +154,11 @@ class RoutedExperts(nn.Module):
         self.copies = 1
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[batch, sequence, dim]`` to the same."""
+        """Map ``[batch, sequence, dim]`` to the same shape."""
         scores = self._scores(hidden)
         chosen = (scores if self.bias is None else scores + self.bias).topk(self.section.top_k).indices
         weights = scores.gather(-1, chosen)
-        if self.section.top_k > 1:  # of a single choice the score itself must stay, or the router would learn nothing
+        if self.section.top_k > 1:  # with one choice the score must stay, otherwise the router would get no gradient
             weights = weights / weights.sum(-1, keepdim=True)
         counts = self._count(chosen)
         before, total = self.sequence(counts)
@@ -184,31 +184,31 @@ class RoutedExperts(nn.Module):
         return found.scatter_add_(-1, index, torch.ones_like(index))
 
     def _remember(self, counts: Tensor) -> None:
-        """Add to the load, but not when the backward pass works a forward pass out again."""
-        again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  # as torch.utils.checkpoint asks
+        """Add to the load, except when the backward pass recomputes a forward pass."""
+        again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  # torch.utils.checkpoint asks the same way
         if torch.is_grad_enabled() and not again:
             load = counts.sum((0, 1, 2))
             self.load = load if self.load is None else self.load + load
 
     def _places(self, chosen: Tensor, before: Tensor, total: Tensor) -> Tensor:
-        """Which choices find a place, bool as ``chosen``.
+        """Return which choices are within the capacity, bool like ``chosen``.
 
         Args:
             chosen: int64 ``[batch, sequence, top_k]``.
-            before: int64 ``[pieces, batch, top_k, experts]``: choices of the pieces before, by number of the choice.
+            before: int64 ``[pieces, batch, top_k, experts]``: choices of earlier pieces, by number of the choice.
             total: int64 ``[batch, top_k, experts]``: choices of the whole sequence.
         """
         pieces, experts = self.sequence.pieces, self.section.experts
         batch, sequence, choices = chosen.shape
         hot = functional.one_hot(chosen.view(batch, pieces, -1, choices), experts)
-        better = total.cumsum(1) - total  # earlier choices of the whole sequence go first
+        better = total.cumsum(1) - total  # first choices of the whole sequence take precedence over second ones
         ahead = hot.cumsum(2) - hot + (before + better).transpose(0, 1)[:, :, None]
         place = (ahead * hot).sum(-1).view(batch, sequence, choices)
         length = int(total[0, 0].sum())
         return place < capacity(self.section, length)
 
     def _mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor, kept: Tensor | None) -> Tensor:
-        """Send each token to its experts and add up what comes back, by its weights."""
+        """Send each token to its experts and add up the weighted results."""
         experts, choices, dim = self.section.experts, self.section.top_k, hidden.shape[-1]
         wanted = (chosen if kept is None else chosen.masked_fill(~kept, experts)).flatten()
         counts = wanted.new_zeros(experts + 1).scatter_add_(0, wanted, torch.ones_like(wanted))[:experts]
@@ -220,11 +220,11 @@ class RoutedExperts(nn.Module):
         return (mixed * weights[..., None]).sum(-2).to(hidden.dtype)
 
     def _balance_loss(self, scores: Tensor, load: Tensor) -> Tensor:
-        """This rank's part of the auxiliary loss, summed over its sequences.
+        """Return this rank's part of the auxiliary loss, summed over its sequences.
 
         Args:
             scores: ``[batch, sequence, experts]``.
-            load: int64 ``[batch, experts]``: choices of the whole sequences; no gradient goes through it.
+            load: int64 ``[batch, experts]``: choices of the whole sequences; carries no gradient.
         """
         share = load / load.sum(1, keepdim=True)
         loss = (share * scores.sum(1)).sum() * self.section.experts
@@ -232,7 +232,7 @@ class RoutedExperts(nn.Module):
 
 
 class MoeFeedForward(nn.Module):
-    """Routed experts, and those that every token passes (Dai et al. 2024, section 3.2), as one wide one."""
+    """Routed experts plus the shared ones (Dai et al. 2024, section 3.2), which are computed as one wide expert."""
 
     def __init__(self, dim: int, section: MoeSection, shared: nn.Module | None) -> None:
         super().__init__()
@@ -240,18 +240,18 @@ class MoeFeedForward(nn.Module):
         self.shared = shared
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[batch, sequence, dim]`` to the same."""
+        """Map ``[batch, sequence, dim]`` to the same shape."""
         mixed: Tensor = self.routed(hidden)
         return mixed if self.shared is None else mixed + self.shared(hidden)
 
 
 def routed_of(module: nn.Module) -> Iterator[tuple[str, RoutedExperts]]:
-    """Every ``RoutedExperts`` in a module, by name."""
+    """Yield every ``RoutedExperts`` of a module with its name."""
     return ((name, part) for name, part in module.named_modules() if isinstance(part, RoutedExperts))
 
 
 def capacity(section: MoeSection, sequence: int) -> int:
-    """Places that an expert has for one sequence: its even share times the factor, rounded up."""
+    """Return an expert's capacity for one sequence: its even share times the factor, rounded up."""
     if section.capacity_factor is None:
         return sequence
     return min(sequence, ceil(section.capacity_factor * section.top_k * sequence / section.experts))
@@ -263,7 +263,7 @@ def _here(rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
 
 
 def _local(weight: Tensor, *, summed: bool = False) -> Tensor:
-    """This rank's part; with ``summed`` the ranks' gradients are parts of a sum."""
+    """Return this rank's shard; with ``summed`` the gradients of the ranks are summands."""
     if not isinstance(weight, DTensor):
         return weight
     return weight.to_local(grad_placements=[Partial()] * weight.device_mesh.ndim) if summed else weight.to_local()

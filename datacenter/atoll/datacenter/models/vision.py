@@ -1,7 +1,7 @@
-"""A small vision transformer (Dosovitskiy et al. 2021): patches of an image as tokens, and one answer for all of them.
+"""A small vision transformer (Dosovitskiy et al. 2021): patches of an image as tokens, one answer for all of them.
 
-It shows that nothing in the trainer is made for text. The image's sizes stand in ``[model.settings]``; ``vocab`` is the
-number of classes.
+It shows that the trainer is not limited to text. Image sizes are in ``[model.settings]``; ``vocab`` is the number of
+classes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Attention(nn.Module):
         super().__init__()
         self.head_dim = model.dim // model.heads
         self.wq, self.wv, self.wo = (nn.Linear(model.dim, model.dim) for _ in range(3))
-        self.wk = nn.Linear(model.dim, model.dim, bias=False)  # softmax takes out whatever a bias of keys adds
+        self.wk = nn.Linear(model.dim, model.dim, bias=False)  # softmax cancels a bias of the keys
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[batch, patches, dim]`` to the same. Under tensor parallel the heads are those of this rank."""
+        """Map ``[batch, patches, dim]`` to the same shape. With tensor parallelism the heads are those of this rank."""
         batch, patches, _ = hidden.shape
         query, key, value = (
             linear(hidden).view(batch, patches, -1, self.head_dim).transpose(1, 2)
@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two layers with a GELU between."""
+    """Two layers with a GELU between them."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(hidden, dim)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
+        """Map ``[..., dim]`` to the same shape."""
         mixed: Tensor = self.w2(functional.gelu(self.w1(hidden)))
         return mixed
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each behind a norm and beside a residual."""
+    """Attention and feed-forward part, each with a norm before it and a residual connection."""
 
     def __init__(self, model: ModelSection) -> None:
         super().__init__()
@@ -77,19 +77,19 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(model.dim, model.ffn_dim)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """``[batch, patches, dim]`` to the same."""
+        """Map ``[batch, patches, dim]`` to the same shape."""
         hidden = hidden + self.attention(self.attention_norm(hidden))
         fed: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
         return fed
 
 
 class Vision(nn.Module):
-    """Images to logits. A pipeline stage is one of these with parts taken out.
+    """Maps images to logits. A pipeline stage is such a model with parts removed.
 
     Attributes:
-        patches: from a patch's pixels to the residual stream; on the first stage, else None.
-        places: what is added for the place of a patch; on the first stage, else None.
-        blocks: ``Block`` by number in the whole model.
+        patches: projection of a patch's pixels into the residual stream; on the first stage, else None.
+        places: position embedding of a patch; on the first stage, else None.
+        blocks: ``Block`` modules by number in the whole model.
         norm: on the last stage, else None.
         output: on the last stage, else None.
     """
@@ -104,10 +104,10 @@ class Vision(nn.Module):
         self.output: nn.Linear | None = nn.Linear(model.dim, model.vocab, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Run the parts that are here.
+        """Run the parts that this module has.
 
         Args:
-            images: float ``[batch, channels, side, side]``; hidden states ``[batch, patches, dim]`` where the
+            images: float ``[batch, channels, side, side]``, or hidden states ``[batch, patches, dim]`` where the
                 embedding is missing.
 
         Returns:
@@ -117,7 +117,7 @@ class Vision(nn.Module):
         if self.patches is not None and self.places is not None:
             cut = functional.unfold(images, self.patch, stride=self.patch).transpose(1, 2)
             places = torch.arange(self.count, device=images.device).repeat(images.shape[0], 1)
-            hidden = self.patches(cut) + self.places(places)  # for each image its own, as sample-level privacy needs
+            hidden = self.patches(cut) + self.places(places)  # one embedding per image, for sample-level privacy
         for block in self.blocks.values():
             hidden = block(hidden)
         if self.norm is not None:
@@ -126,7 +126,7 @@ class Vision(nn.Module):
 
 
 def vision_spec(model: ModelSection) -> ModelSpec:
-    """The spec of ``[model]`` of kind ``vision``.
+    """Return the spec of ``[model]`` of kind ``vision``.
 
     Raises:
         LayoutError: if ``[model.settings]`` has other keys than ``image``, ``patch`` and ``channels``, or patches do
@@ -163,7 +163,7 @@ def _sizes(model: ModelSection) -> tuple[int, int, int]:
 
 
 def image_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of cross entropies in float32.
+    """Return the sum of cross entropies in float32.
 
     Args:
         logits: ``[batch, classes]``.

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what the backward pass works out again instead of keeping."""
+"""Activation checkpointing: recompute activations in the backward pass instead of keeping them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _KEPT = {
     torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001
     torch.ops._c10d_functional.all_to_all_single.default,  # noqa: SLF001
 }
-"""Results that ``selective`` keeps: dear to work out, small beside what is between them, or made by talking."""
+"""Results that ``selective`` keeps: costly to compute, small beside what lies between them, or communicated."""
 
 
 def checkpoint_blocks(blocks: nn.ModuleDict, memory: MemorySection) -> None:
-    """Let each block forget its activations as the job says, in place; parameter names stay as they are.
+    """Make each block drop its activations as the job says, in place; parameter names stay the same.
 
-    ``full`` keeps a block's input only (Chen et al. 2016): a third more work. ``selective`` keeps the results of matrix
-    products and attention too (Korthikanti et al. 2022, section 5): a few per cent more.
+    ``full`` keeps only a block's input (Chen et al. 2016): a third more work. ``selective`` also keeps the results of
+    matrix products and attention (Korthikanti et al. 2022, section 5): a few per cent more.
     """
     if memory.checkpointing == "budget":
         functorch_config.activation_memory_budget = memory.budget
@@ -48,7 +48,7 @@ def checkpoint_blocks(blocks: nn.ModuleDict, memory: MemorySection) -> None:
 
 
 def _forgetful(forward: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    """A function of ours: the compiler would pass over one of PyTorch's."""
+    """Wrap in a function of ours: the compiler would skip PyTorch's own."""
 
     def worked_out_again(*inputs: Any) -> Any:
         return checkpoint(forward, *inputs, **settings)

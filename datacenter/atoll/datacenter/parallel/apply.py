@@ -1,11 +1,11 @@
-"""Makes the model of a job and cuts it. The parts compose in this order only.
+"""Build the model of a job and cut it. The steps compose in this order only.
 
 ::
 
     pipeline stages → tensor parallel → expert and context parallel → activation checkpointing
         → compilation of each block → data parallel
 
-Everything up to here happens on the meta device; then memory is taken for what this rank holds, and filled.
+All of this happens on the meta device; then memory is allocated for what this rank holds, and filled.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
-    """The job's model, cut for this rank, its weights at their initial values, or those that it starts from.
+    """Build the job's model, cut for this rank, with its initial weights or those that it starts from.
 
     Args:
         job: validated against the mesh.
-        spec: of the job's model.
-        meshes: of the world.
-        device: where this rank computes.
+        spec: spec of the job's model.
+        meshes: device meshes of the world.
+        device: device of this rank.
     """
     module = make_bare(job, spec, meshes, device)
     if uses_ddp(job, meshes.dims) and meshes.dims.world_size > 1:
@@ -50,7 +50,7 @@ def make_model(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devi
 
 
 def make_bare(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> nn.Module:
-    """As ``make_model``, but whole replicas come without DDP around them: their gradients stay this rank's own."""
+    """Same as ``make_model`` without DDP around whole replicas: gradients are not summed over ranks."""
     with torch.device("meta"):
         module = spec.build()
     _realise(module, job, spec, meshes, device)
@@ -60,13 +60,16 @@ def make_bare(job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.devic
 def make_stages(
     job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device
 ) -> tuple[dict[int, nn.Module], Deal]:
-    """This rank's pipeline stages by number, cut and filled as ``make_model`` does, and how all were dealt; collective.
+    """Build this rank's pipeline stages by number, cut and filled as in ``make_model``; collective.
 
     Args:
         job: validated against the mesh.
-        spec: of the job's model.
-        meshes: of the world.
-        device: where this rank computes.
+        spec: spec of the job's model.
+        meshes: device meshes of the world.
+        device: device of this rank.
+
+    Returns:
+        The stages, and the assignment of all blocks to stages.
     """
     deal = deal_job(job, spec, count_blocks(spec), meshes.dims.pp, device)
     stages = {number: build_stage(spec, deal, number) for number in deal.of_rank(meshes.dense["pp"].get_local_rank())}
@@ -76,7 +79,7 @@ def make_stages(
 
 
 def _realise(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device) -> None:
-    """Cut a model or a stage, take memory for what this rank holds, and fill it, in place."""
+    """Cut a model or a stage, allocate memory for what this rank holds, and fill it, in place."""
     if job.precision.compute == "float8":
         check_float8(device)
         use_float8(module, spec)
@@ -103,12 +106,12 @@ def cut(module: nn.Module, job: SiloJob, spec: ModelSpec, meshes: Meshes) -> Non
 
 
 def _freeze(module: nn.Module, spec: ModelSpec) -> None:
-    """After tensor parallel, which makes parameters anew; before FSDP2, which groups them by this."""
+    """Freeze untrained parameters: after tensor parallelism, which replaces them; before FSDP2, which groups by it."""
     if spec.trained is not None:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(spec.trained(name))
 
 
 def uses_ddp(job: SiloJob, dims: ParallelDims) -> bool:
-    """Whether the model is wrapped in PyTorch's DDP, which stands alone; with other axes FSDP2 replicates."""
+    """Return whether PyTorch's DDP wraps the model. DDP does not combine with other axes; there FSDP2 replicates."""
     return job.data_parallel.method == "ddp" and dims.batch == dims.world_size

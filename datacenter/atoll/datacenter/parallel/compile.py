@@ -1,4 +1,4 @@
-"""Compilation, a block at a time: blocks of one shape share their code."""
+"""Compile one block at a time: blocks of the same shape share their code."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def compile_blocks(module: nn.Module, spec: ModelSpec, *, backward_twice: bool) -> None:
-    """Compile each block that is here, in place; of one with experts what comes before and after these.
+    """Compile each block of this module, in place; of a block with experts, the parts before and after the experts.
 
-    What the first modules give may still be on its way when it comes out of a collective (tensor parallel); the
-    compiler would wait for it in a way that autograd does not see, and their gradient would be exactly 0 without a
-    word. Copied, it has arrived.
+    The output of the first modules may still be in flight when it comes out of a collective (tensor parallelism). The
+    compiler would wait for it in a way that autograd does not see, and the gradient would silently be exactly 0. A copy
+    has arrived.
 
     Args:
         module: a model or a stage of it.
-        spec: names blocks and first modules.
-        backward_twice: whether the schedule asks for gradients of inputs and of weights one after the other: then the
-            backward pass may not write over what it was given.
+        spec: names the blocks and the first modules.
+        backward_twice: whether the schedule asks for gradients of inputs and of weights one after the other; then the
+            backward pass must not overwrite its inputs.
     """
     if backward_twice:
         functorch_config.donated_buffer = False
     for block in getattr(module, spec.blocks).values():
         experts = [routed for _, routed in routed_of(block)]
-        for routed in experts:  # how many rows an expert gets is known only when it runs
+        for routed in experts:  # how many rows an expert gets is known only at run time
             routed.forward = torch.compiler.disable(routed.forward)  # type: ignore[method-assign,no-untyped-call]  # of this one alone; torch leaves it untyped
         block.compile(fullgraph=not experts)
     for name in spec.first:

@@ -1,12 +1,12 @@
-"""Context parallel: each sequence is cut over the ranks of ``cp``; attention alone has to see all of it.
+"""Context parallelism: each sequence is divided among the ranks of ``cp``; only attention needs all of it.
 
 =========  ==========================================================  ===========================================
 method     attention                                                   sequence is cut into
 =========  ==========================================================  ===========================================
-ulysses    each rank gets whole sequences of some heads (all-to-all),  one piece for each rank
-           then its piece of all heads again (Jacobs et al. 2023)
+ulysses    all-to-all: each rank gets whole sequences of some heads,   one piece for each rank
+           then its piece of all heads (Jacobs et al. 2023)
 ring       keys and values go round, see ``parallel.ring``             two pieces for each rank, the r-th and the
-           (Liu et al. 2023)                                           r-th last: all have the same to do (zig-zag)
+           (Liu et al. 2023)                                           r-th last: equal work for all (zig-zag)
 =========  ==========================================================  ===========================================
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
-    from atoll.datacenter.train.passes import MicroBatch
+    from atoll.datacenter.parallel.passes import MicroBatch
 
 
 _POSITIONS = "positions"
-"""Attribute of a model that gives the positions of its part of each sequence; see ``models.llama``."""
+"""Attribute of a model: a function that returns the positions of its part of each sequence; see ``models.llama``."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class SequenceShare:
     """This rank's part of every sequence.
 
     Attributes:
-        group: along ``cp``.
-        pieces: 1, or 2 for zig-zag.
+        group: process group along ``cp``.
+        pieces: 1, or 2 in zig-zag order.
     """
 
     group: dist.ProcessGroup
@@ -50,26 +50,26 @@ class SequenceShare:
 
     @classmethod
     def of(cls, job: SiloJob, meshes: Meshes) -> SequenceShare:
-        """As the job says."""
+        """Return the share for the job's method."""
         return cls(meshes.data["cp"].get_group(), 2 if job.context_parallel.method == "ring" else 1)
 
     def numbers(self, rank: int) -> list[int]:
-        """Which pieces a rank of the group has, of all ``pieces * ranks``, in their order."""
+        """Return the numbers of a rank's pieces among all ``pieces * ranks``, in order."""
         return [rank] if self.pieces == 1 else [rank, 2 * self.group.size() - 1 - rank]
 
     def positions(self, length: int, device: torch.device) -> Tensor:
-        """Where in the whole sequence the tokens of this rank's part lie, int64 ``[length]``.
+        """Return the positions of this rank's tokens in the whole sequence, int64 ``[length]``.
 
         Args:
-            length: of this rank's part.
-            device: of the result.
+            length: length of this rank's part.
+            device: device of the result.
         """
         piece = length // self.pieces
         starts = torch.tensor(self.numbers(self.group.rank()), device=device) * piece
         return (starts[:, None] + torch.arange(piece, device=device)).flatten()
 
     def cut(self, whole: Tensor) -> Tensor:
-        """This rank's part of ``[batch, sequence]``."""
+        """Return this rank's part of ``[batch, sequence]``."""
         positions = self.positions(whole.shape[1] // self.group.size(), whole.device)
         return whole.index_select(1, positions)
 
@@ -85,10 +85,10 @@ class SequenceShare:
 
 
 class Ulysses(nn.Module):
-    """Attention over whole sequences, each rank with some of the heads (Jacobs et al. 2023, section 3.1).
+    """Attention over whole sequences with some of the heads on each rank (Jacobs et al. 2023, section 3.1).
 
     Each rank sends ``batch * sequence / cp * (2 * heads + 2 * kv_heads) * head_dim * (cp - 1) / cp`` elements in the
-    forward pass, as many in the backward pass.
+    forward pass, and as many in the backward pass.
     """
 
     def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
@@ -98,7 +98,7 @@ class Ulysses(nn.Module):
         self.ranks = group.size()
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """All ``[batch, sequence / cp, heads, head_dim]``."""
+        """Attend; all tensors are ``[batch, sequence / cp, heads, head_dim]``."""
         ranks = self.ranks
         batch, sequence, _, width = query.shape
         parts = [part.reshape(batch, sequence, ranks, -1, width) for part in (query, key, value)]
@@ -110,22 +110,22 @@ class Ulysses(nn.Module):
         return self._exchange(back).permute(1, 2, 0, 3, 4).flatten(2, 3)
 
     def _exchange(self, blocks: Tensor) -> Tensor:
-        """The i-th block goes to the i-th rank."""
+        """Send the i-th block to the i-th rank."""
         received: Tensor = all_to_all_single_autograd(blocks.contiguous().flatten(), None, None, self.group)
         return received.view(blocks.shape)
 
 
 def cut_sequences(module: nn.Module, spec: ModelSpec, job: SiloJob, meshes: Meshes) -> None:
-    """Let attention, rotary positions and experts work on a part of each sequence, in place.
+    """Make attention, rotary positions and experts work on a part of each sequence, in place.
 
     Args:
         module: a model or a stage of it.
-        spec: names the attention.
-        job: chooses the method.
-        meshes: of the world.
+        spec: names the attention module.
+        job: selects the method.
+        meshes: device meshes of the world.
 
     Raises:
-        LayoutError: if the model names no attention.
+        LayoutError: if the spec names no attention module.
     """
     if meshes.dims.cp == 1:
         return
@@ -151,7 +151,7 @@ class Part:
 
 
 def cut_batches(batches: Sequence[MicroBatch], job: SiloJob, meshes: Meshes) -> Sequence[MicroBatch]:
-    """This rank's part of each sequence."""
+    """Return this rank's part of each sequence."""
     if meshes.dims.cp == 1:
         return batches
     share = SequenceShare.of(job, meshes)

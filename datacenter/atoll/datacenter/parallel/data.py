@@ -1,13 +1,13 @@
-"""Data parallel: whole replicas (DDP), or parameters, gradients and states sharded over replicas (ZeRO).
+"""Data parallelism: whole replicas (DDP), or parameters, gradients and optimiser states sharded over replicas (ZeRO).
 
-The three stages of ZeRO (Rajbhandari et al. 2020, section 5) are FSDP2 with three habits:
+The three stages of ZeRO (Rajbhandari et al. 2020, section 5) are FSDP2 with three settings:
 
 ======  ============================  ==================================  =======================
 stage   between forward and backward  between micro-batches: gradients    states, between steps
 ======  ============================  ==================================  =======================
 zero1   parameters stay whole         summed whole, scattered at the end  sharded
 zero2   parameters stay whole         scattered after each                sharded
-zero3   parameters are given back     scattered after each                sharded
+zero3   parameters are freed          scattered after each                sharded
 ======  ============================  ==================================  =======================
 
 Gradients are summed over ranks, never averaged: the loss is already divided by the tokens of the global batch.
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import ModelSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float8": torch.bfloat16}
-"""Format of activations by ``[precision] compute``."""
+"""Dtype of activations by ``[precision] compute``."""
 
 
 def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> None:
-    """Shard (``zero1`` to ``zero3``), or replicate by the same machinery (``ddp`` with other axes), in place.
+    """Shard (``zero1`` to ``zero3``), or replicate by FSDP2 (``ddp`` with other axes), in place.
 
-    Blocks are units of their own, so that one is gathered while the one before computes.
+    Each block is a unit, so that one is gathered while the previous one computes.
     """
     settings = _settings(meshes, job)
     stage3 = job.data_parallel.method == "zero3"
@@ -57,7 +57,7 @@ def shard(module: nn.Module, spec: ModelSpec, meshes: Meshes, job: SiloJob) -> N
 
 
 def _shard_experts(block: nn.Module, meshes: Meshes, job: SiloJob, *, reshard: bool) -> None:
-    """Experts that are dealt out have replicas on fewer ranks than the rest has."""
+    """Shard experts: with ``ep`` they have replicas on fewer ranks than the other parameters."""
     if meshes.sparse is None:
         return
     mesh = meshes.sparse["dp_replicate", "efsdp"] if meshes.dims.dp_replicate > 1 else meshes.sparse["efsdp"]
@@ -96,7 +96,7 @@ def _mesh(meshes: Meshes, job: SiloJob) -> DeviceMesh:
 
 
 def wrap_ddp(module: nn.Module, meshes: Meshes, job: SiloJob) -> DistributedDataParallel:
-    """The module under PyTorch's DDP: gradients travel in buckets while the backward pass goes on (Li et al. 2020)."""
+    """Wrap the module in PyTorch's DDP: gradients are sent in buckets during the backward pass (Li et al. 2020)."""
     wrapped = DistributedDataParallel(
         module,
         process_group=meshes.loss.get_group(),

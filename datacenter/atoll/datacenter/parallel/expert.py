@@ -1,11 +1,11 @@
-"""Expert parallel: experts are dealt to ranks, rows travel to theirs and back (Lepikhin et al. 2020, section 3).
+"""Expert parallelism: experts are distributed, rows travel to theirs and back (Lepikhin et al. 2020, section 3).
 
 ======================  =====================================================
-axis                    what it does to ``[experts, outputs, inputs]``
+axis                    effect on ``[experts, outputs, inputs]``
 ======================  =====================================================
-ep                      experts are dealt out
+ep                      experts are distributed
 tp                      each expert's hidden dim is cut, column then row
-efsdp, dp_replicate     as FSDP does: the model's width is sharded; replicas
+efsdp, dp_replicate     as in FSDP: the model's width is sharded; replicas
 ======================  =====================================================
 """
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from atoll.datacenter.mesh import Meshes
 
 _HIDDEN_DIMS = {"w1": 1, "w2": 2, "w3": 1}
-"""Dim of each stacked matrix that is the expert's hidden one; the other is the model's width."""
+"""Dim of each stacked matrix that is the expert's hidden dim; the other one is the model's width."""
 
 
 def cut_experts(module: nn.Module, meshes: Meshes, between: Placement) -> None:
-    """Deal experts to ranks (``ep``) and cut each (``tp``), in place.
+    """Distribute experts to ranks (``ep``) and cut each of them (``tp``), in place.
 
     Args:
-        module: a model or a stage of it, on the meta device; others of its parts may be cut already.
-        meshes: of the world.
-        between: how hidden states lie over ``tp`` between blocks.
+        module: a model or a stage of it, on the meta device; other parts of it may be cut already.
+        meshes: device meshes of the world.
+        between: placement of hidden states over ``tp`` between blocks.
 
     Raises:
-        LayoutError: if there are no experts, but an axis for them.
+        LayoutError: if the mesh has an axis for experts and the model has none.
     """
     found = [routed for _, routed in routed_of(module)]
     if meshes.sparse is not None and not found:
@@ -57,26 +57,26 @@ def cut_experts(module: nn.Module, meshes: Meshes, between: Placement) -> None:
 
 
 def width_shards(experts: Experts) -> Callable[[nn.Parameter], Shard]:
-    """For FSDP: the dim along which it shards each matrix, the model's width; the others are cut already."""
+    """Return, for FSDP, the dim along which it shards each matrix: the model's width, as the other dims are cut."""
     dims = {parameter: 3 - _HIDDEN_DIMS[name] for name, parameter in experts.named_parameters()}
     return lambda parameter: Shard(dims[parameter])
 
 
 @dataclass(frozen=True)
 class AllToAll:
-    """Sends each row to the rank that has its expert, and the results back.
+    """Sends each row to the rank of its expert, and the result back.
 
-    Bytes sent by each rank, a layer's forward pass: ``2 * tokens * top_k * dim * bytes_per_element * (ep - 1) / ep``;
+    Bytes sent by each rank in a layer's forward pass: ``2 * tokens * top_k * dim * bytes_per_element * (ep - 1) / ep``;
     as many in the backward pass.
 
     Attributes:
-        group: along ``ep``; rank ``r`` has experts ``r * experts / ep`` and on.
+        group: process group along ``ep``; rank ``r`` has the experts from ``r * experts / ep``.
     """
 
     group: dist.ProcessGroup
 
     def __call__(self, rows: Tensor, counts: Tensor, experts: Experts) -> Tensor:
-        """See ``models.moe.Mixing``; collective along ``ep``, and waits for the counts to be known on the host."""
+        """See ``models.moe.Mixing``; collective along ``ep``, and waits until the host knows the counts."""
         ranks = self.group.size()
         arriving = torch.empty_like(counts)
         dist.all_to_all_single(arriving, counts, group=self.group)
@@ -92,7 +92,7 @@ class AllToAll:
 
 
 def _cut_routing(routed: RoutedExperts, mesh: DeviceMesh, between: Placement) -> None:
-    """Each rank of ``tp`` routes the same tokens; what it gives, and the gradients that it takes, are parts of sums."""
+    """Each rank of ``tp`` routes the same tokens; its outputs, and the gradients it receives, are summands."""
     routed.copies = mesh.size()
     weight = distribute_tensor(routed.router.weight, mesh, [Replicate()])
     routed.router.weight = nn.Parameter(weight, requires_grad=routed.router.weight.requires_grad)

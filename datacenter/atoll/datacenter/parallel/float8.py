@@ -1,4 +1,4 @@
-"""Matrix products in float8 (torchao): on GPUs that have it, Hopper and later."""
+"""Matrix products in float8 (torchao), on GPUs that support it: Hopper and later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import ModelSpec
 
 _MULTIPLE = 16
-"""Sizes that the kernels take."""
+"""The kernels take sizes that are multiples of this."""
 _CAPABILITY = (8, 9)
 
 
@@ -21,7 +21,7 @@ def check_float8(device: torch.device) -> None:
     """Refuse a device without float8.
 
     Raises:
-        LayoutError: naming it.
+        LayoutError: naming the device.
     """
     if device.type != "cuda":
         raise LayoutError(f'precision.compute = "float8" needs a GPU; this rank computes on {device}: use "bfloat16"')
@@ -33,12 +33,12 @@ def check_float8(device: torch.device) -> None:
 
 
 def use_float8(module: nn.Module, spec: ModelSpec, *, emulate: bool = False) -> None:
-    """Let the blocks' linear layers multiply in float8, their weights scaled as a whole each time, in place.
+    """Make the blocks' linear layers multiply in float8 with tensorwise scaling, in place.
 
     Args:
-        module: on the meta device, before any cut.
-        spec: names the blocks; what stands outside them keeps its format.
-        emulate: work it out in float32 instead, for tests without such a GPU.
+        module: model on the meta device, before any cut.
+        spec: names the blocks; modules outside them keep their format.
+        emulate: compute in float32 instead, for tests without such a GPU.
 
     Raises:
         MissingExtraError: without torchao.

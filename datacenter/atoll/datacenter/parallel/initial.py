@@ -1,4 +1,4 @@
-"""Initial weights that depend on seed and name alone, whatever the layout: each rank fills just what it holds."""
+"""Initial weights that depend only on seed and name, not on the layout: each rank fills only what it holds."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from atoll.datacenter.mesh.shards import local_shard
 from atoll.datacenter.models.spec import Constant, Normal
-from atoll.datacenter.parallel.held import held
 
 if TYPE_CHECKING:
     from atoll.datacenter.models.spec import Initial
 
 Draw: TypeAlias = Callable[[int, tuple[int, ...]], Tensor]
-"""From a block's number and shape to what is in it."""
+"""From a block's number and shape to its values."""
 _BLOCK_ELEMENTS = 1 << 20
-"""Elements that are drawn from one generator: rows of a parameter, as many as fit, at least one."""
+"""Elements drawn from one generator: as many rows of a parameter as fit, at least one."""
 
 
 @torch.no_grad()
 def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = ()) -> None:
     """Fill parameters and buffers in place.
 
-    Memory: one block of float32 (4 MiB, or one row) beside the parameters.
+    Memory: one block of float32 (4 MiB, or one row) in addition to the parameters.
 
     Args:
-        module: on a real device, its parameters plain or ``DTensor``.
-        initial: how each parameter is filled, by its name in the whole model.
-        seed: the job's.
-        but: names of those to leave as they are.
+        module: model on a real device, its parameters plain or ``DTensor``.
+        initial: initial distribution of each parameter, by its name in the whole model.
+        seed: seed of the job.
+        but: names of parameters to leave as they are.
     """
     for name, parameter in chain(module.named_parameters(), module.named_buffers()):
         if name in but:
             continue
-        local, offsets = held(parameter)
+        local, offsets = local_shard(parameter)
         rule = initial(name, tuple(parameter.shape))
         if isinstance(rule, Constant):
             local.fill_(rule.value)
@@ -47,13 +47,13 @@ def fill(module: nn.Module, initial: Initial, seed: int, but: Collection[str] = 
 
 
 def fill_blocks(local: Tensor, offsets: tuple[int, ...], shape: tuple[int, ...], draw: Draw) -> None:
-    """Draw those blocks of rows that reach into what is held.
+    """Draw the blocks of rows that overlap with what this rank holds.
 
     Args:
         local: what this rank holds; filled.
-        offsets: where it begins.
-        shape: of the whole.
-        draw: gives a block of this number and shape.
+        offsets: index of its first element, by dim.
+        shape: shape of the whole parameter.
+        draw: returns a block of this number and shape.
     """
     row_elements = 1
     for size in shape[1:]:

@@ -1,7 +1,7 @@
-"""Column and row cuts that cut a layer's adapter along with it.
+"""Column and row cuts that also cut a layer's adapter.
 
-Of ``W x + B A x``, a column cut halves the rows of W and B and leaves A whole; a row cut halves the columns of W and A
-and leaves B whole. Either way nothing but the ``rank`` numbers of a token between A and B travels besides.
+Of ``W x + B A x``, a column cut divides the rows of W and B and leaves A whole; a row cut divides the columns of W and
+A and leaves B whole. In both cases only the ``rank`` numbers of a token between A and B are communicated in addition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll.datacenter.models.lora import LoraLinear
 
 
 class ColumnCut(ColwiseParallel):
-    """The output dim is cut. What is not placed here, ``distribute_module`` leaves whole."""
+    """Cuts the output dim. ``distribute_module`` leaves whole what is not placed here."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
         del name
@@ -25,7 +25,7 @@ class ColumnCut(ColwiseParallel):
 
 
 class RowCut(RowwiseParallel):
-    """The input dim is cut."""
+    """Cuts the input dim."""
 
     def _partition_linear_fn(self, name: str, module: nn.Module, device_mesh: DeviceMesh) -> None:
         super()._partition_linear_fn(name, module, device_mesh)  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -1,7 +1,7 @@
-"""Whether replicas are equal: a checksum of each parameter's bits, compared over ranks.
+"""Check that replicas are equal: compare a checksum of each parameter's bits over ranks.
 
-Replicas part ways by a hook that gives ranks other bits, by memory errors, or by code that draws random numbers. Costs
-one pass over the parameters and an all-gather of 8 bytes for each of them.
+Replicas diverge by a hook that gives ranks different bits, by memory errors, or by code that draws random numbers. The
+check costs one pass over the parameters and an all-gather of 8 bytes for each of them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 _CHUNK = 1 << 20
-"""Elements weighed at a time: at most 24 MiB beside the parameters."""
+"""Elements summed at a time: at most 24 MiB of temporary memory."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Whole numbers of as many bytes."""
+"""Integer dtypes by number of bytes."""
 
 
 @torch.no_grad()
 def checksum(values: Tensor) -> Tensor:
-    """Sum of each element's bits times an odd number that tells its place, modulo 2^64.
+    """Return the sum of each element's bits times an odd number that depends on its position, modulo 2^64.
 
-    One changed element always changes it; two that swap places do so unless they are equal.
+    Changing one element always changes it; swapping two does so unless they are equal.
 
     Returns:
         int64 scalar on the same device.
@@ -43,16 +43,16 @@ def checksum(values: Tensor) -> Tensor:
 
 
 def check_replicas(module: nn.Module, group: dist.ProcessGroup, step: int) -> None:
-    """Compare this rank's parameters and buffers with those of the others. Collective.
+    """Compare this rank's parameters and buffers with those of the other ranks. Collective.
 
     Args:
         module: a whole replica.
-        group: of the replicas.
-        step: that was made last, for the message.
+        group: process group of the replicas.
+        step: the last step made, for the message.
 
     Raises:
-        TrainingError: on every rank, naming the first parameter that differs and the ranks that have it otherwise than
-            most.
+        TrainingError: on every rank, naming the first parameter that differs and the ranks that differ from the
+            majority.
     """
     named = [*module.named_parameters(), *module.named_buffers()]
     if not named:
@@ -61,11 +61,11 @@ def check_replicas(module: nn.Module, group: dist.ProcessGroup, step: int) -> No
     gathered = [torch.empty_like(sums) for _ in range(group.size())]
     dist.all_gather(gathered, sums, group=group)
     if problem := difference([name for name, _ in named], [one.tolist() for one in gathered]):
-        raise TrainingError(f"step {step}: {problem}; start again from a checkpoint made before, and check the memory")
+        raise TrainingError(f"step {step}: {problem}; restart from an earlier checkpoint, and check the memory")
 
 
 def difference(names: Sequence[str], sums: Sequence[Sequence[int]]) -> str | None:
-    """What is wrong with checksums by rank and name; None if they are equal."""
+    """Describe the first difference between checksums by rank and name; None if they are equal."""
     for name, by_rank in zip(names, zip(*sums, strict=True), strict=True):
         wanted = _usual(by_rank)
         ranks = [rank for rank, found in enumerate(by_rank) if found != wanted]
@@ -76,6 +76,6 @@ def difference(names: Sequence[str], sums: Sequence[Sequence[int]]) -> str | Non
 
 
 def _usual(values: Iterable[int]) -> int:
-    """The commonest; of equals, the one that comes first."""
+    """Return the most common value; of equally common ones, the first."""
     found = list(values)
     return max(found, key=found.count)

@@ -1,11 +1,12 @@
-"""Ring attention (Liu et al. 2023): keys and values go round the ranks, each adds what they give to its queries.
+"""Ring attention (Liu et al. 2023): keys and values go round the ranks; each rank adds their effect on its queries.
 
-Partial results are merged by their log-sum-exp, as in FlashAttention (Dao et al. 2022, section 3.1); the backward pass
-goes round again and works scores out anew, so that only inputs, outputs and one float32 per query and head are kept.
+Partial results are merged by their log-sum-exp, as in FlashAttention (Dao et al. 2022, section 3.1). The backward pass
+goes round again and recomputes scores, so that only inputs, outputs and one float32 per query and head are kept.
 
-With the zig-zag order (rank r of n has pieces r and 2n - 1 - r of 2n) causality leaves each rank half of every block
-but its own: of keys that come from before, the first piece; for keys that come from behind, the queries of the second.
-Plain products, no fused kernel: scores of ``batch * heads * (sequence / cp)^2 / 2`` in float32 are held for a moment.
+In zig-zag order (rank r of n has pieces r and 2n - 1 - r of 2n) causality leaves each rank half of every block except
+its own: the first piece of keys from earlier ranks, and the queries of the second piece for keys from later ranks.
+    Plain
+products, no fused kernel: ``batch * heads * (sequence / cp)^2 / 2`` scores in float32 are held temporarily.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class RingAttention(nn.Module):
-    """Causal softmax attention over sequences that are cut in zig-zag order.
+    """Causal softmax attention over sequences in zig-zag order.
 
-    Each rank sends ``2 * (cp - 1)`` times ``batch * sequence / cp * kv_heads * head_dim`` elements in the forward pass,
-    about twice as many in the backward pass, and computes meanwhile.
+    Each rank sends ``2 * (cp - 1)`` times ``batch * sequence / cp * kv_heads * head_dim`` elements in the forward pass
+    and about twice as many in the backward pass, while it computes.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -32,7 +33,7 @@ class RingAttention(nn.Module):
         self.group = group
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """All ``[batch, sequence / cp, heads, head_dim]``; keys and values may have fewer heads."""
+        """Attend; all tensors are ``[batch, sequence / cp, heads, head_dim]``, keys and values may have fewer heads."""
         batch, sequence, heads, width = query.shape
         grouped = query.view(batch, sequence, key.shape[2], -1, width).permute(0, 2, 3, 1, 4)
         pair = torch.stack((key.transpose(1, 2), value.transpose(1, 2)))
@@ -71,7 +72,7 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        """FlashAttention's (Dao et al. 2022, algorithm 4): gradients of keys and values go round with them."""
+        """FlashAttention's backward pass (Dao et al. 2022, algorithm 4): gradients of keys and values go round too."""
         query, pair, result, logs = ctx.saved_tensors
         group: dist.ProcessGroup = ctx.group
         ranks, rank = group.size(), group.rank()
@@ -96,7 +97,7 @@ class _Ring(torch.autograd.Function):
 
 
 def _needed(step: int, rank: int, length: int) -> tuple[slice, slice]:
-    """Of this rank's queries and of the keys that have come ``step`` ranks, those that causality lets meet."""
+    """Return the queries of this rank, and the keys from the rank ``step`` before, that causality lets meet."""
     half, every = length // 2, slice(None)
     if step == 0:
         return every, every
@@ -112,7 +113,7 @@ def _scores(query: Tensor, key: Tensor, *, causal: bool) -> Tensor:
 
 
 def _next(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """What the rank before has, while this rank's goes to the one after; may still be on its way."""
+    """Send to the next rank, and return what the previous rank sends, which may still be in flight."""
     ranks, rank = group.size(), group.rank()
     flat = tensor.contiguous().flatten()
     sent, received = [0] * ranks, [0] * ranks

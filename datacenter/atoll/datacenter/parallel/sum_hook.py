@@ -1,4 +1,4 @@
-"""How DDP's gradients meet here: summed. DDP by itself averages, which unequal shares of a batch would make wrong."""
+"""Sum DDP's gradients. DDP by itself averages, which is wrong for unequal shares of a batch."""
 
 # DDP compares a hook's annotations with the classes themselves: no ``from __future__ import annotations`` here.
 
@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import GradBucket
 
 
 def sum_hook(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """All-reduce a bucket of gradients as it is."""
+    """All-reduce a bucket of gradients without dividing it."""
     work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     if work is None:
         raise RuntimeError("this rank is not in the group that its gradients are summed over")

@@ -1,4 +1,4 @@
-"""Tensor and sequence parallel: the cuts that a spec names become PyTorch's parallel styles.
+"""Tensor and sequence parallelism: translate the cuts that a spec names into PyTorch's parallel styles.
 
 Column then row (Shoeybi et al. 2019, section 3): one all-reduce for each pair of matrices. With ``sequence`` the
 all-reduce becomes a reduce-scatter and an all-gather around the norms (Korthikanti et al. 2022, section 4.2.2).
@@ -31,19 +31,19 @@ _SEQUENCE_DIM = 1
 
 
 class _TakesHiddenStates(Protocol):
-    """A pipeline stage without the first modules: what comes in is cut along the sequence."""
+    """A pipeline stage without the first modules: its input is cut along the sequence."""
 
     sequence_parts: int
 
 
 def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: TensorParallelSection) -> None:
-    """Cut the parts of the model that are here, in place.
+    """Cut the parts of the model that this module has, in place.
 
     Args:
-        module: on the meta device, or a stage of it.
+        module: a model or a stage of it, on the meta device.
         spec: names the cuts.
-        mesh: of the one axis ``tp``.
-        section: whether activations and loss are cut too.
+        mesh: device mesh of the axis ``tp``.
+        section: whether activations and loss are cut as well.
     """
     between = between_blocks(section)
     blocks = getattr(module, spec.blocks)
@@ -65,12 +65,12 @@ def cut_tensors(module: nn.Module, spec: ModelSpec, mesh: DeviceMesh, section: T
 
 
 def between_blocks(section: TensorParallelSection) -> Placement:
-    """How hidden states lie over ``tp`` between blocks."""
+    """Return the placement of hidden states over ``tp`` between blocks."""
     return Shard(_SEQUENCE_DIM) if section.sequence else Replicate()
 
 
 def tie(module: nn.Module, spec: ModelSpec) -> None:
-    """Make the parameters that the spec ties one again, where both are here: cutting and taking memory part them."""
+    """Tie parameters again that the spec ties, if both are here: cutting and allocating memory separates them."""
     for kept, replaced in spec.tied:
         if _has(module, kept) and _has(module, replaced):
             owner, _, name = replaced.rpartition(".")
@@ -78,7 +78,7 @@ def tie(module: nn.Module, spec: ModelSpec) -> None:
 
 
 def _gathered(inputs: int, between: Placement) -> PrepareModuleInput:
-    """Hidden states come first, cut; what else a module takes is whole on every rank."""
+    """Gather hidden states, the first input; all other inputs of a module are whole on every rank."""
     rest = (None,) * (inputs - 1)
     return PrepareModuleInput(input_layouts=(between, *rest), desired_input_layouts=(Replicate(), *rest))
 

@@ -1,8 +1,8 @@
-"""Replicas of uneven speed: each gets as many sequences of the global batch as it can do in the time of the others.
+"""Replicas of uneven speed: assign each as many sequences of the global batch as it can process in the same time.
 
 The gradient stays the exact mean of the global batch: each loss is divided by the tokens of the whole batch, gradients
 are summed, and all but a rank's last micro-batch go without synchronisation (Li et al. 2020, section 3.2.4), so ranks
-may have different numbers of them.
+may have different numbers of micro-batches.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import torch
 import torch.distributed as dist
 
 EVERY_STEPS = 20
-"""Steps between looks at the speeds."""
+"""Steps between measurements of the speeds."""
 _NEW = 0.5
-"""Weight of what was measured since the last look; the rest is what was known before."""
+"""Weight of the newest measurement; earlier ones have the rest."""
 
 
 def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers in proportion to speeds by the method of largest remainders, each at least 1.
+    """Divide a total in proportion to speeds by the method of largest remainders; each share is at least 1.
 
     Args:
-        total: what they add up to.
-        speeds: of the ranks, above 0 and finite.
+        total: sum of the shares.
+        speeds: speeds of the ranks, above 0 and finite.
 
     Raises:
-        ValueError: if there is less than one for each, or a speed is no speed.
+        ValueError: if the total is less than the number of ranks, or a speed is not a positive number.
     """
     if total < len(speeds) or not all(0 < speed < float("inf") for speed in speeds):
         raise ValueError(f"{total} sequences for ranks of speeds {list(speeds)}")
-    rest = total - len(speeds)  # one each is dealt first
+    rest = total - len(speeds)  # each rank gets one first
     fastest = max(speeds)
     relative = [speed / fastest for speed in speeds]
     sought = [max(0.0, total * speed / sum(relative) - 1) for speed in relative]
@@ -45,11 +45,11 @@ def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
 
 
 class Stopwatch:
-    """Seconds that this rank computes. Of forward passes alone: a backward pass waits for the slowest rank.
+    """Measures the seconds that this rank computes, in forward passes only: a backward pass waits for the slowest rank.
 
     Args:
-        device: where; a GPU is timed by its own events, read when ``seconds`` is asked for.
-        clock: seconds; for tests.
+        device: device of the passes; a GPU is timed by its own events, read in ``take``.
+        clock: returns seconds; for tests.
     """
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -59,7 +59,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what happens inside."""
+        """Measure the enclosed work."""
         if self._cuda:
             begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch leaves it untyped
             begun.record()
@@ -72,7 +72,7 @@ class Stopwatch:
         self._seconds += self._clock() - started
 
     def take(self) -> float:
-        """Seconds since it was asked last."""
+        """Return the seconds measured since the last call."""
         for begun, ended in self._events:
             ended.synchronize()
             self._seconds += begun.elapsed_time(ended) / 1e3
@@ -82,16 +82,16 @@ class Stopwatch:
 
 
 class Balance:
-    """Decides who gets how many sequences; the same on every rank, for all decide from the same numbers.
+    """Decides each rank's number of sequences; the same on every rank, as all decide from the same numbers.
 
     Attributes:
         counts: sequences of each rank; even until speeds are known.
 
     Args:
         total: sequences of the global batch.
-        group: of the replicas.
-        watch: of this rank.
-        every_steps: between looks.
+        group: process group of the replicas.
+        watch: stopwatch of this rank.
+        every_steps: steps between measurements.
     """
 
     def __init__(self, total: int, group: dist.ProcessGroup, watch: Stopwatch, every_steps: int = EVERY_STEPS) -> None:
@@ -104,7 +104,7 @@ class Balance:
         """Count a step. Collective every few steps.
 
         Returns:
-            sequences of each rank from the next step on, if they change.
+            Sequences of each rank from the next step on; None if they do not change.
         """
         self._steps += 1
         if self._steps < self._every:
@@ -118,7 +118,7 @@ class Balance:
         return self._decide()
 
     def _learn(self, seconds: list[float]) -> None:
-        """Smooth seconds per sequence; a rank that measured nothing keeps what is known of it."""
+        """Smooth seconds per sequence; a rank that measured nothing keeps its earlier value."""
         if self._pace is None:
             known = [one for one in seconds if one > 0]
             self._pace = [one if one > 0 else max(known, default=1.0) for one in seconds]

@@ -1,6 +1,6 @@
-"""What one micro-batch leaves on a rank between its forward and its backward pass, in bytes.
+"""Bytes that one micro-batch leaves on a rank between its forward and its backward pass.
 
-The tensors are those that autograd saves in ``models.llama`` (compare Korthikanti et al. 2022, section 4.1):
+These are the tensors that autograd saves in ``models.llama`` (compare Korthikanti et al. 2022, section 4.1):
 
 =====================  ==========================================================================================
 norm                   its input, and one float32 per token; unfused also its float32 copy and product
@@ -26,15 +26,15 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Of one micro-batch, in bytes on one rank.
+    """Activations of one micro-batch, in bytes on one rank.
 
     Attributes:
         block: kept by one block.
-        working: beside what is kept, while one block's backward pass runs: what it works out again, and gradients.
+        working: added while one block's backward pass runs: what it recomputes, and gradients.
         last: kept by the last norm and the output projection.
-        logits: which a pipeline keeps until its step ends; else gone before the loss's backward pass.
+        logits: kept by a pipeline until its step ends; otherwise freed before the loss's backward pass.
         loss: while the loss's backward pass begins.
-        boundary: one hidden state, as it travels between stages.
+        boundary: one hidden state, as sent between stages.
     """
 
     block: Figure
@@ -46,7 +46,7 @@ class Activations:
 
 
 def activations_of(task: Task, layout: Layout) -> Activations:
-    """The activations of a layout; those that share the degrees that matter share the figures too."""
+    """Return the activations of a layout; layouts with the same relevant degrees share the figures."""
     dims = layout.dims
     return _activations(task, layout.micro_batch, dims.cp, dims.tp, dims.ep, layout.checkpointing)
 
@@ -58,7 +58,7 @@ class Tokens:
     Attributes:
         count: tokens of one micro-batch.
         tp: tensor-parallel ranks.
-        between: ranks over which the sequence is cut between matrices.
+        between: ranks over which the sequence is divided between matrices.
     """
 
     count: Figure
@@ -67,7 +67,7 @@ class Tokens:
 
 
 def tokens_of(task: Task, micro_batch: int, cp: int, tp: int) -> Tokens:
-    """The tokens that a rank sees of a micro-batch."""
+    """Return the tokens of a micro-batch that a rank sees."""
     cut = given("tp", tp)
     count = given("micro_batch", micro_batch, "sequences") * task.sequence
     if cp > 1:
@@ -92,7 +92,7 @@ def _activations(task: Task, micro_batch: int, cp: int, tp: int, ep: int, checkp
 
 
 def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -> Figure:
-    """All that autograd saves of one block."""
+    """All tensors that autograd saves of one block."""
     sizes = task.shape.sizes
     norms = 2 * hidden / tokens.between + 2 * _norm_extra(task, tokens)
     mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
@@ -108,7 +108,7 @@ def _whole_block(task: Task, tokens: Tokens, hidden: Figure, ep: int, cp: int) -
 
 
 def _not_kept(task: Task, tokens: Tokens, hidden: Figure) -> Figure:
-    """Inputs of frozen parameters, which get no gradient: of norms and of matrices without an adapter."""
+    """Inputs of frozen parameters, which get no gradient: of norms, and of matrices without an adapter."""
     lora = task.job.model.lora
     targets = set(lora.targets) if lora else set()
     spared = Figure(0.0)
@@ -123,14 +123,14 @@ def _not_kept(task: Task, tokens: Tokens, hidden: Figure) -> Figure:
 
 
 def _fed(task: Task, tokens: Tokens) -> Figure:
-    """One hidden layer of the feed-forward part, or of all experts that a token passes."""
+    """One hidden layer of the feed-forward part, or of all experts that a token is routed to."""
     sizes = task.shape.sizes
     passed = sizes.ffn_dim * (sizes.top_k + sizes.shared) if task.job.model.moe else sizes.ffn_dim
     return (tokens.count * passed * task.width / tokens.tp).called("feed-forward layer", "bytes")
 
 
 def _routing(task: Task, tokens: Tokens, hidden: Figure, ep: int) -> Figure:
-    """The router's float32 input, scores and places; and rows before experts, after them, and back in order."""
+    """The router's float32 input, scores and indices; and rows before experts, after them, and back in order."""
     sizes = task.shape.sizes
     entered = _FLOAT32 * tokens.count * sizes.dim
     if task.width.value < _FLOAT32 and sizes.shared.value:
@@ -141,17 +141,17 @@ def _routing(task: Task, tokens: Tokens, hidden: Figure, ep: int) -> Figure:
 
 
 def _norm_extra(task: Task, tokens: Tokens) -> Figure:
-    """What one RMSNorm saves beside its input."""
+    """What one RMSNorm saves in addition to its input."""
     lengths = _FLOAT32 * tokens.count / tokens.between
     if task.fused_norm:
         return lengths
     elements = tokens.count * task.shape.sizes.dim / tokens.between
-    copies = 1 if task.width.value == _FLOAT32 else 2  # the float32 copy is the input itself if that is float32
+    copies = 1 if task.width.value == _FLOAT32 else 2  # a float32 input needs no float32 copy
     return lengths + copies * _FLOAT32 * elements - (0 if copies == 1 else 1) * elements * task.width
 
 
 def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:
-    """Ring attention's scores of one block, in float32: themselves, exponentials and gradients, half of each."""
+    """Ring attention's scores of one block in float32: scores, exponentials and gradients, half of each."""
     if cp == 1 or task.job.context_parallel.method != "ring":
         return Figure(0.0)
     length = task.sequence / given("cp", cp)
@@ -162,7 +162,7 @@ def _ring_scores(task: Task, tokens: Tokens, cp: int) -> Figure:
 def _kept(
     task: Task, tokens: Tokens, hidden: Figure, boundary: Figure, whole: Figure, checkpointing: str
 ) -> tuple[Figure, Figure]:
-    """What a block keeps, and what its backward pass holds again of the rest."""
+    """What a block keeps, and what its backward pass recomputes."""
     nothing = Figure(0.0)
     match checkpointing:
         case "full":
@@ -180,20 +180,20 @@ def _kept(
 
 
 def _products(task: Task, tokens: Tokens, hidden: Figure, boundary: Figure) -> Figure:
-    """The block's input; what its matrix products and its attention give; what reduce-scatters leave of that."""
+    """The block's input; results of its matrix products and attention; what reduce-scatters leave of them."""
     sizes = task.shape.sizes
     mixed = tokens.count * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads) * task.width / tokens.tp
     lengths = _FLOAT32 * tokens.count * sizes.heads / tokens.tp
     scattered = 2 * boundary if tokens.between.value > 1 else Figure(0.0)
     results = 2 * hidden
-    if task.job.model.moe is not None:  # attention's, one row for each expert taken, scores
+    if task.job.model.moe is not None:  # attention's, one row for each selected expert, scores
         shared = hidden if sizes.shared.value else Figure(0.0)
         results = hidden + hidden * sizes.top_k + shared + _FLOAT32 * tokens.count * sizes.experts
     return boundary + mixed + lengths + 2 * _fed(task, tokens) + results + scattered
 
 
 def _loss(task: Task, tokens: Tokens) -> tuple[Figure, Figure]:
-    """Logits, and float32 copies of them: log-probabilities and two gradients; loss parallel makes one more."""
+    """Logits, and float32 copies of them: log-probabilities and two gradients; loss parallelism makes one more."""
     elements, copies = tokens.count * task.shape.sizes.vocab, 3
     if tokens.tp.value > 1 and task.job.tensor_parallel.loss:
         elements, copies = elements / tokens.tp, 4

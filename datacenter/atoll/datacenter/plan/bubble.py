@@ -1,9 +1,9 @@
-"""Pipeline schedules: how long ranks wait, how many micro-batches they hold, and which numbers of them they take.
+"""Pipeline schedules: how long ranks wait, how many micro-batches they hold, and which numbers they support.
 
-Times are of one micro-batch through all stages of one rank: ``F`` forward, ``I`` backward to the input, ``W``
-backward to the weights. ``P`` ranks of ``v`` stages each work on ``m`` micro-batches. The forms are those of the
-papers where PyTorch's schedules follow them, and of PyTorch's own orders where they do not;
-``tests/datacenter/plan/test_bubble.py`` plays those orders action by action and compares.
+Times are of one micro-batch through all stages of one rank: ``F`` forward, ``I`` backward to the input, ``W`` backward
+to the weights. ``P`` ranks of ``v`` stages each process ``m`` micro-batches. The formulas are those of the papers where
+PyTorch's schedules follow them, and of PyTorch's own orders where they do not; ``tests/datacenter/plan/test_bubble.py``
+simulates those orders action by action and compares.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 SINGLE: frozenset[PipelineSchedule] = frozenset({"gpipe", "1f1b"})
-"""One stage for each rank."""
+"""Schedules with one stage per rank."""
 V_SHAPED: frozenset[PipelineSchedule] = frozenset({"zbv", "dualpipev"})
-"""Two stages for each rank: ``r`` and ``2P - 1 - r``."""
+"""Schedules with two stages per rank: ``r`` and ``2P - 1 - r``."""
 SPLIT: frozenset[PipelineSchedule] = frozenset({"interleaved_zero_bubble", "zbv", "dualpipev"})
-"""Backward in two parts, which PyTorch refuses for compiled stages."""
+"""Schedules with two-part backward passes, which PyTorch refuses for compiled stages."""
 _ROUNDS: frozenset[PipelineSchedule] = frozenset({"interleaved", "interleaved_zero_bubble"})
 
 _SOURCES: dict[PipelineSchedule, str] = {
@@ -39,12 +39,12 @@ _SOURCES: dict[PipelineSchedule, str] = {
 def bubble(
     schedule: PipelineSchedule, ranks: int, stages: int, forward: Figure, to_input: Figure, to_weights: Figure
 ) -> Figure:
-    """Seconds that a rank waits in a step, given enough micro-batches (``problems`` says how many).
+    """Seconds that a rank waits in a step, given enough micro-batches (see ``problems``).
 
     Args:
-        schedule: of the pipeline.
+        schedule: schedule of the pipeline.
         ranks: ``P``.
-        stages: ``v``, on each rank.
+        stages: ``v``, stages on each rank.
         forward: ``F``, seconds.
         to_input: ``I``, seconds.
         to_weights: ``W``, seconds.
@@ -64,11 +64,11 @@ def bubble(
 
 
 def held(schedule: PipelineSchedule, rank: int, ranks: int, stages: int, micro_batches: int) -> int:
-    """The most stage passes whose activations a rank holds at once: forward done, backward not.
+    """Return the maximum number of stage passes whose activations a rank holds: forward done, backward not.
 
     Args:
-        schedule: of the pipeline.
-        rank: along ``pp``, from 0.
+        schedule: schedule of the pipeline.
+        rank: number of the rank along ``pp``, from 0.
         ranks: ``P``.
         stages: ``v``.
         micro_batches: ``m``.
@@ -91,7 +91,7 @@ def held(schedule: PipelineSchedule, rank: int, ranks: int, stages: int, micro_b
 
 
 def problems(schedule: PipelineSchedule, ranks: int, stages: int, micro_batches: int) -> Iterator[str]:
-    """What is wrong with a schedule on so many ranks, stages and micro-batches."""
+    """Yield the problems of a schedule with these numbers of ranks, stages and micro-batches."""
     if schedule in SINGLE and stages != 1:
         yield f"{schedule} has one stage per rank, not {stages}"
     if schedule in V_SHAPED and stages != 2:
@@ -106,5 +106,5 @@ def problems(schedule: PipelineSchedule, ranks: int, stages: int, micro_batches:
 
 
 def _round(ranks: int, micro_batches: int) -> int:
-    """Micro-batches of one round (PyTorch's interleaved schedules)."""
+    """Return the micro-batches of one round (PyTorch's interleaved schedules)."""
     return micro_batches // max(1, micro_batches // ranks)

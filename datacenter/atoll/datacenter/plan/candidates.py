@@ -1,4 +1,4 @@
-"""Which layouts are looked at: every way to cut the job that its sizes allow, less those that others always beat."""
+"""Candidate layouts: every way to divide the job that its sizes allow, without those that others always beat."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.datacenter.checks.layout import check_precision, check_tensor_parallel
+from atoll.datacenter.checks.parallel import check_context_parallel, check_experts
 from atoll.datacenter.mesh.dims import ParallelDims
-from atoll.datacenter.mesh.validate import check_precision, check_tensor_parallel
-from atoll.datacenter.parallel.fits import check_context_parallel, check_experts
 from atoll.datacenter.plan.bubble import SINGLE, SPLIT, V_SHAPED, problems
 from atoll.datacenter.plan.layout import METHODS, Checkpointing, Layout, Method
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from atoll.datacenter.plan.layout import Task
 
 MIN_LOCAL_SEQUENCE = 2048
-"""Context parallel does not cut sequences below this: shorter ones are better cut by other axes."""
+"""Context parallelism does not divide sequences below this length: other axes are better for shorter ones."""
 MAX_MICRO_BATCH = 16
 MAX_STAGES_PER_RANK = 8
 BEATEN: frozenset[PipelineSchedule] = frozenset({"gpipe", "looped_bfs"})
-"""Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; looked at only if asked for."""
+"""Schedules that wait as long as ``1f1b`` and ``interleaved`` and hold more; only considered on request."""
 RECOMPUTATION: tuple[Checkpointing, ...] = ("none", "selective", "full")
-"""From fastest to smallest: the first that fits is the one to take."""
+"""From fastest to smallest: the first that fits is the best."""
 
 _CHECKS = (check_tensor_parallel, check_context_parallel, check_experts, check_precision)
 
@@ -31,8 +31,8 @@ Wanted = Callable[[Layout], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A layout but for what is recomputed."""
+class Candidate:
+    """A layout without its choice of recomputation."""
 
     dims: ParallelDims
     method: Method
@@ -42,7 +42,7 @@ class Cut:
     stages_per_rank: int
 
     def layout(self, checkpointing: Checkpointing) -> Layout:
-        """With this much recomputed."""
+        """Return the layout with this recomputation."""
         return Layout(
             self.dims,
             self.method,
@@ -55,7 +55,7 @@ class Cut:
 
 
 def meshes(task: Task, ranks: int, ranks_per_node: int) -> Iterator[ParallelDims]:
-    """Degrees whose product is the number of ranks and that divide what they cut; tensor parallel stays in a node."""
+    """Yield degrees whose product is the number of ranks and that divide the sizes; ``tp`` stays within a node."""
     for tp in _divisors(ranks):
         if tp > ranks_per_node or not _fits(task, tp, 1):
             continue
@@ -67,8 +67,8 @@ def meshes(task: Task, ranks: int, ranks_per_node: int) -> Iterator[ParallelDims
                     yield from _data_axes(task, ranks // tp // cp // pp, ParallelDims(pp=pp, cp=cp, tp=tp))
 
 
-def cuts(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSchedule]) -> Iterator[Cut]:
-    """Methods, micro-batches and schedules on a mesh."""
+def candidates(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSchedule]) -> Iterator[Candidate]:
+    """Yield methods, micro-batches and schedules on a mesh."""
     share = task.job.batch.global_batch // dims.batch
     for micro_batch in _divisors(share):
         if micro_batch > MAX_MICRO_BATCH:
@@ -77,8 +77,8 @@ def cuts(task: Task, dims: ParallelDims, schedules: frozenset[PipelineSchedule])
             if not _method_suits(dims, method):
                 continue
             for schedule, stages in _pipelines(task, dims.pp, share // micro_batch, schedules):
-                if not (schedule in SPLIT and method == "zero3"):  # see ``parallel.pipeline.fits``
-                    yield Cut(dims, method, micro_batch, share // micro_batch, schedule, stages)
+                if not (schedule in SPLIT and method == "zero3"):  # see ``checks.pipeline``
+                    yield Candidate(dims, method, micro_batch, share // micro_batch, schedule, stages)
 
 
 def _divisors(number: int) -> list[int]:
@@ -86,7 +86,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _fits(task: Task, tp: int, cp: int) -> bool:
-    """Whether tensor and context parallel can cut the job so."""
+    """Return whether tensor and context parallelism can divide the job so."""
     dims = ParallelDims(cp=cp, tp=tp)
     return not any(True for check in _CHECKS for _ in check(task.job, dims))
 
@@ -103,12 +103,12 @@ def _data_axes(task: Task, data: int, others: ParallelDims) -> Iterator[Parallel
 
 
 def _method_suits(dims: ParallelDims, method: Method) -> bool:
-    """One of several that come to the same on this mesh."""
+    """Keep one of several methods that are equivalent on this mesh."""
     if method == "ddp":
         return dims.dp_shard == 1 and dims.cp == 1
     if dims.fsdp == 1:
         return False
-    return not (method == "zero2" and dims.pp > 1)  # in a pipeline gradients wait for the last micro-batch: as zero1
+    return not (method == "zero2" and dims.pp > 1)  # a pipeline keeps gradients to the last micro-batch: as zero1
 
 
 def _pipelines(

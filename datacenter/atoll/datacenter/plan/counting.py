@@ -1,4 +1,4 @@
-"""Counts what a step does while it runs: bytes handed to collectives, and tensor memory that is alive."""
+"""Count what a step does while it runs: bytes passed to collectives, and live tensor memory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _KINDS = {
     "send": "send",
     "recv_": "receive",
 }
-"""Operators of ``c10d`` and ``_c10d_functional`` by what they do."""
+"""Operators of ``c10d`` and ``_c10d_functional`` by kind of collective."""
 _MOVING = {"c10d", "_c10d_functional"}
 _SHAPES_ONLY = "_propagate_tensor_meta_non_cached"
 _WHOLE_IS_RESULT = {"all_gather_into_tensor"}
-"""Functional collectives whose whole buffer is not an argument."""
+"""Functional collectives whose whole buffer is the result, not an argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is alike about collectives: what they do, on which group."""
+    """Kind and group of similar collectives."""
 
     kind: str
     group: str
@@ -49,13 +49,13 @@ class Call:
 
 @dataclass
 class Counts:
-    """What was counted.
+    """Counted values.
 
     Attributes:
         calls: number of collectives.
-        whole_bytes: of their whole buffers: what an all-gather ends with, a reduce-scatter starts with, others hold.
-        live_bytes: tensor memory that is alive now, of storages seen.
-        peak_bytes: the most there was since ``forget_peak``.
+        whole_bytes: bytes of their whole buffers: the result of an all-gather, the input of a reduce-scatter.
+        live_bytes: live tensor memory, of the storages seen.
+        peak_bytes: maximum of it since ``forget_peak``.
     """
 
     calls: Counter[Call] = field(default_factory=Counter)
@@ -64,21 +64,21 @@ class Counts:
     peak_bytes: int = 0
 
     def taken(self) -> Counts:
-        """A copy, as they are now."""
+        """Return a copy of the present values."""
         return Counts(self.calls.copy(), self.whole_bytes.copy(), self.live_bytes, self.peak_bytes)
 
     def forget_peak(self) -> None:
-        """Start anew from what is alive now; counts of collectives too."""
+        """Restart from what is live now; resets counts of collectives too."""
         self.peak_bytes = self.live_bytes
         self.calls.clear()
         self.whole_bytes.clear()
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Counts every operator that runs within; works on fake tensors as on real ones.
+    """Counts every operator that runs within; works on fake tensors and on real ones.
 
     Attributes:
-        counts: so far.
+        counts: values so far.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self._paused = 0
 
     def __enter__(self) -> Counting:
-        """Count, and see storages that change size: FSDP gives gathered parameters back without an operator."""
+        """Start counting; also watch storages that are resized: FSDP frees gathered parameters without an operator."""
         resize = torch.UntypedStorage.resize_
         counting = self
 
@@ -104,7 +104,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return self
 
     def _unseen(self) -> Callable[..., Any]:
-        """What DTensor does to learn a result's shape: on fake tensors of the whole size, which no rank ever holds."""
+        """Do not count DTensor's shape inference: it uses fake tensors of the whole size, which no rank holds."""
         propagate = getattr(ShardingPropagator, _SHAPES_ONLY)
 
         def unseen(*args: Any, **kwargs: Any) -> Any:
@@ -117,12 +117,12 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         return unseen
 
     def __exit__(self, *raised: Any) -> None:
-        """Stop."""
+        """Stop counting."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._patches.close()
 
     def watch(self, tensors: Sequence[Tensor]) -> None:
-        """Count these as alive too: those made before."""
+        """Count existing tensors as live too."""
         for tensor in tensors:
             self._see(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
@@ -130,7 +130,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch lea
         self, operator: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it comes again, once for each operator that the DTensor makes of it
+            return NotImplemented  # called again for each operator that the DTensor runs
         result = operator(*args, **(kwargs or {}))
         if self._paused:
             return result

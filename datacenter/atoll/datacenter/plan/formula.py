@@ -1,7 +1,7 @@
-"""Numbers that know how they came about: arithmetic on ``Figure`` keeps the formula beside the value.
+"""Numbers with their formulas: arithmetic on ``Figure`` keeps the formula beside the value.
 
-A figure is made by ``given`` (an input) or by arithmetic on figures; ``called`` gives a result its name. What is
-printed as a formula is therefore what was computed. Figures are immutable, so that one may stand in many formulas.
+A figure is made by ``given`` (an input) or by arithmetic on figures; ``called`` names a result. So the printed formula
+is what was computed. Figures are immutable, so one figure may be part of many formulas.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _Leaf = Callable[["Figure"], str]
 
 
 class Figure:
-    """A number, and where it comes from.
+    """A number and its origin.
 
     Attributes:
         value: the number.
-        name: what it is called in formulas; empty for an intermediate result.
-        unit: of the value, e.g. ``bytes``; empty for a plain number.
-        source: paper and section, data sheet or measurement behind it, if any.
+        name: name in formulas; empty for an intermediate result.
+        unit: unit of the value, e.g. ``bytes``; empty for a plain number.
+        source: paper and section, data sheet or measurement, if there is one.
         operation: ``+ - * /``, ``max``, ``min`` or ``ceil``; empty for an input.
-        operands: what the operation was applied to.
+        operands: operands of the operation.
     """
 
     __slots__ = ("name", "operands", "operation", "source", "unit", "value")
@@ -48,7 +48,7 @@ class Figure:
         self.source = source
 
     def called(self, name: str, unit: str = "", source: str = "") -> Figure:
-        """The same figure under a name; a figure that has one already is an operand of the new one."""
+        """Name a figure; one that already has a name becomes an operand of the new one."""
         if self.name:
             return Figure(self.value, "", (self,), name=name, unit=unit, source=source)
         return Figure(self.value, self.operation, self.operands, name=name, unit=unit, source=source)
@@ -91,21 +91,21 @@ class Figure:
         return f"Figure({self.name or self.formula()} = {readable(self)})"
 
     def formula(self) -> str:
-        """How it is computed, in the names of what it is computed from."""
+        """Return the formula in the names of its operands."""
         return _written(self, lambda figure: figure.name or _number(figure.value), outermost=True)
 
     def in_numbers(self) -> str:
-        """How it is computed, in numbers."""
+        """Return the formula in numbers."""
         return _written(self, lambda figure: _number(figure.value), outermost=True)
 
 
 def given(name: str, value: float, unit: str = "", source: str = "") -> Figure:
-    """An input: a number that is not computed from others."""
+    """Make an input: a number that is not computed from others."""
     return Figure(value, name=name, unit=unit, source=source)
 
 
 def total(figures: list[Figure]) -> Figure:
-    """Their sum; 0 for none."""
+    """Return the sum; 0 for an empty list."""
     kept = [figure for figure in figures if figure.value]
     if not kept:
         return Figure(0.0)
@@ -116,24 +116,24 @@ def total(figures: list[Figure]) -> Figure:
 
 
 def largest(*figures: Figure | float) -> Figure:
-    """The largest of them."""
+    """Return the largest."""
     operands = tuple(_figure(figure) for figure in figures)
     return Figure(max(figure.value for figure in operands), "max", operands)
 
 
 def smallest(*figures: Figure | float) -> Figure:
-    """The smallest of them."""
+    """Return the smallest."""
     operands = tuple(_figure(figure) for figure in figures)
     return Figure(min(figure.value for figure in operands), "min", operands)
 
 
 def rounded_up(figure: Figure) -> Figure:
-    """The next whole number."""
+    """Round up to a whole number."""
     return Figure(ceil(figure.value), "ceil", (figure,))
 
 
 def explain(figure: Figure) -> Iterator[str]:
-    """Lines that lead from the figure to its inputs: each named figure once, what it needs below it."""
+    """Yield lines from the figure down to its inputs: each named figure once, followed by its operands."""
     seen: set[int] = set()
     waiting = [figure]
     while waiting:
@@ -146,7 +146,7 @@ def explain(figure: Figure) -> Iterator[str]:
 
 
 def readable(figure: Figure) -> str:
-    """The value with its unit, bytes in binary units and seconds in decimal ones."""
+    """Format the value with its unit, bytes in binary units and seconds in decimal ones."""
     value, unit = figure.value, figure.unit
     if unit == "bytes":
         return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
@@ -162,7 +162,7 @@ def _figure(value: Figure | float) -> Figure:
 
 
 def _named_inputs(figure: Figure) -> Iterator[Figure]:
-    """The nearest named figures below, through intermediate results."""
+    """Yield the nearest named figures below, through intermediate results."""
     for operand in figure.operands:
         if operand.name:
             yield operand
@@ -191,7 +191,7 @@ def _written(figure: Figure, leaf: _Leaf, *, outermost: bool = False) -> str:
 
 
 def _side(operand: Figure, within: Figure, leaf: _Leaf, *, right: bool = False) -> str:
-    """An operand, in brackets where the formula would mean something else without them."""
+    """Write an operand, in brackets where the formula would otherwise mean something else."""
     text = _written(operand, leaf)
     if operand.name or operand.operation not in _BINDING:
         return text

@@ -1,4 +1,4 @@
-"""What the planner plans: a job reduced to what matters for size and time, and one way to cut it."""
+"""A job reduced to what matters for size and time (``Task``), and one way to divide it (``Layout``)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MASTER_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What does not depend on the layout. Equal only to itself, so that figures are found again by it.
+    """The part of a job that does not depend on the layout. Compared by identity, as a key of caches.
 
     Attributes:
-        job: as written.
-        shape: of its model.
+        job: the parsed job file.
+        shape: shape of its model.
         sequence: tokens of one sequence.
-        width: bytes of an activation, and of parameters where they are gathered.
-        reduce_width: bytes of a gradient element while it travels.
+        width: bytes of an activation, and of a gathered parameter.
+        reduce_width: bytes of a gradient element while it is sent.
         fused_norm: whether RMSNorm is one kernel, as on GPUs, or several operators, as on CPUs.
     """
 
@@ -46,10 +46,10 @@ class Task:
 
     @classmethod
     def of(cls, job: SiloJob, *, fused_norm: bool = True) -> Task:
-        """The job's.
+        """Return the task of a job.
 
         Raises:
-            LayoutError: if its model is of a kind whose parts the planner does not know.
+            LayoutError: if its model is of a kind that the planner does not know.
         """
         return cls(
             job=job,
@@ -69,16 +69,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to cut a job.
+    """One way to divide a job.
 
     Attributes:
         dims: degrees of the mesh axes.
         method: how data-parallel ranks share parameters, gradients and states.
         micro_batch: sequences of one forward pass.
         micro_batches: forward passes of one rank in a step.
-        checkpointing: what the backward pass works out again.
-        schedule: of the pipeline; without meaning if ``dims.pp`` is 1.
-        stages_per_rank: of the pipeline.
+        checkpointing: what the backward pass recomputes.
+        schedule: schedule of the pipeline; unused if ``dims.pp`` is 1.
+        stages_per_rank: pipeline stages on each rank.
     """
 
     dims: ParallelDims
@@ -96,7 +96,7 @@ class Layout:
 
     @property
     def plain_ddp(self) -> bool:
-        """Whether PyTorch's DDP does it, which stands alone; beside other axes FSDP's machinery replicates."""
+        """Whether PyTorch's DDP replicates. DDP does not combine with other axes, where FSDP replicates."""
         return self.method == "ddp" and self.dims.batch == self.dims.world_size
 
     @property
@@ -110,7 +110,7 @@ class Layout:
         return self.dims.loss if self.method == "ddp" else self.dims.dp_replicate
 
     def describe(self) -> str:
-        """In one line."""
+        """Return the layout in one line."""
         text = f"{self.dims.describe()}, {self.method}, {self.micro_batches} x {self.micro_batch} sequences"
         if self.dims.pp > 1:
             stages = f" x {self.stages_per_rank}" if self.stages_per_rank > 1 else ""
@@ -118,7 +118,7 @@ class Layout:
         return text if self.checkpointing == "none" else f"{text}, {self.checkpointing} recomputation"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the layout for JSON."""
         return {
             **asdict(self.dims),
             "method": self.method,
@@ -131,10 +131,10 @@ class Layout:
 
 
 def layout_of(job: SiloJob, ranks: int) -> Layout:
-    """The layout that the job file asks for.
+    """Return the layout that the job file asks for.
 
     Raises:
-        LayoutError: if its degrees do not make this number of ranks, or these do not share the batch evenly.
+        LayoutError: if its degrees do not match the number of ranks, or the batch cannot be divided evenly.
     """
     dims = ParallelDims.of(job.mesh, ranks)
     per_pass = dims.batch * job.batch.micro_batch
@@ -155,12 +155,12 @@ def layout_of(job: SiloJob, ranks: int) -> Layout:
 
 
 def stages_per_rank(schedule: PipelineSchedule, asked: int) -> int:
-    """V schedules fold two stages onto each rank, whatever is asked."""
+    """Return the stages per rank; V schedules always have two."""
     return 2 if schedule in {"zbv", "dualpipev"} else asked
 
 
 def job_with(job: SiloJob, layout: Layout) -> SiloJob:
-    """The job cut this way, validated anew."""
+    """Return the job with this layout, validated again."""
     said = job.model_dump(exclude_unset=True)
     dims = layout.dims
     said["mesh"] = asdict(dims)

@@ -1,8 +1,9 @@
-"""How much memory one rank needs, by part, at the fullest moment of a step.
+"""Memory that one rank needs, by part, at the fullest moment of a step.
 
-Moments, in order: ``loss`` (the last forward pass is done, the loss's gradient being worked out), ``backward`` (the
-first block's backward pass), ``gradients`` (all passes done, gradients being scattered), ``update`` (the optimiser).
-The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section 3.4).
+Moments, in order: ``loss`` (after the last forward pass, while the gradient of the loss is computed), ``backward`` (the
+first block's backward pass), ``gradients`` (after all passes, while gradients are scattered), ``update`` (the
+optimiser). The parts are those of Rajbhandari et al. 2020, section 3, and FSDP's buffers (Zhao et al. 2023, section
+3.4).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.plan.stages import Share
 
 CONTEXT_BYTES = 1.5 * 2**30
-"""CUDA context, library workspaces and NCCL's channels: an assumption, no measurement; about what is seen on H100s."""
+"""CUDA context, library workspaces and NCCL's channels: assumed, not measured; about what is seen on H100s."""
 NOTHING = Figure(0.0)
 
 
@@ -30,12 +31,12 @@ class Memory:
     """Bytes of one rank at one moment.
 
     Attributes:
-        parameters: the shard that this rank keeps.
-        gradients: shards, or whole ones where they wait for the last micro-batch.
-        states: the optimiser's.
-        activations: of micro-batches in flight, and of the block at work.
-        logits: and what the loss makes of them.
-        buffers: parameters gathered, gradients on their way.
+        parameters: this rank's shard.
+        gradients: shards, or whole gradients where they wait for the last micro-batch.
+        states: states of the optimiser.
+        activations: of micro-batches in flight, and of the present block.
+        logits: logits and the temporaries of the loss.
+        buffers: gathered parameters, and gradients being sent.
     """
 
     parameters: Figure
@@ -46,29 +47,29 @@ class Memory:
     buffers: Figure
 
     def parts(self) -> dict[str, Figure]:
-        """By name."""
+        """Return the parts by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def size(self) -> float:
-        """Bytes of all parts, without the formula."""
+        """Bytes of all parts, without a formula."""
         held = (self.parameters, self.gradients, self.states, self.activations, self.logits, self.buffers)
         return sum(part.value for part in held)
 
     @property
     def total(self) -> Figure:
-        """Of all parts."""
+        """Bytes of all parts."""
         return total(list(self.parts().values())).called("memory", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The fullest moment.
+    """The fullest moment of a step.
 
     Attributes:
-        moment: which.
-        memory: then.
-        rank: along ``pp``, which this is the memory of.
+        moment: name of the moment.
+        memory: memory at that moment.
+        rank: the rank along ``pp`` that this is the memory of.
     """
 
     moment: str
@@ -77,12 +78,12 @@ class Peak:
 
 
 def peak(task: Task, layout: Layout, share: Share) -> Peak:
-    """The fullest moment of a rank's step, once the optimiser has its states."""
+    """Return the fullest moment of a rank's step, once the optimiser has states."""
     return _fullest(_moments(task, layout, share), share)
 
 
 def peak_of_passes(task: Task, layout: Layout, share: Share) -> Peak:
-    """The fullest moment before the optimiser's update."""
+    """Return the fullest moment before the optimiser's update."""
     moments = _moments(task, layout, share)
     return _fullest({name: memory for name, memory in moments.items() if name != "update"}, share)
 
@@ -93,7 +94,7 @@ def _fullest(moments: dict[str, Memory], share: Share) -> Peak:
 
 
 def least(task: Task, layout: Layout, share: Share) -> float:
-    """Bytes that parameters and states alone take: a lower bound that is quick to find."""
+    """Return the bytes of parameters and states only: a lower bound that is fast to compute."""
     unit, root = unit_elements(task, layout).value, root_elements(task, layout, share).value
     dealt = share.all_blocks * dealt_elements(task, layout).value
     elements = (share.all_blocks * unit + root - dealt) / layout.shards + dealt / layout.dims.efsdp
@@ -109,7 +110,7 @@ def _elements(task: Task, layout: Layout, share: Share) -> Figure:
 
 
 def _trained(task: Task, share: Share, elements: Figure) -> Figure:
-    """Those of them that learn."""
+    """The trained ones of these parameters."""
     if not task.shape.frozen:
         return elements
     return (share.all_blocks * task.shape.adapters).called("adapters on one rank", "elements")
@@ -131,7 +132,7 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
     before = _gradients_between(task, layout, trained, of_shard)
     gathered = _gathered(task, layout, share, elements)
     kept = _in_flight(layout, share, acts).called("activations", "bytes")
-    logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them until its step ends
+    logits = acts.logits if share.last and layout.dims.pp > 1 else NOTHING  # a pipeline keeps them to the step's end
     loss = (logits + acts.loss).called("logits and loss", "bytes") if share.last else NOTHING
     travelling, waiting = _travelling(task, layout), _waiting(task, layout, share)
     finished = _finished(task, layout, trained, of_shard)
@@ -151,7 +152,7 @@ def _moments(task: Task, layout: Layout, share: Share) -> dict[str, Memory]:
 
 
 def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> Figure:
-    """Gradients that earlier micro-batches have left when the fullest one runs."""
+    """Gradients left by earlier micro-batches when the fullest one runs."""
     if layout.micro_batches == 1:
         return NOTHING
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
@@ -160,7 +161,7 @@ def _gradients_between(task: Task, layout: Layout, trained: Figure, of_shard: Fi
 
 
 def _whole(task: Task, layout: Layout, trained: Figure) -> Figure:
-    """Gradients that wait unsharded for the last micro-batch, in the format in which they will travel."""
+    """Unsharded gradients that wait for the last micro-batch, in the format in which they are sent."""
     width = MASTER_BYTES if layout.plain_ddp else task.reduce_width
     return (width * trained).called("whole gradients", "bytes")
 
@@ -173,9 +174,9 @@ def _finished(task: Task, layout: Layout, trained: Figure, of_shard: Figure) -> 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Parameters whole, in the format of computing: when the forward pass has ended, and while backward passes run.
+    """Gathered parameters in the compute dtype: after the forward pass, and during backward passes.
 
-    All of them at any time; or (zero3) what is outside blocks, and at first two blocks, of the last one only itself.
+    All of them at any time; with zero3, those outside blocks and at first two blocks, at the last block only itself.
     """
 
     at_loss: Figure
@@ -198,7 +199,7 @@ def _gathered(task: Task, layout: Layout, share: Share, elements: Figure) -> Gat
 
 
 def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
-    """FSDP keeps what it scattered last, the parameters outside blocks, until the next micro-batch scatters."""
+    """What FSDP scattered last, the parameters outside blocks, kept until the next micro-batch scatters."""
     each_time = layout.dims.pp == 1 and layout.method in {"zero2", "zero3"}
     if layout.micro_batches == 1 or not each_time or task.shape.frozen:
         return NOTHING
@@ -206,7 +207,7 @@ def _waiting(task: Task, layout: Layout, share: Share) -> Figure:
 
 
 def _travelling(task: Task, layout: Layout) -> Figure:
-    """One block's gradients: as the backward pass leaves them, and as they are sent."""
+    """One block's gradients: as left by the backward pass, and as sent."""
     if layout.plain_ddp:
         return NOTHING
     unit = task.shape.adapters if task.shape.frozen else unit_elements(task, layout)
@@ -214,7 +215,7 @@ def _travelling(task: Task, layout: Layout) -> Figure:
 
 
 def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
-    """Activations of all micro-batches whose backward pass is still to come."""
+    """Activations of all micro-batches whose backward pass has not run yet."""
     end = acts.last if share.last else NOTHING
     if layout.dims.pp == 1:
         return given("blocks", share.all_blocks) * acts.block + end
@@ -225,7 +226,7 @@ def _in_flight(layout: Layout, share: Share, acts: Activations) -> Figure:
 
 
 def _update(task: Task, learning: Figure) -> Figure:
-    """AdamW over many tensors at once holds one more float32 for each parameter (square roots of second moments)."""
+    """AdamW over many tensors at once holds one more float32 per parameter (square roots of second moments)."""
     if task.job.data_parallel.cpu_offload or task.job.optimiser.name != "adamw":
         return NOTHING
     return (given("bytes of a float32", MASTER_BYTES) * learning).called("optimiser's temporaries", "bytes")

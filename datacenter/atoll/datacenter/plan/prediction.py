@@ -1,4 +1,4 @@
-"""One layout with everything that is predicted of it."""
+"""A layout with all its predicted values."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the planner says of a layout.
+    """Predictions of one layout.
 
     Attributes:
-        task: what is planned.
-        layout: how it is cut.
-        machine: on what.
+        task: the job to plan.
+        layout: one way to divide it.
+        machine: the machine to run on.
         peak: the fullest rank at its fullest moment.
-        time: of a step.
+        time: time of a step.
     """
 
     task: Task
@@ -38,13 +38,13 @@ class Prediction:
 
     @property
     def memory(self) -> Figure:
-        """Of the fullest rank, the device's own context included."""
+        """Memory of the fullest rank, including the device's own context."""
         context = given("context", CONTEXT_BYTES, "bytes", "assumed: CUDA, libraries, NCCL")
         return (self.peak.memory.total + context).called("memory of the fullest rank", "bytes")
 
     @property
     def fits(self) -> bool:
-        """Whether that is no more than the device has."""
+        """Whether the memory fits the device."""
         return self.memory.value <= self.machine.rates.memory_bytes
 
     @property
@@ -54,7 +54,7 @@ class Prediction:
 
     @property
     def tokens_per_s(self) -> Figure:
-        """Of one rank."""
+        """Tokens per second of one rank."""
         tokens = given("global_batch", self.task.job.batch.global_batch, "sequences") * self.task.sequence
         ranks = given("ranks", self.layout.dims.world_size)
         return (tokens / (self.step * ranks)).called("tokens per second and rank", "tokens/s")
@@ -69,7 +69,7 @@ class Prediction:
         return messages(self.task, self.layout, shares(self.layout, self.task.job.model.layers)[self.peak.rank])
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the prediction for JSON."""
         parts = {field.name: getattr(self.time, field.name).value for field in fields(self.time)}
         return {
             "layout": self.layout.as_dict(),
@@ -99,14 +99,14 @@ class Prediction:
 
 
 def predict_layout(task: Task, layout: Layout, machine: Machine) -> Prediction:
-    """Everything about one layout."""
+    """Predict one layout."""
     return Prediction(
         task, layout, machine, fullest(task, layout), step_time(task, layout, _shares(task, layout), machine)
     )
 
 
 def fullest(task: Task, layout: Layout) -> Peak:
-    """The fullest rank along ``pp`` at its fullest moment: of ranks that hold alike, the first has most in flight."""
+    """Return the fullest rank along ``pp`` at its fullest moment; of similar ranks the first has most in flight."""
     unlike: dict[tuple[object, ...], Share] = {}
     for share in _shares(task, layout):
         unlike.setdefault((share.blocks, share.first, share.last), share)

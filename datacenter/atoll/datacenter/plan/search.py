@@ -1,4 +1,4 @@
-"""Looks at every layout, keeps what fits, and ranks it by predicted step time."""
+"""Search all layouts: keep those that fit, and rank them by predicted step time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.plan.bubble import SCHEDULES, SPLIT
-from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, cuts, meshes
+from atoll.datacenter.plan.candidates import BEATEN, RECOMPUTATION, candidates, meshes
 from atoll.datacenter.plan.layout import Task, job_with
 from atoll.datacenter.plan.memory import CONTEXT_BYTES, least
 from atoll.datacenter.plan.prediction import Prediction, fullest, predict_layout
@@ -17,23 +17,23 @@ from atoll.datacenter.plan.stages import shares
 if TYPE_CHECKING:
     from atoll.datacenter.job.parallel import PipelineSchedule
     from atoll.datacenter.mesh.dims import ParallelDims
-    from atoll.datacenter.plan.candidates import Cut, Wanted
+    from atoll.datacenter.plan.candidates import Candidate, Wanted
     from atoll.datacenter.plan.layout import Checkpointing, Layout
     from atoll.datacenter.plan.step_time import Machine
 
 Progress = Callable[[int, int], None]
-"""Told meshes done and meshes in all."""
+"""Called with the number of meshes done and of all meshes."""
 
 
 @dataclass
 class Found:
-    """What a search has seen.
+    """Result of a search.
 
     Attributes:
-        best: the fastest layout of each mesh that has one, fastest first.
-        considered: layouts looked at.
-        fitting: those of them that fit.
-        smallest: the layout of least memory among those that do not fit, with its bytes; None if all fit.
+        best: fastest layout of each mesh that has one, fastest first.
+        considered: number of layouts considered.
+        fitting: number of them that fit.
+        smallest: layout of least memory among those that do not fit, with its bytes; None if all fit.
     """
 
     best: list[Prediction] = field(default_factory=list)
@@ -42,32 +42,32 @@ class Found:
     smallest: tuple[float, Layout] | None = None
 
     def too_large(self, size: float, layout: Layout) -> None:
-        """Remember the closest miss."""
+        """Remember the layout that misses by the least."""
         if self.smallest is None or size < self.smallest[0]:
             self.smallest = (size, layout)
 
 
 class NothingFitsError(LayoutError):
-    """No layout fits; says what is closest and what would help."""
+    """No layout fits; the message names the closest one and what would help."""
 
 
 def search(
     task: Task, ranks: int, machine: Machine, *, wanted: Wanted | None = None, progress: Progress | None = None
 ) -> Found:
-    """Look at every layout of a job on so many ranks.
+    """Consider every layout of a job on this many ranks.
 
     Memory: one prediction for each mesh.
 
     Args:
-        task: to be cut.
-        ranks: how many.
-        machine: on what.
-        wanted: looks at a layout and says whether it is to be considered.
-        progress: told how far it is.
+        task: the job to plan.
+        ranks: number of ranks.
+        machine: the machine to run on.
+        wanted: returns whether a layout is to be considered.
+        progress: called after each mesh.
 
     Raises:
-        NothingFitsError: with numbers.
-        LayoutError: if there is no layout to look at.
+        NothingFitsError: if no layout fits, with the numbers.
+        LayoutError: if there is no layout to consider.
     """
     found = Found()
     waiting = list(meshes(task, ranks, machine.rates.ranks_per_node))
@@ -99,8 +99,8 @@ def _best_on(
     found: Found,
 ) -> Prediction | None:
     best: Prediction | None = None
-    for cut in cuts(task, dims, schedules):
-        layout = _lightest_that_fits(task, cut, machine, wanted, found)
+    for candidate in candidates(task, dims, schedules):
+        layout = _lightest_that_fits(task, candidate, machine, wanted, found)
         if layout is None:
             continue
         found.fitting += 1
@@ -110,18 +110,20 @@ def _best_on(
     return best
 
 
-def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted | None, found: Found) -> Layout | None:
-    """With the least recomputation that fits."""
+def _lightest_that_fits(
+    task: Task, candidate: Candidate, machine: Machine, wanted: Wanted | None, found: Found
+) -> Layout | None:
+    """Return the layout with the least recomputation that fits."""
     room = machine.rates.memory_bytes - CONTEXT_BYTES
-    for checkpointing in _recomputations(task, cut):
-        layout = cut.layout(checkpointing)
+    for checkpointing in _recomputations(task, candidate):
+        layout = candidate.layout(checkpointing)
         if wanted is not None and not wanted(layout):
             continue
         found.considered += 1
         first = shares(layout, task.job.model.layers)[0]
         size = least(task, layout, first)
         if size > room:
-            found.too_large(size + CONTEXT_BYTES, cut.layout("full"))
+            found.too_large(size + CONTEXT_BYTES, candidate.layout("full"))
             return None
         size = fullest(task, layout).memory.size
         if size <= room:
@@ -130,9 +132,9 @@ def _lightest_that_fits(task: Task, cut: Cut, machine: Machine, wanted: Wanted |
     return None
 
 
-def _recomputations(task: Task, cut: Cut) -> tuple[Checkpointing, ...]:
-    """Those that the schedule allows (``parallel.pipeline.fits``); the compiler's budget only if asked for."""
-    twice = cut.dims.pp > 1 and cut.schedule in SPLIT and not task.job.memory.compile
+def _recomputations(task: Task, candidate: Candidate) -> tuple[Checkpointing, ...]:
+    """Return what the schedule allows (``checks.pipeline``); the compiler's budget only if the job asks for it."""
+    twice = candidate.dims.pp > 1 and candidate.schedule in SPLIT and not task.job.memory.compile
     known: list[Checkpointing] = [one for one in RECOMPUTATION if not (twice and one == "selective")]
     if task.job.memory.checkpointing == "budget":
         known.append("budget")
@@ -145,12 +147,12 @@ def _no_candidates(task: Task, ranks: int) -> str:
         f"no layout of {ranks} ranks divides heads = {model.heads}, kv_heads = {model.kv_heads}, "
         f"layers = {model.layers}, "
         f"global_batch = {batch.global_batch} and sequence = {batch.sequence} as asked: change the number of ranks, "
-        "batch.global_batch, or what is fixed"
+        "batch.global_batch, or a fixed setting"
     )
 
 
 def _closest(task: Task, found: Found, machine: Machine) -> list[str]:
-    """The closest miss, and by how much each remedy would make it smaller."""
+    """Describe the closest layout, and by how much each remedy would reduce it."""
     have = machine.rates.memory_bytes / 2**30
     if found.smallest is None:
         return [f"none of {found.considered} layouts fits {have:.1f} GiB"]

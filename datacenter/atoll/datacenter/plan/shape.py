@@ -1,7 +1,7 @@
-"""What a model holds and computes, by part: parameters and operations from the sizes in ``[model]`` alone.
+"""Parameters and operations of a model by part, from the sizes in ``[model]`` only.
 
-The parts are those of ``models.llama`` (Touvron et al. 2023); experts take the feed-forward part's place (Shazeer et
-al. 2017). Counts are of the whole model; what a rank has of them is ``memory``'s.
+The parts are those of ``models.llama`` (Touvron et al. 2023); experts replace the feed-forward part (Shazeer et al.
+2017). Counts are of the whole model; ``memory`` computes a rank's share.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sizes:
 
     @classmethod
     def of(cls, model: ModelSection) -> Sizes:
-        """The sizes in ``[model]``; with experts, ``ffn_dim`` is one expert's."""
+        """Return the sizes in ``[model]``; with experts, ``ffn_dim`` is that of one expert."""
         moe = model.moe
         dim, heads = given("dim", model.dim), given("heads", model.heads)
         return cls(
@@ -54,20 +54,20 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Elements by part, and which of them learn.
+    """Elements by part, and which parts are trained.
 
     Attributes:
-        sizes: what they follow from.
-        attention: of one block: queries, keys, values, output; cut by tensor parallel.
-        dense: of one block: the feed-forward part, or the experts that every token passes; cut by tensor parallel.
-        experts: of one block: all routed experts; cut by expert parallel. 0 without.
-        whole: of one block: norms and router, the same on every tensor-parallel rank.
+        sizes: sizes of the model.
+        attention: queries, keys, values and output of one block; cut by tensor parallelism.
+        dense: feed-forward part of one block, or its shared experts; cut by tensor parallelism.
+        experts: all routed experts of one block; distributed by expert parallelism. 0 without.
+        whole: norms and router of one block, the same on every tensor-parallel rank.
         embedding: cut along the vocabulary.
-        output: the last projection; 0 if it is the embedding.
-        last_norm: before it.
-        adapters: of one block, if only those learn (LoRA), else 0.
-        frozen: whether the model itself does not learn.
-        tied: whether the output is the embedding.
+        output: last projection; 0 if it is tied to the embedding.
+        last_norm: norm before it.
+        adapters: adapters of one block, if only those are trained (LoRA), else 0.
+        frozen: whether the model itself is frozen.
+        tied: whether output and embedding are tied.
     """
 
     sizes: Sizes
@@ -95,7 +95,7 @@ class Shape:
 
     @property
     def active(self) -> Figure:
-        """Elements that one token passes in matrix products: all but the embedding's rows and the experts not taken."""
+        """Elements that one token meets in matrix products: all but the embedding and the experts not selected."""
         sizes = self.sizes
         block = self.attention + self.dense
         if sizes.experts.value:
@@ -105,10 +105,10 @@ class Shape:
 
 
 def shape_of(model: ModelSection) -> Shape:
-    """The shape of a Llama-style model.
+    """Return the shape of a Llama-style model.
 
     Raises:
-        LayoutError: for models of other kinds, whose parts are not known without building them.
+        LayoutError: for models of other kinds, whose parts are unknown without building them.
     """
     if model.kind != "llama":
         raise LayoutError(f'model.kind = "{model.kind}": the planner knows the parts of "llama" models only')

@@ -1,4 +1,4 @@
-"""How blocks are dealt to pipeline stages, and stages to ranks."""
+"""Assignment of blocks to pipeline stages, and of stages to ranks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank holds along ``pp``.
+    """What one rank along ``pp`` holds.
 
     Attributes:
-        rank: along ``pp``.
-        blocks: of each of its stages.
+        rank: number of the rank along ``pp``.
+        blocks: blocks of each of its stages.
         first: whether it has the embedding.
         last: whether it has the last norm and the output.
     """
@@ -37,7 +37,7 @@ class Share:
 
 @lru_cache(maxsize=1024)
 def blocks_by_stage(layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks of each stage, as the pipeline deals them evenly: embedding and output count as one block each.
+    """Return the blocks of each stage as the pipeline assigns them; embedding and output count as one block each.
 
     Raises:
         LayoutError: if there are fewer blocks than stages.
@@ -46,7 +46,7 @@ def blocks_by_stage(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def shares(layout: Layout, layers: int) -> tuple[Share, ...]:
-    """What each rank along ``pp`` holds."""
+    """Return what each rank along ``pp`` holds."""
     return _shares(layout.dims.pp, layout.stages_per_rank, layout.schedule in V_SHAPED, layers)
 
 

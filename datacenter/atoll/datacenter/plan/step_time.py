@@ -1,8 +1,8 @@
-"""How long a step takes: work over rates, what collectives add where nothing hides them, and the pipeline's bubble.
+"""Duration of a step: work divided by rates, collectives that are not overlapped, and the pipeline's bubble.
 
-Matrix products, attention and everything else follow each other (a roofline for each: Williams et al. 2009).
-Collectives of tensor, context and expert parallel stand in the way of what comes next and count whole. FSDP's run
-beside the passes: what is longer than these counts. Ranks along ``pp`` wait for the slowest.
+Matrix products, attention and everything else are sequential (a roofline for each: Williams et al. 2009). Collectives
+of tensor, context and expert parallelism block what follows and count fully. FSDP's run beside the passes: only what
+takes longer than these counts. Ranks along ``pp`` wait for the slowest.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NOTHING = Figure(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What of the rates a training step gets.
+    """Share of the rates that a training step reaches.
 
     Attributes:
-        matmul: of matrix products.
-        float8: of matrix products in float8, scaling of the factors included.
-        attention: of the rate of 16-bit matrix products.
-        memory: of memory bandwidth.
-        network: of links.
+        matmul: share for matrix products.
+        float8: share for matrix products in float8, including scaling of the factors.
+        attention: share of the rate of 16-bit matrix products.
+        memory: share of memory bandwidth.
+        network: share of links' bandwidth.
     """
 
     matmul: float
@@ -50,45 +50,45 @@ class Efficiency:
 
 
 OF_DATA_SHEETS = Efficiency(matmul=0.62, float8=0.45, attention=0.40, memory=0.70, network=0.75)
-"""Of peak rates: chosen once, so that predictions lie between what torchtitan and Megatron-LM report on H100s; see
+"""Shares of peak rates, chosen once so that predictions lie between what torchtitan and Megatron-LM report on H100s:
 docs/datacenter/planning.md."""
 OF_MEASUREMENTS = Efficiency(matmul=0.95, float8=0.8, attention=0.6, memory=0.9, network=0.95)
-"""Of rates that ``atoll silo bench`` has measured, which are what large operators get by themselves: assumed."""
+"""Shares of rates measured by ``atoll silo bench``, which large operators reach by themselves: assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates, and what of them counts."""
+    """Rates of a machine, and the share of them that a step reaches."""
 
     rates: MachineRates
     efficiency: Efficiency
 
     @classmethod
     def of(cls, rates: MachineRates) -> Machine:
-        """With the efficiency that suits where the rates are from."""
+        """Return the machine, with the efficiency for the source of its rates."""
         return cls(rates, OF_DATA_SHEETS if rates in DATA_SHEETS.values() else OF_MEASUREMENTS)
 
     def matmul(self, number_format: str) -> Figure:
-        """FLOP/s that matrix products get."""
+        """Effective FLOP/s of matrix products."""
         share = self.efficiency.float8 if number_format == "float8" else self.efficiency.matmul
         peak = given(f"{number_format} rate", self.rates.matmul(number_format), "FLOP/s", self.rates.source)
         return (given("efficiency of matrix products", share) * peak).called("matrix products' rate", "FLOP/s")
 
     def attention(self, number_format: str) -> Figure:
-        """FLOP/s that attention gets; it knows no float8."""
+        """Effective FLOP/s of attention, which does not use float8."""
         known = "bfloat16" if number_format == "float8" else number_format
         peak = given(f"{known} rate", self.rates.matmul(known), "FLOP/s", self.rates.source)
         return (given("efficiency of attention", self.efficiency.attention) * peak).called("attention's rate", "FLOP/s")
 
     def memory(self) -> Figure:
-        """Bytes a second that memory gives."""
+        """Effective bytes per second of memory."""
         peak = given("memory bandwidth", self.rates.memory_bytes_per_s, "bytes/s", self.rates.source)
         return (given("efficiency of memory", self.efficiency.memory) * peak).called("memory's rate", "bytes/s")
 
 
 @dataclass(frozen=True, slots=True)
-class Passes:
-    """Seconds of one micro-batch through all stages of one rank, its collectives that nothing hides included."""
+class PassTimes:
+    """Seconds of one micro-batch through all stages of one rank, including collectives that are not overlapped."""
 
     forward: Figure
     to_input: Figure
@@ -96,21 +96,21 @@ class Passes:
 
     @property
     def total(self) -> Figure:
-        """Of all three."""
+        """Seconds of all three."""
         return self.forward + self.to_input + self.to_weights
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step, by what they go to.
+    """Seconds of a step, by part.
 
     Attributes:
         compute: passes of all micro-batches, without collectives.
-        collectives: of tensor, context and expert parallel.
-        sharding: of data parallel, where the passes do not hide it.
-        sends: hidden states between stages.
-        bubble: waiting of a pipeline.
-        update: the optimiser.
+        collectives: collectives of tensor, context and expert parallelism.
+        sharding: collectives of data parallelism that passes do not hide.
+        sends: sends of hidden states between stages.
+        bubble: waiting time of a pipeline.
+        update: update of the optimiser.
     """
 
     compute: Figure
@@ -128,7 +128,7 @@ class StepTime:
 
 
 def step_time(task: Task, layout: Layout, held: Iterable[Share], machine: Machine) -> StepTime:
-    """Predict a step: of the rank along ``pp`` whose passes are longest."""
+    """Predict a step from the rank along ``pp`` with the longest passes."""
     slowest: tuple[float, StepTime] | None = None
     for share in {(share.all_blocks, share.first, share.last): share for share in held}.values():
         found = _of_rank(task, layout, share, machine)
@@ -140,7 +140,7 @@ def step_time(task: Task, layout: Layout, held: Iterable[Share], machine: Machin
 
 
 def seconds_of(message: Message, dims: ParallelDims, machine: Machine) -> Figure:
-    """Of all these collectives, one after the other."""
+    """Seconds of all these collectives, one after another."""
     group = group_of(message.axis, dims, machine.rates.ranks_per_node)
     size = message.size.value
     if message.kind == "send":
@@ -158,7 +158,7 @@ def seconds_of(message: Message, dims: ParallelDims, machine: Machine) -> Figure
 
 
 def group_of(axis: Axis, dims: ParallelDims, ranks_per_node: int) -> Group:
-    """How many ranks talk along an axis, on how many nodes; inner axes lie closer (``ParallelDims``)."""
+    """Return the ranks that communicate along an axis, and their nodes; inner axes are closer (``ParallelDims``)."""
     inner = {
         "tp": (dims.tp, 1),
         "ep": (dims.ep, dims.tp),
@@ -182,7 +182,7 @@ def _of_rank(task: Task, layout: Layout, share: Share, machine: Machine) -> Step
     during = {when: _during(sent, when) for when in ("forward", "backward", "again")}
     count = given("micro_batches", layout.micro_batches)
     collectives = total(list(during.values())).called("collectives", "s")
-    whole = Passes(
+    whole = PassTimes(
         bare.forward + during["forward"] / count,
         bare.to_input + (during["backward"] + during["again"]) / count,
         bare.to_weights,
@@ -206,8 +206,8 @@ def _during(sent: list[tuple[Message, Figure]], when: str) -> Figure:
     return total([spent for message, spent in sent if message.when == when and message.kind != "send"])
 
 
-def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> Passes:
-    """Without collectives."""
+def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> PassTimes:
+    """Seconds of passes without collectives."""
     compute = task.job.precision.compute
     rate, attention_rate, memory = machine.matmul(compute), machine.attention(compute), machine.memory()
     block, blocks = block_work(task, layout), given("blocks on this rank", share.all_blocks)
@@ -218,24 +218,24 @@ def _passes(task: Task, layout: Layout, share: Share, machine: Machine) -> Passe
     again = {"full": forward, "selective": others, "budget": others}.get(layout.checkpointing, _NOTHING)
     to_input = products + block.attention_backward / attention_rate + 2 * others + again
     to_weights = _NOTHING if task.shape.frozen else products
-    passes = Passes(blocks * forward, blocks * to_input, blocks * to_weights)
+    passes = PassTimes(blocks * forward, blocks * to_input, blocks * to_weights)
     if share.last:
         end = end_work(task, layout)
         projected, moved = end.products / rate, end.moved / memory
-        passes = Passes(
+        passes = PassTimes(
             passes.forward + projected + moved / 2,
             passes.to_input + projected + moved / 2,
             passes.to_weights if task.shape.frozen else passes.to_weights + projected,
         )
-    return Passes(
+    return PassTimes(
         passes.forward.called("forward pass", "s"),
         passes.to_input.called("backward pass to inputs", "s"),
         passes.to_weights.called("backward pass to weights", "s"),
     )
 
 
-def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: Passes) -> Figure:
-    """What of FSDP's transfers outlasts the passes beside them, and the first and last, which nothing hides."""
+def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: PassTimes) -> Figure:
+    """Seconds by which FSDP's transfers outlast the passes, plus the first and last transfer, which nothing hides."""
     gathers, scatters = _during(sent, "gather"), _during(sent, "scatter")
     if not gathers.value and not scatters.value:
         return _NOTHING
@@ -254,7 +254,7 @@ def _sharding(layout: Layout, sent: list[tuple[Message, Figure]], passes: Passes
 
 
 def _update(task: Task, layout: Layout, share: Share, machine: Machine) -> Figure:
-    """Reads and writes parameters and states, reads gradients; once more for the norm and the clipping."""
+    """Seconds to read and write parameters and states and read gradients, and again for norm and clipping."""
     elements = share.all_blocks * unit_elements(task, layout) + root_elements(task, layout, share)
     kept = sharded(task, layout, share.all_blocks, elements)
     if task.shape.frozen:

@@ -1,8 +1,8 @@
-"""What travels between ranks in one step, by axis and collective.
+"""Messages between ranks in one step, by axis and collective.
 
-Bytes are those of the whole buffer, as ``machine.cost`` and NCCL's tests count them: what an all-gather ends with,
-what a reduce-scatter starts with, what each rank holds of an all-reduce or all-to-all. What a rank sends of it is the
-cost model's.
+Bytes are those of the whole buffer, as ``machine.cost`` and NCCL's tests count them: the result of an all-gather, the
+input of a reduce-scatter, what each rank holds of an all-reduce or all-to-all. The cost model computes what a rank
+sends of it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
 Axis = Literal["pp", "dp_replicate", "fsdp", "efsdp", "loss", "cp", "tp", "ep"]
 When = Literal["forward", "backward", "again", "gather", "scatter"]
-"""In a block's forward pass, its backward pass or its repetition; or FSDP's, of a unit."""
+"""In a block's forward pass, its backward pass or its recomputation; or FSDP's gather and scatter of a unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Collectives that are alike, in one step of one rank.
+    """Similar collectives in one step of one rank.
 
     Attributes:
-        axis: along which ranks talk.
-        kind: of collective.
-        when: it happens.
+        axis: axis along which ranks communicate.
+        kind: kind of the collective.
+        when: part of the step.
         size: bytes of one whole buffer.
-        count: how often in a step.
-        what: it carries.
+        count: number of calls in a step.
+        what: content.
     """
 
     axis: Axis
@@ -55,7 +55,7 @@ class Message:
 
 
 def messages(task: Task, layout: Layout, share: Share) -> list[Message]:
-    """Everything that this rank takes part in during one step."""
+    """Return all collectives of this rank in one step."""
     found = list(_sharding(task, layout, share))
     if layout.dims.tp > 1:
         found += _tensor(task, layout, share)
@@ -102,7 +102,7 @@ def _root_elements(task: Task, cut: int, first: bool, last: bool) -> Figure:
 
 
 def dealt_elements(task: Task, layout: Layout) -> Figure:
-    """Parameters of one block's routed experts on one rank, if ``ep`` deals them out: a unit of FSDP by themselves."""
+    """Parameters of one block's routed experts on one rank, if ``ep`` distributes them: a unit of FSDP of their own."""
     if layout.dims.ep == 1:
         return Figure(0.0)
     return (task.shape.experts / given("tp", layout.dims.tp) / given("ep", layout.dims.ep)).called(
@@ -111,14 +111,14 @@ def dealt_elements(task: Task, layout: Layout) -> Figure:
 
 
 def sharded(task: Task, layout: Layout, blocks: float, elements: Figure) -> Figure:
-    """What this rank keeps of elements of so many blocks: a share of all ranks that hold the same, of experts fewer."""
+    """This rank's share of parameters of this many blocks, sharded over the ranks that hold the same."""
     dealt = blocks * dealt_elements(task, layout)
     shards, of_experts = given("shards", layout.shards), given("shards of experts", layout.dims.efsdp)
     return (elements - dealt) / shards + dealt / of_experts if dealt.value else elements / shards
 
 
 def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """FSDP's: a unit for each block, one for the rest (Zhao et al. 2023, section 3; habits in ``parallel.data``)."""
+    """Collectives of FSDP: one unit per block, one for the rest (Zhao et al. 2023, section 3; ``parallel.data``)."""
     dealt = dealt_elements(task, layout)
     whole, root = unit_elements(task, layout), root_elements(task, layout, share)
     block = whole - dealt if dealt.value else whole
@@ -143,9 +143,9 @@ def _sharding(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 
 
 def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
-    """How often in a step a unit's parameters are gathered and its gradients scattered."""
+    """Return how often a unit's parameters are gathered and its gradients scattered in a step."""
     passes, once = given("micro_batches", layout.micro_batches), given("once a step", 1)
-    if layout.dims.pp > 1 and layout.method == "zero3" and not root:  # given back after each forward pass
+    if layout.dims.pp > 1 and layout.method == "zero3" and not root:  # freed after each forward pass
         return passes + 1, once
     if layout.dims.pp > 1 or layout.method in {"ddp", "zero1"}:
         return once, once
@@ -155,7 +155,7 @@ def _transfers(layout: Layout, *, root: bool) -> tuple[Figure, Figure]:
 
 
 def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, Figure], what: str) -> Iterator[Message]:
-    """Scattered over the ranks that share them, then summed over replicas; how often each."""
+    """Gradients are scattered over the ranks that shard them, then summed over replicas, each with its count."""
     shards = layout.dims.efsdp if axis == "efsdp" else layout.shards
     if layout.method == "ddp":
         yield Message("loss", "all_reduce", "scatter", size, counts[0], what)
@@ -166,7 +166,7 @@ def _gradients(layout: Layout, axis: Axis, size: Figure, counts: tuple[Figure, F
 
 
 def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """Shoeybi et al. 2019, section 3; with ``sequence`` Korthikanti et al. 2022, section 4.2.2."""
+    """Tensor parallelism: Shoeybi et al. 2019, section 3; with ``sequence`` Korthikanti et al. 2022, section 4.2.2."""
     passes, hidden = given("micro_batches", layout.micro_batches), _hidden(task, layout)
     blocks = given("blocks on this rank", share.all_blocks)
     if task.job.tensor_parallel.sequence:
@@ -189,7 +189,7 @@ def _tensor(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 
 
 def _odd_parts(task: Task, layout: Layout, times: Figure, hidden: Figure) -> Iterator[Message]:
-    """What experts and adapters add: each rank has a part of the gradient of what all of them have whole."""
+    """What experts and adapters add: each rank has a summand of a gradient that all ranks need whole."""
     sizes, model = task.shape.sizes, task.job.model
     if model.moe is not None and task.job.tensor_parallel.sequence:
         router = sizes.dim * sizes.experts * task.width
@@ -204,7 +204,7 @@ def _odd_parts(task: Task, layout: Layout, times: Figure, hidden: Figure) -> Ite
 
 
 def _sequence(task: Task, layout: Layout, share: Share, hidden: Figure) -> Iterator[Message]:
-    """Gathers before column-cut matrices, scatters after row-cut ones; the backward pass the other way round."""
+    """Gathers before column-cut matrices, scatters after row-cut ones; the reverse in the backward pass."""
     passes = given("micro_batches", layout.micro_batches)
     blocks = given("blocks on this rank", share.all_blocks)
     routed, shared = task.job.model.moe is not None, int(task.shape.sizes.shared.value > 0)
@@ -258,9 +258,9 @@ def _context(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 
 
 def _ring(task: Task, layout: Layout, pair: Figure, calls: Figure) -> Iterator[Message]:
-    """Liu et al. 2023: keys and values go round; backward again, and their float32 gradients once more round."""
+    """Liu et al. 2023: keys and values go round; again in the backward pass, and their float32 gradients once more."""
     hops = given("cp - 1", layout.dims.cp - 1)
-    passes = 1 if layout.checkpointing == "none" else 2  # the ring keeps nothing that selective recomputation knows
+    passes = 1 if layout.checkpointing == "none" else 2  # selective recomputation keeps nothing of the ring
     yield Message("cp", "all_to_all", "forward", pair, hops * calls * passes, "keys and values go round")
     yield Message("cp", "all_to_all", "backward", pair, hops * calls, "keys and values go round again")
     gradients = pair * given("bytes of a float32", MASTER_BYTES) / task.width
@@ -281,10 +281,10 @@ def _experts(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
 
 
 def _pipeline(task: Task, layout: Layout, share: Share) -> Iterator[Message]:
-    """One hidden state for each micro-batch and each boundary that this rank sends over, and its gradient back."""
+    """One hidden state for each micro-batch and each boundary that this rank sends across, and its gradient back."""
     boundary = activations_of(task, layout).boundary
     stages = len(share.blocks)
-    turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are neighbours
+    turns = layout.schedule in V_SHAPED and share.rank == layout.dims.pp - 1  # its two stages are adjacent
     passes = given("micro_batches", layout.micro_batches)
     ahead, back = stages - int(share.last) - int(turns), stages - int(share.first) - int(turns)
     for count, what in ((ahead, "hidden states"), (back, "their gradients")):

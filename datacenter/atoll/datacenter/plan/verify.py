@@ -1,11 +1,11 @@
-"""Runs one step of a layout without hardware, and compares what is counted with what was predicted.
+"""Run one step of a layout without hardware, and compare what is counted with what was predicted.
 
-The world is PyTorch's ``fake`` backend: its collectives give back at once what they were given. The model is cut by
-the same code as for training, on the meta device; its parameters and all that follows are fake tensors, which have
-shapes but no memory. Passes are run with one micro-batch and with two; more of them are the line through both.
+The world is PyTorch's ``fake`` backend: its collectives return their inputs at once. The model is cut by the same code
+as for training, on the meta device; its parameters and everything computed from them are fake tensors, which have
+shapes but no memory. Passes are run with one micro-batch and with two; larger numbers are extrapolated.
 
-The optimiser is not run (its kernels are not made for fake tensors); its states are counted from the shards. Norms
-are those of the CPU, several operators that keep float32 copies: the prediction compared here is for those.
+The optimiser is not run (its kernels do not support fake tensors); its states are counted from the shards. Norms are
+those of the CPU, several operators that keep float32 copies: the prediction compared here is for those.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from atoll.datacenter.mesh import Meshes
 from atoll.datacenter.models import spec_of
 from atoll.datacenter.models.extra import divide_extra_losses
 from atoll.datacenter.parallel.apply import cut
+from atoll.datacenter.parallel.passes import PlainPasses
 from atoll.datacenter.parallel.tensor import tie
 from atoll.datacenter.plan.counting import Counting, Counts
 from atoll.datacenter.plan.layout import MASTER_BYTES, Task, job_with
 from atoll.datacenter.plan.memory import peak_of_passes
 from atoll.datacenter.plan.stages import shares
 from atoll.datacenter.plan.traffic import messages
-from atoll.datacenter.train.passes import PlainPasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,13 +49,13 @@ MEMORY_WITHIN = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One number, predicted and counted.
+    """A predicted and a counted number.
 
     Attributes:
-        what: it is.
-        predicted: bytes.
-        counted: bytes.
-        within: how far off it may be, relative to what was counted.
+        what: name of the number.
+        predicted: predicted bytes.
+        counted: counted bytes.
+        within: allowed difference, relative to the counted bytes.
     """
 
     what: str
@@ -65,29 +65,29 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """Relative difference; infinite if nothing was counted of something that was predicted."""
+        """Relative difference; infinite if something was predicted and nothing counted."""
         if self.counted == 0:
             return 0.0 if self.predicted == 0 else float("inf")
         return self.predicted / self.counted - 1
 
     @property
     def good(self) -> bool:
-        """Whether it is within its bound."""
+        """Whether the difference is within its bound."""
         return abs(self.off) <= self.within
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch of the shapes that matter."""
+    """A micro-batch; only its shapes matter."""
 
     tokens: Tensor
     labels: Tensor
 
 
 def verify(task: Task, layout: Layout) -> list[Compared]:
-    """Count one step of the first rank and compare: collective bytes by kind, and memory.
+    """Count one step of the first rank and compare collective bytes by kind, and memory.
 
-    Leaves this process without a world; PyTorch's caches allow one verification in each process.
+    Afterwards this process has no world; PyTorch's caches allow one verification per process.
 
     Raises:
         LayoutError: if the layout cannot be run on the fake backend.
@@ -109,7 +109,7 @@ def verify(task: Task, layout: Layout) -> list[Compared]:
 
 
 def refusal(task: Task, layout: Layout) -> str | None:
-    """Why a layout cannot be run on the fake backend; None if it can."""
+    """Return why a layout cannot be run on the fake backend; None if it can."""
     if layout.plain_ddp and layout.dims.world_size > 1:
         return "ddp cannot be verified: PyTorch's reducer wants real memory; its bytes are those of its gradients"
     if layout.dims.ep > 1:
@@ -123,15 +123,15 @@ def refusal(task: Task, layout: Layout) -> str | None:
 
 
 def _eager(job: SiloJob) -> SiloJob:
-    """Without the compiler, which takes no step that is being counted; the collectives are the same."""
+    """Return the job without the compiler, which does not support counting; the collectives are the same."""
     return job.model_copy(update={"memory": job.memory.model_copy(update={"compile": False})})
 
 
 @contextmanager
 def fake_world(ranks: int) -> Iterator[None]:
-    """A world of so many ranks, of which this process is the first; nothing is sent."""
+    """Make a world of this many ranks with this process as the first; nothing is sent."""
     if dist.is_initialized():
-        raise LayoutError("this process is in a world already: verify in a process of its own")
+        raise LayoutError("this process is already in a world: verify in a process of its own")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     try:
         yield

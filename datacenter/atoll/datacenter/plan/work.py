@@ -1,8 +1,8 @@
-"""What one micro-batch costs a rank to compute: operations of matrix products and attention, bytes of everything else.
+"""Work of one micro-batch on a rank: operations of matrix products and attention, bytes of everything else.
 
-Matrix products take two operations for each parameter and token, twice that again in the backward pass (Kaplan et al.
-2020, section 2.1). Attention takes ``4 * sequence * heads * head_dim`` for each token, half of it under a causal
-mask, and two and a half times that in the backward pass, which works the scores out again (Dao 2023, section 4.1).
+Matrix products take two operations for each parameter and token, and twice that in the backward pass (Kaplan et al.
+2020, section 2.1). Attention takes ``4 * sequence * heads * head_dim`` for each token, half of it under a causal mask,
+and two and a half times that in the backward pass, which recomputes the scores (Dao 2023, section 4.1).
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class EndWork:
 
 
 def block_work(task: Task, layout: Layout) -> BlockWork:
-    """Of one block under this layout."""
+    """Return the work of one block with this layout."""
     dims = layout.dims
     return _block_work(task, layout.micro_batch, dims.cp, dims.tp)
 
 
 def end_work(task: Task, layout: Layout) -> EndWork:
-    """Of the last stage's end under this layout."""
+    """Return the work of the output projection and the loss with this layout."""
     dims = layout.dims
     return _end_work(task, layout.micro_batch, dims.cp, dims.tp)
 
 
 def flops_per_token(task: Task) -> Figure:
-    """Forward and backward, without what is worked out again (Chowdhery et al. 2022, appendix B; no mask discount)."""
+    """Return the FLOPs forward and backward, without recomputation (Chowdhery et al. 2022, appendix B)."""
     sizes = task.shape.sizes
     scores = 12 * sizes.layers * sizes.heads * sizes.head_dim * task.sequence
     products = 6 * task.shape.active

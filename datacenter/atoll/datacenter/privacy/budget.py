@@ -1,4 +1,4 @@
-"""What a job's steps cost, by ``atoll.accounting``."""
+"""Privacy cost of a job's steps, by ``atoll.accounting``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def opacus_module(name: str) -> Any:
-    """A module of Opacus.
+    """Import a module of Opacus.
 
     Raises:
-        MissingExtraError: without Opacus.
+        MissingExtraError: if Opacus is not installed.
     """
-    import importlib  # noqa: PLC0415  # beside what it is for
+    import importlib  # noqa: PLC0415  # used only here
 
     try:
         return importlib.import_module(f"opacus.{name}")
@@ -28,15 +28,15 @@ def opacus_module(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Budget:
-    """The mechanism of each step, and what it adds up to.
+    """The mechanism of each step, and its total cost.
 
-    Neighbouring data sets differ by one sequence that is there or not. Each step takes each sequence with chance
-    ``sample_rate``, by itself (Poisson sampling).
+    Neighbouring data sets differ in the presence of one sequence. Each step includes each sequence independently with
+    probability ``sample_rate`` (Poisson sampling).
 
     Attributes:
         noise_multiplier: standard deviation of the noise over the clipping norm.
         sample_rate: in (0, 1].
-        delta: chance that epsilon does not hold.
+        delta: delta of (epsilon, delta).
         accountant: ``prv`` or ``rdp``.
     """
 
@@ -47,11 +47,11 @@ class Budget:
 
     @classmethod
     def of(cls, section: PrivacySection, sample_rate: float, steps: int) -> Budget:
-        """The job's; for a given epsilon the least noise (to a ten-thousandth) with which all steps stay within it.
+        """Return the job's budget; for a given epsilon, with the least noise (to a ten-thousandth) that keeps it.
 
         Raises:
             LayoutError: if no noise keeps the job within its epsilon.
-            MissingExtraError: without SciPy.
+            MissingExtraError: if SciPy is not installed.
         """
         target, delta, accountant = section.epsilon, section.delta, section.accountant
         if target is None:
@@ -69,10 +69,10 @@ class Budget:
             ) from error
 
     def epsilon(self, steps: int) -> float:
-        """Spent after so many steps; infinite without noise. Takes up to seconds; the latest answers are kept.
+        """Return the epsilon spent after this many steps; infinite without noise. Takes up to seconds; cached.
 
         Raises:
-            MissingExtraError: without SciPy.
+            MissingExtraError: if SciPy is not installed.
         """
         try:
             return epsilon((Steps(self.noise_multiplier, self.sample_rate, steps),), self.delta, self.accountant)
@@ -81,5 +81,5 @@ class Budget:
 
     @property
     def tag(self) -> str:
-        """Tells mechanisms apart: a checkpoint of another one is refused, for its steps cost something else."""
+        """Identifies the mechanism: a checkpoint of another one is refused, because its steps cost something else."""
         return f"{self.noise_multiplier:.6g}/{self.sample_rate:.6g}"

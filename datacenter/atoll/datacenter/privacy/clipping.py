@@ -15,41 +15,41 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.privacy import PrivacySection
 
 _TINY = 1e-6
-"""Beside norms, so that one of 0 divides nothing; Opacus' own."""
+"""Added to norms against division by zero; Opacus' own value."""
 
 
 class Clipper(Protocol):
-    """Leaves the sum of clipped gradients in the parameters.
+    """Computes the sum of clipped gradients and leaves it in the parameters.
 
-    A sample whose gradient is not finite adds nothing, as no factor clips it: 0 times infinity is no number.
+    A sample whose gradient is not finite contributes nothing, as no factor clips it: 0 times infinity is not a number.
     """
 
     def backward(self, losses: Tensor) -> None:
-        """Run the backward pass of a forward pass.
+        """Run the backward pass.
 
         Args:
-            losses: float32 ``[samples]``, each of one row of the inputs alone.
+            losses: float32 ``[samples]``; each depends on one row of the inputs only.
         """
         ...
 
 
 def make_clipper(module: nn.Module, section: PrivacySection) -> Clipper:
-    """For a module that is whole on this rank, or sharded by FSDP2.
+    """Make a clipper for a module that is whole on this rank, or sharded by FSDP2.
 
     Raises:
-        MissingExtraError: without Opacus.
+        MissingExtraError: if Opacus is not installed.
     """
     return _Ghost(module, section) if section.mode == "ghost" else _Kept(module, section)
 
 
 def unsupported(module: nn.Module) -> list[str]:
-    """Layers whose samples cannot be told apart by Opacus' rules, each with the reason.
+    """List layers for which Opacus' rules cannot separate samples, each with the reason.
 
     Args:
-        module: on any device, e.g. meta.
+        module: model on any device, e.g. meta.
 
     Raises:
-        MissingExtraError: without Opacus.
+        MissingExtraError: if Opacus is not installed.
     """
     rules = opacus_module("grad_sample").GradSampleModule.GRAD_SAMPLERS
     found = [str(error) for error in opacus_module("validators").ModuleValidator.validate(module, strict=False)]
@@ -61,10 +61,10 @@ def unsupported(module: nn.Module) -> list[str]:
 
 
 class _Ghost:
-    """Norms first, from activations and their gradients; then a second pass of losses weighted by them.
+    """Computes norms from activations and their gradients, then runs a second pass with losses weighted by them.
 
-    The gradient of a sample is never made (Li et al. 2022, section 4). Costs a second backward pass, and with FSDP2
-    its collectives twice.
+    The gradient of a single sample is never materialised (Li et al. 2022, section 4). Costs a second backward pass, and
+    with FSDP2 its collectives twice.
     """
 
     def __init__(self, module: nn.Module, section: PrivacySection) -> None:
@@ -81,14 +81,14 @@ class _Ghost:
         """See ``Clipper``."""
         losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         _drop(self._parameters)
-        weights = self._hooks.get_clipping_coef().nan_to_num(nan=0.0)  # of an infinite norm it is 0
+        weights = self._hooks.get_clipping_coef().nan_to_num(nan=0.0)  # 0 for an infinite norm
         self._hooks.disable_hooks()
         (weights * losses).sum().backward()
         self._hooks.enable_hooks()
 
 
 class _Kept:
-    """The gradient of every sample is kept until all norms are known: a model's worth of memory for each."""
+    """Keeps the gradient of every sample until all norms are known: a model's worth of memory for each sample."""
 
     def __init__(self, module: nn.Module, section: PrivacySection) -> None:
         self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

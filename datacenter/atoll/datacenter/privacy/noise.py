@@ -1,6 +1,6 @@
-"""Gaussian noise on gradients that are cut over ranks: each rank draws what belongs to its shard, and no more.
+"""Gaussian noise on sharded gradients: each rank draws only what belongs to its shard.
 
-What is drawn depends on secret, step, name and place in the whole parameter. So replicas of a shard draw the same,
+The noise depends on secret, step, name and position in the whole parameter. So replicas of a shard draw the same noise,
 shards draw independently, and together they hold exactly what one process would have drawn.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.datacenter.parallel.held import held
+from atoll.datacenter.mesh.shards import local_shard
 from atoll.datacenter.parallel.initial import fill_blocks
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ def add_noise(parameters: Iterable[tuple[str, nn.Parameter]], std: float, secret
     Memory: this rank's shard of one parameter, and one block of it (see ``parallel.initial``).
 
     Args:
-        parameters: by name; their gradients are sums over all ranks already, plain or ``DTensor``.
-        std: standard deviation of each element; 0: nothing happens.
-        secret: the world's.
-        purpose: another one at each step.
+        parameters: parameters by name; their gradients are already summed over all ranks, plain or ``DTensor``.
+        std: standard deviation of each element; 0 adds nothing.
+        secret: secret of the world.
+        purpose: different at each step.
     """
     if std == 0:
         return
     for name, parameter in parameters:
         if parameter.grad is None:
             continue
-        local, offsets = held(parameter.grad)
+        local, offsets = local_shard(parameter.grad)
         if local.numel():
             drawn = torch.empty_like(local, dtype=torch.float32)
             fill_blocks(drawn, offsets, tuple(parameter.shape), partial(_block, secret, f"{purpose}/{name}", std))

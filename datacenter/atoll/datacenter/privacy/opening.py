@@ -1,4 +1,4 @@
-"""From a job file to Poisson batches and their budget."""
+"""Open the Poisson batches of a job file, and the budget that they cost."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 def open_private(job: SiloJob, batches: Batches, device: torch.device) -> tuple[Batches, Mechanism | None]:
-    """The same sequences, sampled as the accountant assumes, and what is added; collective.
+    """Return batches sampled as the accountant assumes, and the mechanism of the noise; collective.
 
     Args:
-        job: without ``[privacy]`` nothing changes.
-        batches: as without privacy.
-        device: of this rank.
+        job: the job; without ``[privacy]`` nothing changes.
+        batches: the batches without privacy.
+        device: device of this rank.
 
     Raises:
-        DataError: if the source streams: then nobody knows how many sequences there are.
+        DataError: if the source streams, because the number of sequences is then unknown.
         LayoutError: if no noise keeps the job within its epsilon.
     """
     if job.privacy is None:
         return batches, None
     if not isinstance(batches.source, Shuffled):
         raise DataError(
-            "[privacy] samples each sequence with the same chance, so it has to know them all: make a token file of "
-            'the text with "atoll silo tokens", and set data.source = "tokens"'
+            "[privacy] samples each sequence with the same probability, so it must know all of them: create a token "
+            'file of the text with "atoll silo tokens", and set data.source = "tokens"'
         )
     sequences, expected = batches.source.sequences, job.batch.global_batch
     budget = Budget.of(job.privacy, rate(sequences, expected), job.job.steps)

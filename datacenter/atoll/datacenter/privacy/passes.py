@@ -1,4 +1,4 @@
-"""The passes of a step of DP-SGD (Abadi et al. 2016, algorithm 1)."""
+"""Passes of a step of DP-SGD (Abadi et al. 2016, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from atoll.datacenter.job.privacy import PrivacySection
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.passes import MicroBatch
     from atoll.datacenter.privacy.budget import Budget
     from atoll.datacenter.privacy.secret import Secret
-    from atoll.datacenter.train.passes import MicroBatch
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What is added, and what it costs.
+    """Noise, secret and cost of a private job.
 
     Attributes:
-        budget: of the job.
-        secret: of the world.
-        tokens: labels of each sequence, whether they count or not.
+        budget: budget of the job.
+        secret: secret of the world.
+        tokens: labels of each sequence, whether or not they count.
     """
 
     budget: Budget
@@ -43,15 +43,15 @@ class PrivatePasses:
     """Leaves ``(sum of clipped gradients + noise) / expected samples`` in the parameters.
 
     A sample is a row of a micro-batch. Its loss is divided by its length, a constant, so that the clipping norm means
-    the same for all lengths; the sum by the number of samples that a step expects, never by how many came: that
-    number is private. Micro-batches only bound memory: noise is added once, to the sum over all of them and all ranks.
+    the same for all lengths. The sum is divided by the expected number of samples of a step, never by the actual one,
+    which is private. Micro-batches only bound memory: noise is added once, to the sum over all of them and all ranks.
 
     Args:
-        module: whole on this rank, or sharded by FSDP2.
-        spec: of the model.
-        job: with ``[privacy]``.
-        meshes: of the world.
-        device: where this rank computes.
+        module: module that is whole on this rank, or sharded by FSDP2.
+        spec: spec of the model.
+        job: job with ``[privacy]``.
+        meshes: device meshes of the world.
+        device: device of this rank.
         mechanism: noise and secret.
     """
 
@@ -73,11 +73,11 @@ class PrivatePasses:
 
     @property
     def parts(self) -> Sequence[nn.Module]:
-        """The one module."""
+        """The module, as the only part."""
         return (self._module,)
 
     def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
-        """See ``train.passes.Passes``; the divisor is for the loss that is told alone."""
+        """See ``parallel.passes.Passes``; the divisor is used only for the reported loss."""
         total = torch.zeros((), device=self._device)
         sums: dict[nn.Parameter, Tensor] = {}
         for batch in batches:
@@ -89,12 +89,12 @@ class PrivatePasses:
         return total
 
     def _losses(self, batch: MicroBatch) -> Tensor:
-        outputs = self._module(batch.tokens.contiguous())  # Opacus' rule for embeddings views them
+        outputs = self._module(batch.tokens.contiguous())  # Opacus' rule for embeddings needs a view of them
         rows = zip(torch.split(outputs, 1), torch.split(batch.labels, 1), strict=True)
         return torch.stack([self._spec.loss(output, label) for output, label in rows])
 
     def _collect(self, sums: dict[nn.Parameter, Tensor]) -> None:
-        """Beside the parameters, for the next micro-batch's first pass leaves gradients that are not clipped."""
+        """Add up gradients outside the parameters: the next micro-batch's first pass leaves unclipped ones there."""
         for parameter in self._module.parameters():
             if parameter.grad is not None:
                 sums[parameter] = sums[parameter] + parameter.grad if parameter in sums else parameter.grad

@@ -1,7 +1,7 @@
-"""Poisson sampling: each step takes each sequence with the same chance, whatever else it takes.
+"""Poisson sampling: each step includes each sequence with the same probability, independently of all others.
 
-That is what accountants assume. A shuffle, in which each sequence comes once in an epoch, is not the same: the bounds
-do not hold for it.
+Accountants assume this. A shuffle, in which each sequence comes once in an epoch, is different: the bounds do not hold
+for it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class PoissonSource:
-    """Sequences by step: how many differs from step to step.
+    """Sequences by step; their number differs from step to step.
 
     Args:
         sequences: the data.
-        global_batch: expected number of a step.
-        micro_batch: what a rank's share is filled up to a multiple of, with rows that do not count.
-        secret: the world's; who knows it knows who was sampled.
-        tag: of the mechanism, see ``Budget``.
+        global_batch: expected number of sequences in a step.
+        micro_batch: a rank's share is padded to a multiple of this, with rows that do not count.
+        secret: secret of the world; it reveals which sequences were sampled.
+        tag: identifies the mechanism, see ``Budget.tag``.
 
     Raises:
         DataError: if there are fewer sequences than one step expects.
@@ -44,33 +44,33 @@ class PoissonSource:
 
     @property
     def digest(self) -> str:
-        """Of sequences and mechanism; not of the secret, which is another after each start."""
+        """Digest of sequences and mechanism, not of the secret, which is new after each start."""
         return f"{self.sequences.digest}/poisson/{self._tag}/{self.global_batch}"
 
     def sampled(self, step: int) -> Ints:
-        """Indices of a step's sequences, in no order that means anything: int64 [n], n differing by step."""
+        """Return the indices of a step's sequences, in arbitrary order: int64 [n]; n differs by step."""
         generator = self._secret.generator(f"sample/{step}")
         total = len(self.sequences)
         count = generator.binomial(total, self.sample_rate)
         return generator.choice(total, count, replace=False, shuffle=True).astype(np.int64)
 
     def rows(self, step: int, start: int, stop: int) -> Rows:
-        """Some of a step's sequences."""
+        """Return some of a step's sequences."""
         return self.sequences.rows(self.sampled(step)[start:stop])
 
     def epoch(self, step: int) -> int:
-        """How often a sequence was seen, on average."""
+        """Return how often a sequence has been seen, on average."""
         return step * self.global_batch // len(self.sequences)
 
     def bookmarks(self, step: int) -> None:
-        """None are needed: any sequence is found by its number."""
+        """Return None: any sequence is found by its number."""
 
     def recall(self, step: int, bookmarks: Ints) -> None:
-        """Nothing to recall."""
+        """Do nothing: there are no bookmarks."""
 
 
 def rate(sequences: Sequences, global_batch: int) -> float:
-    """Chance of a sequence to be in a step.
+    """Return the probability of a sequence to be in a step.
 
     Raises:
         DataError: if there are fewer sequences than one step expects.
@@ -78,19 +78,19 @@ def rate(sequences: Sequences, global_batch: int) -> float:
     if len(sequences) < global_batch:
         raise DataError(
             f"{sequences.name}: {len(sequences)} sequences are fewer than batch.global_batch = {global_batch}: "
-            "set batch.global_batch or batch.sequence lower, or give more data"
+            "set batch.global_batch or batch.sequence lower, or provide more data"
         )
     return global_batch / len(sequences)
 
 
 @dataclass(frozen=True)
 class PoissonStep(Step):
-    """One step's sequences, dealt evenly to ranks whatever their number is."""
+    """The sequences of one step, distributed evenly to any number of ranks."""
 
     source: PoissonSource
 
     def counted_share(self, rank: int, counts: Sequence[int]) -> Batch:
-        """A rank's sequences, then rows that do not count: every rank has as many rows, a multiple of a micro-batch."""
+        """Return a rank's sequences and rows that do not count: all ranks get the same multiple of a micro-batch."""
         found = self.source.sampled(self.number)
         dealt = even_counts(found.size, len(counts))
         start = sum(dealt[:rank])
@@ -106,7 +106,7 @@ def _filled(part: NDArray[Any], rows: int, value: int) -> torch.Tensor:
 
 
 class PoissonBatches(Batches):
-    """Steps of Poisson samples one after the other."""
+    """Steps of Poisson samples in sequence."""
 
     source: PoissonSource
 
@@ -115,5 +115,5 @@ class PoissonBatches(Batches):
         self.source = source
 
     def step(self, number: int) -> PoissonStep:
-        """Any step."""
+        """Return any step."""
         return PoissonStep(number, self.source)

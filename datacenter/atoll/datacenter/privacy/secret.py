@@ -1,4 +1,4 @@
-"""What decides noise and samples: known to every rank, new at every start, written nowhere."""
+"""The secret that determines noise and samples: known to every rank, new at every start, never stored."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Secret:
     """A key of 126 bits.
 
     Attributes:
-        words: its parts.
+        words: the key in parts.
     """
 
     words: tuple[int, ...] = field(repr=False)
 
     @classmethod
     def draw(cls, device: torch.device) -> Secret:
-        """From the operating system of rank 0; collective."""
+        """Draw from the operating system on rank 0; collective."""
         words = torch.tensor([secrets.randbits(_WORD_BITS) for _ in range(_WORDS)], dtype=torch.int64, device=device)
         dist.broadcast(words, 0)
         return cls(tuple(words.tolist()))
 
     def generator(self, purpose: str) -> np.random.Generator:
-        """Random numbers for one purpose; those of others tell nothing of them.
+        """Return random numbers for one purpose, independent of those for other purposes.
 
-        Philox takes 128 bits of key: PyTorch's generator on the CPU would take 32, which can be tried one by one. It
-        is no cryptographic generator all the same.
+        Philox takes 128 bits of key; PyTorch's generator on the CPU would take 32, few enough to try all. Even so it is
+        not a cryptographic generator.
         """
         digest = hashlib.blake2b(f"{self.words}/{purpose}".encode(), digest_size=16).digest()
         return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,4 +1,4 @@
-"""How losses and speeds scale: published laws, a fit to one's own runs, tables over ranks."""
+"""How loss and speed scale: published laws, a fit to your own runs, tables over ranks."""
 
 from atoll.datacenter.scaling.laws import LAWS, KaplanLaw, Law, Optimum, ParametricLaw, ScalingError
 from atoll.datacenter.scaling.runs import Run, read_runs

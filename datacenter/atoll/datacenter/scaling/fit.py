@@ -1,10 +1,10 @@
-"""A scaling law fitted to one's own runs: ``L(N, D) = E + A / N^alpha + B / D^beta``.
+"""Fit a scaling law to your own runs: ``L(N, D) = E + A / N^alpha + B / D^beta``.
 
-Hoffmann et al. 2022, section 3.3: the least sum over runs of Huber's loss (delta 1e-3) of ``log L`` predicted minus
-measured, ``log L`` predicted being the log-sum-exp of the three terms, from a grid of starts. Besiroglu et al. 2024
-found that their L-BFGS stopped too early; the same sum is minimised here by a trust-region method for least squares
-(Branch et al. 1999), which finds the same minima as L-BFGS with tight tolerances in a tenth of the time. Logarithms of
-N and D are taken relative to their means, so that the parameters differ less in scale.
+Hoffmann et al. 2022, section 3.3: minimise the sum over runs of Huber's loss (delta 1e-3) of ``log L`` predicted minus
+measured, where ``log L`` predicted is the log-sum-exp of the three terms, from a grid of starts. Besiroglu et al. 2024
+found that their L-BFGS stopped too early. Here a trust-region method for least squares (Branch et al. 1999) minimises
+the same sum; it finds the minima of L-BFGS with tight tolerances in a tenth of the time. Logarithms of N and D are
+relative to their means, so that the parameters are of similar scale.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ Floats: TypeAlias = "NDArray[np.float64]"
 
 HUBER = 1e-3
 LEAST_RUNS, LEAST_VALUES = 6, 3
-"""Five constants need more than five runs, and three sizes and three numbers of tokens to tell curves from lines."""
+"""Five constants need more than five runs; telling curves from lines needs three values of N and of D."""
 STARTS = 24
-"""Descents begin at the best so many points of the grid."""
+"""Descents start at this many of the best points of the grid."""
 FINISHED = 3
-"""So many of the descents, those that came lowest, are taken to the end."""
+"""This many of the lowest descents are run to convergence."""
 RESAMPLES, MAX_DRAWS = 100, 2000
 INTERVAL = 0.8
-"""Share of the resampled fits that an interval holds."""
+"""Share of the resampled fits within an interval."""
 EXPONENTS = (1e-3, 3.0)
-"""Bounds of alpha and beta; a fit that ends on one has not found it."""
+"""Bounds of alpha and beta; a fit that ends on a bound has not determined the exponent."""
 _GRID_EXPONENTS = (0.1, 0.3, 0.5, 0.9, 1.5)
 _GRID_SHARES = (0.02, 0.1, 0.3, 0.6, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """When a descent ends: evaluations of the residuals, and relative change of sum, point and gradient."""
+    """Stopping criteria of a descent: evaluations of the residuals, and relative change of sum, point and gradient."""
 
     evaluations: int
     tolerance: float
@@ -55,7 +55,7 @@ _COARSE, _FINE, _RESAMPLED = _Effort(200, 1e-9), _Effort(2000, 1e-13), _Effort(1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Low and high end."""
+    """Lower and upper end."""
 
     low: float
     high: float
@@ -63,15 +63,15 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted law, and how far it can be trusted.
+    """A fitted law, and how reliable it is.
 
     Attributes:
         law: the best fit.
-        runs: that it was fitted to.
+        runs: the runs that it was fitted to.
         error: root mean square of predicted / measured loss - 1.
-        resampled: fits to runs drawn with replacement (Efron 1979), 100 of them.
+        resampled: 100 fits to runs drawn with replacement (Efron 1979).
         largest_flops: budget of the largest run, 6 N D.
-        warnings: why the constants may not be what they look like.
+        warnings: reasons to doubt the constants.
     """
 
     law: ParametricLaw
@@ -82,7 +82,7 @@ class Fit:
     warnings: tuple[str, ...]
 
     def interval(self, of: Callable[[ParametricLaw], float]) -> Interval:
-        """Of anything that follows from a law: its 10th to 90th percentile over the resampled fits."""
+        """Return the interval of a function of the law: 10th to 90th percentile over the resampled fits."""
         low, high = np.quantile([of(law) for law in self.resampled], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
         return Interval(float(low), float(high))
 
@@ -100,14 +100,14 @@ class _Data:
 
 
 def fit_law(runs: Sequence[Run], *, seed: int = 0) -> Fit:
-    """Fit the law to runs that say ``parameters``, ``tokens`` and ``loss``.
+    """Fit the law to runs that have ``parameters``, ``tokens`` and ``loss``.
 
-    Each run should have had a learning rate that falls over just its own tokens; else its loss is not what its tokens
-    could give (Hoffmann et al. 2022, section 3).
+    The learning rate of each run should have decayed over exactly its own tokens; otherwise its loss is higher than its
+    tokens allow (Hoffmann et al. 2022, section 3).
 
     Args:
         runs: at least six, with at least three values of N and of D.
-        seed: of the resampling.
+        seed: seed of the resampling.
 
     Raises:
         ScalingError: naming what is missing.
@@ -146,13 +146,13 @@ def _checked(runs: Sequence[Run]) -> tuple[Floats, Floats, Floats]:
 
 
 def _terms(point: Floats, data: _Data) -> Floats:
-    """Logarithms of the three terms by run, ``[3, runs]``; a point is (a, b, e, alpha, beta)."""
+    """Return the logarithms of the three terms by run, ``[3, runs]``; a point is (a, b, e, alpha, beta)."""
     a, b, e, alpha, beta = point
     return np.stack((a - alpha * data.parameters, b - beta * data.tokens, np.full_like(data.losses, e)))
 
 
 def _residuals(point: Floats, data: _Data) -> Floats:
-    """``log L`` predicted minus measured, ``[runs]``."""
+    """Return ``log L`` predicted minus measured, ``[runs]``."""
     terms = _terms(point, data)
     top = terms.max(axis=0)
     found: Floats = top + np.log(np.exp(terms - top).sum(axis=0)) - data.losses
@@ -160,7 +160,7 @@ def _residuals(point: Floats, data: _Data) -> Floats:
 
 
 def _slopes(point: Floats, data: _Data) -> Floats:
-    """Derivatives of the residuals, ``[runs, 5]``: each term's share of the loss, times that of its logarithm."""
+    """Return derivatives of the residuals, ``[runs, 5]``: each term's share of the loss times that of its logarithm."""
     terms = _terms(point, data)
     shares = np.exp(terms - terms.max(axis=0))
     shares /= shares.sum(axis=0)
@@ -168,13 +168,13 @@ def _slopes(point: Floats, data: _Data) -> Floats:
 
 
 def _objective(point: Floats, data: _Data) -> float:
-    """Huber's loss summed over runs."""
+    """Return Huber's loss summed over runs."""
     size = np.abs(_residuals(point, data))
     return float(np.where(size <= HUBER, size**2 / 2, HUBER * (size - HUBER / 2)).sum())
 
 
 def _starts(data: _Data) -> list[Floats]:
-    """The best points of a grid of exponents, and of each term's share of the mean loss."""
+    """Return the best points of a grid of exponents and of each term's share of the mean loss."""
     mean = float(data.losses.mean())
     shares = [mean + np.log(share) for share in _GRID_SHARES]
     grid = [np.array(point) for point in itertools.product(shares, shares, shares, _GRID_EXPONENTS, _GRID_EXPONENTS)]
@@ -182,7 +182,7 @@ def _starts(data: _Data) -> list[Floats]:
 
 
 def _descend(data: _Data, starts: Sequence[Floats], effort: _Effort) -> list[Floats]:
-    """Where descents from these points end, the lowest first."""
+    """Return the ends of descents from these points, the lowest first."""
     try:
         from scipy.optimize import least_squares  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -210,7 +210,7 @@ def _descend(data: _Data, starts: Sequence[Floats], effort: _Effort) -> list[Flo
 
 
 def _resampled(data: _Data, best: Floats, seed: int) -> list[Floats]:
-    """Fits to runs drawn with replacement; draws that cannot tell the constants apart are left out."""
+    """Fit runs drawn with replacement; skips draws that cannot determine the constants."""
     generator = np.random.default_rng(seed)
     count = len(data.losses)
     points: list[Floats] = []
@@ -239,10 +239,10 @@ def _warnings(law: ParametricLaw, parameters: Floats, tokens: Floats) -> list[st
     said = []
     for name, exponent in (("alpha", law.alpha), ("beta", law.beta)):
         if not EXPONENTS[0] * 1.01 < exponent < EXPONENTS[1] * 0.99:
-            said.append(f"{name} = {exponent:.3g} is on the bound of the search: these runs do not tell it")
+            said.append(f"{name} = {exponent:.3g} is on the bound of the search: these runs do not determine it")
     for name, values in (("parameters", parameters), ("tokens", tokens)):
         if (factor := values.max() / values.min()) < 10:
-            said.append(f"{name} vary by a factor of {factor:.3g} only: from below 10 the exponents are a guess")
+            said.append(f"{name} vary by a factor of {factor:.3g} only: below 10 the exponents are a guess")
     if law.irreducible < 1e-3:
         said.append("the irreducible loss came out as 0: the runs are too small to see it")
     if len(parameters) < 20:

@@ -15,11 +15,11 @@ from atoll.datacenter.errors import DatacenterError
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
 PF_DAY = 1e15 * 86_400
-"""FLOPs of a petaFLOP/s for a day."""
+"""FLOPs of one petaFLOP/s for a day."""
 
 
 class ScalingError(DatacenterError):
-    """Figures that no scaling law can be asked or fitted with."""
+    """Input for which no scaling law can be evaluated or fitted."""
 
     exit_code = 2
 
@@ -55,11 +55,11 @@ class Law(Protocol):
         ...
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Nats per token."""
+        """Return the loss in nats per token."""
         ...
 
     def optimum(self, flops: float) -> Optimum:
-        """The best model for this budget."""
+        """Return the best model for this budget."""
         ...
 
 
@@ -68,12 +68,12 @@ class ParametricLaw:
     """``L(N, D) = E + A / N^alpha + B / D^beta`` (Hoffmann et al. 2022, equation 2).
 
     Attributes:
-        irreducible: E, nats per token that no model gets below.
-        a: of the parameters' term.
-        b: of the tokens' term.
+        irreducible: E, the least possible loss in nats per token.
+        a: factor of the parameters' term.
+        b: factor of the tokens' term.
         alpha: exponent of the parameters.
         beta: exponent of the tokens.
-        source: where the constants are from.
+        source: origin of the constants.
     """
 
     irreducible: float
@@ -84,7 +84,7 @@ class ParametricLaw:
     source: str
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Nats per token."""
+        """Return the loss in nats per token."""
         return float(self.irreducible + self.a / parameters**self.alpha + self.b / tokens**self.beta)
 
     def optimum(self, flops: float) -> Optimum:
@@ -100,9 +100,9 @@ class ParametricLaw:
 class KaplanLaw:
     """``L(N, D) = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D`` (Kaplan et al. 2020, equation 1.5).
 
-    N is without embeddings. The constants are those of their table 2; of the best size,
-    ``N = 1.3e9 (C / PF-day)^0.73``, of their table 6. They trained every model on one schedule whatever its tokens,
-    which is why its best models are larger and see fewer tokens than Hoffmann's.
+    N is without embeddings. The constants are those of their table 2; the best size, ``N = 1.3e9 (C / PF-day)^0.73``,
+    is from their table 6. They trained every model on one schedule regardless of its tokens, which is why its best
+    models are larger and see fewer tokens than Hoffmann's.
     """
 
     critical_parameters: float = 6.4e13
@@ -114,12 +114,12 @@ class KaplanLaw:
     source: str = "Kaplan et al. 2020, tables 2 and 6; N without embeddings"
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Nats per token."""
+        """Return the loss in nats per token."""
         size = (self.critical_parameters / parameters) ** (self.alpha_parameters / self.alpha_tokens)
         return float((size + self.critical_tokens / tokens) ** self.alpha_tokens)
 
     def optimum(self, flops: float) -> Optimum:
-        """Their best size; the tokens are those that spend the rest of the budget."""
+        """Return their best size; the tokens use the rest of the budget."""
         parameters = self.best_at_pf_day * (_budget(flops) / PF_DAY) ** self.best_exponent
         tokens = flops / (FLOPS_PER_PARAMETER_AND_TOKEN * parameters)
         return Optimum(flops, parameters, tokens, self.loss(parameters, tokens))
@@ -136,10 +136,10 @@ LAWS: Mapping[str, Law] = MappingProxyType(
         ),
     }
 )
-"""Published laws. Their losses are of their own data and tokenizers: compare within a law, not across them."""
+"""Published laws. Their losses are on their own data and tokenizers: compare within a law, not across laws."""
 
 
 def _budget(flops: float) -> float:
     if not 1.0 <= flops < float("inf"):
-        raise ScalingError(f"a budget of {flops:g} FLOPs: allowed is a finite number from 1")
+        raise ScalingError(f"a budget of {flops:g} FLOPs: allowed is a finite number of at least 1")
     return flops

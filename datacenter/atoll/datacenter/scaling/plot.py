@@ -1,4 +1,4 @@
-"""The picture of a fit: measured against fitted losses, and the best size by budget."""
+"""Draw a fit: measured and fitted losses, and the best size by budget."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png", ".pdf")
 MAX_CURVES = 8
-"""Sizes that get a curve of their own."""
+"""Number of sizes that get a curve."""
 
 
 def draw(fit: Fit, runs: Sequence[Run], path: Path) -> None:
-    """Write the picture; its kind follows from the name.
+    """Write the picture; the file name selects its format.
 
     Raises:
-        ScalingError: for another kind.
+        ScalingError: for an unknown format.
         MissingExtraError: if matplotlib is not installed.
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     if path.suffix not in FORMATS:
         raise ScalingError(f"{path}: allowed are names that end in {', '.join(FORMATS)}")
@@ -45,7 +45,7 @@ def draw(fit: Fit, runs: Sequence[Run], path: Path) -> None:
 
 
 def _losses(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
-    """Loss over tokens, a curve for each size."""
+    """Plot loss over tokens, one curve per size."""
     by_size: dict[float, list[tuple[float, float]]] = {}
     for run in runs:
         by_size.setdefault(run.parameters or 0.0, []).append((run.tokens or 0.0, run.loss or 0.0))
@@ -60,7 +60,7 @@ def _losses(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
 
 
 def _sizes(axes: Axes, fit: Fit, runs: Sequence[Run]) -> None:
-    """The best size over budgets, to ten times the largest run, beside the runs' own."""
+    """Plot the best size over budgets, up to ten times the largest run, with the runs' own sizes."""
     budgets = [FLOPS_PER_PARAMETER_AND_TOKEN * (run.parameters or 0.0) * (run.tokens or 0.0) for run in runs]
     axes.plot(budgets, [run.parameters or 0.0 for run in runs], "o", color="grey", label="runs")
     wide = np.geomspace(min(budgets), max(budgets) * 10, 50)

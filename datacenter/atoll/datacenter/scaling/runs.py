@@ -1,7 +1,7 @@
-"""Measured runs, from the files that training writes (``metrics.json_lines``) or from lines of one's own.
+"""Measured runs, from files written by training (``metrics.json_lines``) or from your own lines.
 
-A file is JSON lines. One that training wrote holds a line ``{"run": facts}`` and one line for each record: it is one
-run. Any other line is a run by itself, with the keys of ``Run``.
+A file is JSON lines. A file written by training has a line ``{"run": facts}`` and one line per record; it is one run.
+Any other line is a run by itself, with the keys of ``Run``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atoll.datacenter.scaling.laws import ScalingError
 
 MAX_LINES = 1_000_000
 LAST_SHARE = 0.05
-"""A run's loss is the mean over this share of its last records: a single batch's is noisy."""
+"""A run's loss is the mean over this share of its last records, as the loss of a single batch is noisy."""
 
 T = TypeVar("T", bound=BaseModel)
 _Count = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -28,13 +28,13 @@ class Run(BaseModel):
     """One training run.
 
     Attributes:
-        name: of the run.
-        ranks: processes.
-        parameters: of the model.
-        tokens: trained on by its end.
-        loss: at its end, nats per token.
-        tokens_per_s: of all ranks together, median over records; the first is left out: it warms up.
-        tokens_per_step: of all ranks together.
+        name: name of the run.
+        ranks: number of processes.
+        parameters: parameters of the model.
+        tokens: tokens trained on by the end.
+        loss: loss at the end, in nats per token.
+        tokens_per_s: of all ranks together, median over records except the first, which includes warm-up.
+        tokens_per_step: tokens of one step, all ranks together.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,11 +64,11 @@ class _Record(BaseModel):
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs of these files, in their order.
+    """Return the runs of these files, in order.
 
     Raises:
-        ScalingError: naming file, line and key, if something else is in one, or nothing.
-        OSError: if one cannot be read.
+        ScalingError: if a file is empty or has other content; names file, line and key.
+        OSError: if a file cannot be read.
     """
     return [run for path in paths for run in _runs_of(path)]
 
@@ -92,7 +92,7 @@ def _runs_of(path: Path) -> Iterator[Run]:
         found += 1
         yield _summary(path, facts, records)
     if not found:
-        raise ScalingError(f"{path}: no run in it; training writes such files with metrics.json_lines")
+        raise ScalingError(f"{path}: contains no run; training writes such files with metrics.json_lines")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -110,7 +110,7 @@ def _parsed(line: str, place: str) -> dict[str, object]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise ScalingError(f"{place}: not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ScalingError(f"{place}: {type(value).__name__}; a line holds an object")
+        raise ScalingError(f"{place}: {type(value).__name__}; a line must be an object")
     return value
 
 

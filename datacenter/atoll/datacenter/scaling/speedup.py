@@ -11,20 +11,21 @@ from atoll.datacenter.scaling.runs import Run
 
 Kind = Literal["strong", "weak"]
 ALIKE = 0.01
-"""Tokens of a step that differ by at most this share are the same."""
+"""Relative difference up to which tokens of a step count as the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of ranks.
+    """Measurements with one number of ranks.
 
     Attributes:
         ranks: p.
-        tokens_per_s: of all of them.
-        speedup: beside the fewest ranks, times their number: what one rank would have been is taken as its share.
+        tokens_per_s: tokens per second of all ranks.
+        speedup: relative to the fewest ranks, times their number, which assumes that those scale perfectly.
         efficiency: speed-up / p.
-        serial_share: Karp and Flatt 1990, equation 1 (strong): the part that was not sped up; None for the first row.
-        predicted: speed-up by Amdahl (strong) or Gustafson (weak) with the serial share of all rows.
+        serial_share: Karp and Flatt 1990, equation 1 (strong scaling): the part that did not speed up; None for the
+            first row.
+        predicted: speed-up by Amdahl (strong) or Gustafson (weak) with the serial share fitted to all rows.
     """
 
     ranks: int
@@ -40,10 +41,10 @@ class Speedup:
     """A scaling table.
 
     Attributes:
-        kind: strong: the same work of a step on more ranks; weak: as much more work as there are more ranks.
-        serial_share: of the law that fits the rows best, from 0 to 1.
-        formula: of that law.
-        rows: by ranks.
+        kind: strong: the same work per step on more ranks; weak: work per step in proportion to the ranks.
+        serial_share: serial share of the law that fits the rows best, from 0 to 1.
+        formula: formula of that law.
+        rows: rows in order of ranks.
     """
 
     kind: Kind
@@ -57,34 +58,34 @@ GUSTAFSON = "S(p) = p - s * (p - 1)"
 
 
 def amdahl(serial_share: float, ranks: int) -> float:
-    """Speed-up of fixed work of which a share cannot be divided (Amdahl 1967).
+    """Return the speed-up of fixed work of which a share cannot be divided (Amdahl 1967).
 
     Raises:
-        ScalingError: for a share outside [0, 1] or fewer ranks than one.
+        ScalingError: for a share outside [0, 1] or less than one rank.
     """
     _check(serial_share, ranks)
     return 1 / (serial_share + (1 - serial_share) / ranks)
 
 
 def gustafson(serial_share: float, ranks: int) -> float:
-    """Speed-up of work that grows with the ranks; the share is of the time on all of them (Gustafson 1988).
+    """Return the speed-up of work that grows with the ranks; the share is of the time on all ranks (Gustafson 1988).
 
     Raises:
-        ScalingError: for a share outside [0, 1] or fewer ranks than one.
+        ScalingError: for a share outside [0, 1] or less than one rank.
     """
     _check(serial_share, ranks)
     return ranks - serial_share * (ranks - 1)
 
 
 def speedup_of(runs: Sequence[Run], kind: Kind | None = None) -> Speedup:
-    """The scaling table of measured runs; of several with as many ranks the fastest counts.
+    """Return the scaling table of measured runs; of several runs with equal ranks the fastest counts.
 
     Args:
-        runs: that say ``ranks``, ``tokens_per_s`` and ``tokens_per_step``, with at least two numbers of ranks.
-        kind: None: found from the tokens of a step.
+        runs: runs with ``ranks``, ``tokens_per_s`` and ``tokens_per_step``, at least two numbers of ranks.
+        kind: kind of scaling; None: determined from the tokens of a step.
 
     Raises:
-        ScalingError: naming what is missing, or that the steps are neither alike nor in proportion.
+        ScalingError: naming what is missing, or that steps are neither equal nor in proportion to the ranks.
     """
     by_ranks = _fastest(runs)
     if len(by_ranks) < 2:
@@ -143,7 +144,7 @@ def _karp_flatt(speedup: float, ranks: int) -> float:
 
 
 def _serial_share(measured: dict[int, float], kind: Kind) -> float:
-    """Least squares, both laws being lines in the share: ``1/S - 1/p = s (1 - 1/p)`` and ``p - S = s (p - 1)``."""
+    """Least squares; both laws are lines in the share: ``1/S - 1/p = s (1 - 1/p)`` and ``p - S = s (p - 1)``."""
     top = bottom = 0.0
     for ranks, speedup in measured.items():
         factor = 1 - 1 / ranks if kind == "strong" else ranks - 1.0
@@ -156,4 +157,4 @@ def _check(serial_share: float, ranks: int) -> None:
     if not 0 <= serial_share <= 1:
         raise ScalingError(f"a serial share of {serial_share:g}: allowed is a number from 0 to 1")
     if ranks < 1:
-        raise ScalingError(f"{ranks} ranks: allowed is a whole number from 1")
+        raise ScalingError(f"{ranks} ranks: allowed is a whole number of at least 1")

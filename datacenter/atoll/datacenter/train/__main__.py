@@ -1,15 +1,15 @@
-"""What each rank runs: ``torchrun --nproc-per-node 4 -m atoll.datacenter.train JOB.toml``, or the like under Slurm."""
+"""The program of each rank: ``torchrun --nproc-per-node 4 -m atoll.datacenter.train JOB.toml``, or under Slurm."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from atoll.datacenter.asynchrony import train_asynchronously
 from atoll.datacenter.elastic.rank import run_rank
 from atoll.datacenter.elastic.watch import Watch
 from atoll.datacenter.job import load_job
 from atoll.datacenter.mesh import join_world
+from atoll.datacenter.train.asynchrony import train_asynchronously
 from atoll.datacenter.train.trainer import train
 
 

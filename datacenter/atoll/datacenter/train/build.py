@@ -1,15 +1,15 @@
-"""From a job to what makes its steps."""
+"""Build what makes the steps of a job: model, optimiser, passes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.parallel.apply import make_bare, make_model, make_stages
+from atoll.datacenter.parallel.passes import Passes, PlainPasses
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.parallel.uneven import Stopwatch
 from atoll.datacenter.privacy.passes import PrivatePasses
 from atoll.datacenter.train.optimiser import make_optimiser
-from atoll.datacenter.train.passes import Passes, PlainPasses
 from atoll.datacenter.train.scale import LossScale
 from atoll.datacenter.train.step import Step
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def make_step(
     job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device, mechanism: Mechanism | None = None
 ) -> Step:
-    """Model, optimiser and passes of a job on this rank; collective.
+    """Build model, optimiser and passes of a job on this rank; collective.
 
     Args:
         job: validated against the mesh.
-        spec: of its model.
-        meshes: of the world.
-        device: where this rank computes.
-        mechanism: of a job with ``[privacy]``.
+        spec: spec of the job's model.
+        meshes: device meshes of the world.
+        device: device of this rank.
+        mechanism: required for a job with ``[privacy]``.
     """
     passes = make_passes(job, spec, meshes, device, mechanism)
     optimiser = make_optimiser([parameter for part in passes.parts for parameter in part.parameters()], job.optimiser)
@@ -44,10 +44,10 @@ def make_step(
 def make_passes(
     job: SiloJob, spec: ModelSpec, meshes: Meshes, device: torch.device, mechanism: Mechanism | None = None
 ) -> Passes:
-    """Model, or this rank's stages of it, and what runs them; collective.
+    """Build the model, or this rank's stages of it, and the passes that run it; collective.
 
     Raises:
-        ValueError: if there is ``[privacy]`` and no mechanism.
+        ValueError: if the job has ``[privacy]`` and there is no mechanism.
     """
     if job.privacy is not None:
         if mechanism is None:

@@ -1,4 +1,4 @@
-"""How evenly a step's tokens were spread over experts, and the bias that evens them out."""
+"""Balance of experts: how evenly a step's tokens were spread, and the bias that evens them out."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def settle_experts(parts: Sequence[nn.Module], meshes: Meshes, device: torch.device) -> dict[str, Tensor]:
-    """Once after each step: add up the loads of all ranks, move the biases, and begin to count anew. Collective.
+    """Sum the loads of all ranks, adjust the biases, and reset the loads; once after each step. Collective.
 
-    Wang et al. 2024 (algorithm 1): the bias of an expert that had more than the mean of the global batch's choices
-    falls by ``bias_rate``, that of one that had less rises. Loads are whole numbers, so that the biases stay the same
-    on every rank, whatever the layout.
+    Wang et al. 2024 (algorithm 1): the bias of an expert with more choices than the mean of the global batch falls by
+    ``bias_rate``, that of one with fewer rises. Loads are integers, so the biases stay equal on every rank in any
+    layout.
 
     Args:
         parts: this rank's stages.
-        meshes: of the world.
-        device: of the loads.
+        meshes: device meshes of the world.
+        device: device of the loads.
 
     Returns:
-        int64 ``[experts]``: choices of the global batch, by name of the ``RoutedExperts``; this rank's stages' alone.
+        int64 ``[experts]``: choices of the global batch, by name of the ``RoutedExperts`` in this rank's stages.
     """
     found = dict(part for module in parts for part in routed_of(module))
     if not found:
@@ -45,10 +45,10 @@ def settle_experts(parts: Sequence[nn.Module], meshes: Meshes, device: torch.dev
 
 
 def busiest(loads: dict[str, Tensor], meshes: Meshes, device: torch.device) -> float | None:
-    """Choices of the busiest expert over those of the mean expert, at worst over all layers; collective over stages.
+    """Return choices of the busiest expert over those of the mean expert, maximum over layers; collective over stages.
 
     Returns:
-        From 1; None without experts.
+        At least 1; None without experts.
     """
     worst = torch.zeros((), dtype=torch.float64, device=device)
     for load in loads.values():

@@ -1,4 +1,4 @@
-"""The optimiser of a job, the norm of its gradient over all ranks, and its learning rate."""
+"""Optimiser of a job, gradient norm over all ranks, and learning rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection) -> torch.optim.Optimizer:
-    """AdamW or SGD over those parameters that are trained; matrices decay, vectors do not."""
+    """Make AdamW or SGD over the trained parameters; matrices decay, vectors do not."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     groups = [
         {"params": [parameter for parameter in trained if parameter.dim() >= 2], "weight_decay": section.weight_decay},
@@ -31,18 +31,18 @@ def make_optimiser(parameters: Iterable[nn.Parameter], section: OptimiserSection
 
 
 def lr_at(step: int, steps: int, peak: float, section: ScheduleSection) -> float:
-    """The learning rate of a step.
+    """Return the learning rate of a step.
 
     Args:
-        step: from 0.
-        steps: of the whole job.
+        step: number of the step, from 0.
+        steps: steps of the whole job.
         peak: the job's ``optimiser.lr``.
-        section: how it moves.
+        section: schedule of the learning rate.
     """
     if step < section.warmup_steps:
         return peak * (step + 1) / section.warmup_steps
     falling = section.decay_steps or max(1, steps - section.warmup_steps)
-    done = min(1.0, max(0, step - (steps - falling)) / falling)  # a silo in a federation goes on after its last step
+    done = min(1.0, max(0, step - (steps - falling)) / falling)  # a silo in a federation continues after its last step
     match section.decay:
         case "none":
             share = 1.0
@@ -55,11 +55,11 @@ def lr_at(step: int, steps: int, peak: float, section: ScheduleSection) -> float
 
 @torch.no_grad()
 def gradient_norm(parameters: Sequence[nn.Parameter], stages: DeviceMesh | None) -> Tensor:
-    """The 2-norm of the gradient of all parameters of the model, the same on every rank.
+    """Return the 2-norm of the gradient of all parameters of the model, the same on every rank.
 
     Args:
-        parameters: those of this rank, their gradients already summed over data-parallel ranks.
-        stages: mesh of the one axis ``pp`` if the model is cut into stages; their parts are disjoint.
+        parameters: parameters of this rank, their gradients already summed over data-parallel ranks.
+        stages: mesh of the axis ``pp`` if the model is cut into stages, whose parameters are disjoint.
 
     Returns:
         float32 scalar; not finite if any gradient is not.
@@ -79,13 +79,13 @@ def _norm(parameters: list[nn.Parameter]) -> Tensor:
 
 @torch.no_grad()
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
-    """Scale gradients in place so that their norm, given, is at most the limit (Pascanu et al. 2013, algorithm 1)."""
+    """Scale gradients in place so that their norm is at most the limit (Pascanu et al. 2013, algorithm 1)."""
     for together in _by_mesh(parameters).values():
         torch.nn.utils.clip_grads_with_norm_(together, limit, norm)
 
 
 def _by_mesh(parameters: Iterable[nn.Parameter]) -> dict[DeviceMesh | None, list[nn.Parameter]]:
-    """Parameters with gradients that one operation may take together."""
+    """Group parameters with gradients that one operation can take together."""
     found: dict[DeviceMesh | None, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         if (gradient := parameter.grad) is not None:

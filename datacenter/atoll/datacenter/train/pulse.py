@@ -1,4 +1,4 @@
-"""Who hears where a rank is, and knows when the job shall stop: ``elastic.Watch``, or nobody."""
+"""Interface between a job and its watch: reports where a rank is, and learns when the job shall stop."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from typing import Protocol
 
 
 class Pulse(Protocol):
-    """Hears where this rank is."""
+    """Takes reports of where this rank is; ``elastic.Watch`` is one."""
 
     def enter(self, step: int, phase: str) -> None:
-        """This rank is at a phase of a step."""
+        """Report that this rank enters a phase of a step."""
         ...
 
     def stops_after(self, step: int) -> bool:
-        """Whether the job ends with this step; the same on every rank."""
+        """Return whether the job ends with this step; the same on every rank."""
         ...
 
     def stopping(self) -> bool:
-        """Between rounds: whether somebody has asked the job to stop. Ranks may hear of it one after another."""
+        """Return, between rounds, whether a stop was requested. Ranks may learn of it one after another."""
         ...
 
 
 class Unwatched:
-    """Nobody listens, and the job runs to its end."""
+    """No watch: the job runs to its end."""
 
     def enter(self, step: int, phase: str) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def stops_after(self, step: int) -> bool:  # noqa: ARG002  # as ``Pulse`` has it
-        """Never."""
+        """Return False."""
         return False
 
     def stopping(self) -> bool:
-        """Never."""
+        """Return False."""
         return False

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
-    from atoll.datacenter.train.passes import MicroBatch, Passes
+    from atoll.datacenter.parallel.passes import MicroBatch, Passes
     from atoll.datacenter.train.scale import LossScale
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step did; the same on every rank.
+class StepResult:
+    """Result of a step; the same on every rank.
 
     Attributes:
         loss: mean over the counted tokens of the global batch, before the update.
-        gradient_norm: before clipping.
-        tokens: counted in the global batch.
+        gradient_norm: norm before clipping.
+        tokens: tokens counted in the global batch.
         lr: learning rate.
-        skipped: whether a gradient that was not finite made the loss scale fall instead (float16).
-        expert_load: tokens of the busiest expert / of the mean expert, at worst over layers; None without experts.
+        skipped: whether a gradient that was not finite lowered the loss scale instead (float16).
+        expert_load: tokens of the busiest expert / of the mean expert, maximum over layers; None without experts.
     """
 
     loss: float
@@ -52,8 +52,8 @@ class Step:
     """Makes steps. Collective: every rank calls it with its own micro-batches.
 
     Attributes:
-        expert_loads: of the last step, int64 ``[experts]`` by name of the layer: how many of the global batch's choices
-            each expert got; this rank's stages' alone.
+        expert_loads: choices of each expert in the last step's global batch, int64 ``[experts]`` by name of the layer;
+            only layers of this rank's stages.
     """
 
     passes: Passes
@@ -64,21 +64,21 @@ class Step:
     device: torch.device
     expert_loads: dict[str, Tensor] = field(default_factory=dict)
 
-    def __call__(self, number: int, batches: Sequence[MicroBatch]) -> Outcome:
+    def __call__(self, number: int, batches: Sequence[MicroBatch]) -> StepResult:
         """Make one step.
 
         Args:
-            number: from 0; chooses the learning rate.
+            number: number of the step, from 0; selects the learning rate.
             batches: this rank's micro-batches, of whole sequences.
 
         Raises:
-            TrainingError: if no token of the batch counts, or loss or gradient are not finite (float16: the step is
-                skipped).
+            TrainingError: if no token of the batch counts, or loss or gradient are not finite (with float16 the step is
+                skipped instead).
         """
         lr = lr_at(number, self.job.job.steps, self.job.optimiser.lr, self.job.schedule)
         batches = cut_batches(batches, self.job, self.meshes)
         tokens = self._counted(batches)
-        if not tokens and self.job.privacy is None:  # a Poisson sample may be empty, and its noise counts all the same
+        if not tokens and self.job.privacy is None:  # a Poisson sample may be empty, but its noise counts
             raise TrainingError(f"step {number}: no label of the global batch counts (all are {IGNORED_LABEL})")
         divide_extra_losses(self.passes.parts, tokens / self.scale.scale, self.device)
         loss = self._summed(self.passes(batches, max(tokens, 1) / self.scale.scale))
@@ -90,13 +90,13 @@ class Step:
         if not finite and not self.scale.dynamic:
             raise TrainingError(
                 f"step {number}: loss {loss_value}, gradient norm {norm_value}: not finite; "
-                f"lower optimiser.lr, now {lr:g}, or look at the data of this step"
+                f"lower optimiser.lr, now {lr:g}, or check the data of this step"
             )
         if finite:
             self._update(lr, norm)
         self.optimiser.zero_grad(set_to_none=True)
         self.scale.update(finite=finite)
-        return Outcome(loss_value, norm_value, tokens, lr, skipped=not finite, expert_load=load)
+        return StepResult(loss_value, norm_value, tokens, lr, skipped=not finite, expert_load=load)
 
     def _counted(self, batches: Sequence[MicroBatch]) -> int:
         counted = sum((batch.labels != IGNORED_LABEL).sum() for batch in batches)

@@ -1,4 +1,4 @@
-"""The loop: batches in, steps made, records told, checkpoints kept."""
+"""The training loop: reads batches, makes steps, writes records and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from atoll.datacenter.checkpoint import Checkpoints, RandomState, TrainingState
+from atoll.datacenter.checks.layout import check_layout
 from atoll.datacenter.data import Loader, largest_over, open_job_batches
 from atoll.datacenter.mesh import Meshes
-from atoll.datacenter.mesh.validate import check_layout
 from atoll.datacenter.metrics import StepRecord
+from atoll.datacenter.metrics.facts import facts_of
 from atoll.datacenter.metrics.meter import Meter
 from atoll.datacenter.metrics.opening import open_sinks
 from atoll.datacenter.metrics.tracing import Tracing
@@ -21,7 +22,6 @@ from atoll.datacenter.models import spec_of
 from atoll.datacenter.parallel.pipeline.passes import PipelinePasses
 from atoll.datacenter.privacy import open_private
 from atoll.datacenter.train.build import make_step
-from atoll.datacenter.train.facts import facts_of
 from atoll.datacenter.train.upkeep import Upkeep, hook_states
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from atoll.datacenter.metrics import Sinks
     from atoll.datacenter.privacy import Mechanism
     from atoll.datacenter.train.pulse import Pulse
-    from atoll.datacenter.train.step import Outcome, Step
+    from atoll.datacenter.train.step import Step, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Summary:
     """How a job ended; the same on every rank.
 
     Attributes:
-        steps: made since the job began, by earlier processes too.
-        total_steps: that the job asks for; fewer were made if it was told to stop.
-        tokens: counted since the job began.
-        loss: of the last step; None if there was nothing left to do.
-        resumed_at: steps that a checkpoint had; None if the job began anew.
+        steps: steps since the job began, including earlier processes.
+        total_steps: steps that the job asks for; fewer were made if it was stopped.
+        tokens: tokens counted since the job began.
+        loss: loss of the last step; None if no step was left.
+        resumed_at: step of the checkpoint resumed from; None for a new job.
     """
 
     steps: int
@@ -56,21 +56,21 @@ class Summary:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps were made; a checkpoint may have had more than the job now asks for."""
+        """Whether all steps were made; a checkpoint may have more than the job now asks for."""
         return self.steps >= self.total_steps
 
 
 @dataclass
 class Trainer:
-    """One rank's part of a job. ``train`` runs it; who drives it step by step takes ``open_trainer``.
+    """One rank's part of a job. ``train`` runs it; use ``open_trainer`` to drive it step by step.
 
     Attributes:
         step: makes steps.
         loader: this rank's batches.
-        state: what a checkpoint keeps.
-        checkpoints: where.
-        mechanism: of a job with ``[privacy]``.
-        upkeep: between steps.
+        state: the state that a checkpoint keeps.
+        checkpoints: writes and reads checkpoints.
+        mechanism: noise and budget of a job with ``[privacy]``.
+        upkeep: work between steps.
     """
 
     job: SiloJob
@@ -87,57 +87,57 @@ class Trainer:
     mechanism: Mechanism | None = None
 
     def run(self) -> Summary:
-        """Make steps until the last one, or until the job shall stop; then a last checkpoint."""
+        """Make steps until the last one or until a stop is requested; then write a last checkpoint."""
         resumed_at = self.checkpoints.resume(self.state)
-        outcome: Outcome | None = None
+        result: StepResult | None = None
         while self.state.step < self.job.job.steps:
-            outcome = self.advance()
+            result = self.advance()
             if self.pulse.stops_after(self.state.step):
                 break
-        if outcome is not None:
+        if result is not None:
             self.pulse.enter(self.state.step, "last checkpoint")
             self.checkpoints.save(self.state.step, self.state)
-        loss = None if outcome is None else outcome.loss
+        loss = None if result is None else result.loss
         return Summary(self.state.step, self.job.job.steps, self.state.tokens, loss, resumed_at)
 
-    def advance(self) -> Outcome:
-        """Make one step; tell of it, and begin a checkpoint, if that is due."""
+    def advance(self) -> StepResult:
+        """Make one step; write a record and begin a checkpoint if they are due."""
         number = self.state.step
         self.pulse.enter(number + 1, "data")
         with self.meter.waiting():
             batch = self.loader.next()
         self.pulse.enter(number + 1, "training")
         with self.tracing.step(number + 1):
-            outcome = self.step(number, self._micro_batches(batch))
-        self.meter.step(outcome.tokens)
-        self.state.tokens += outcome.tokens
+            result = self.step(number, self._micro_batches(batch))
+        self.meter.step(result.tokens)
+        self.state.tokens += result.tokens
         self.upkeep.after_step(number + 1)
         self.pulse.enter(number + 1, "checkpoint")
         self.checkpoints.after_step(number + 1, self.state)
         if self.state.step % self.job.metrics.every_steps == 0 or self.state.step == self.job.job.steps:
-            self._tell(outcome)
-        return outcome
+            self._tell(result)
+        return result
 
     def _micro_batches(self, batch: Batch) -> list[Batch]:
         return list(batch.to(self.world.device).micro_batches(self.job.batch.micro_batch))
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, result: StepResult) -> None:
         interval = self.meter.lap()
         scale, traced, passes = self.step.scale, self.tracing.take(), self.step.passes
         self.sinks.step(
             StepRecord(
                 step=self.state.step,
                 steps=interval.steps,
-                loss=outcome.loss,
-                lr=outcome.lr,
-                grad_norm=outcome.gradient_norm,
+                loss=result.loss,
+                lr=result.lr,
+                grad_norm=result.gradient_norm,
                 tokens=interval.tokens,
                 total_tokens=self.state.tokens,
                 seconds=interval.seconds,
                 data_wait_s=interval.data_wait_s,
                 peak_memory_bytes=interval.peak_memory_bytes,
                 loss_scale=scale.scale if scale.dynamic else None,
-                expert_load=outcome.expert_load,
+                expert_load=result.expert_load,
                 bubble_share=passes.idle_share() if isinstance(passes, PipelinePasses) else None,
                 communication_share=traced.communication_share if traced else None,
                 exposed_share=traced.exposed_share if traced else None,
@@ -147,20 +147,20 @@ class Trainer:
 
 
 def train(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Summary:
-    """Train a job on this rank. Collective; arguments and errors as of ``open_trainer``, and ``TrainingError``."""
+    """Train a job on this rank. Collective; arguments and errors as in ``open_trainer``, and ``TrainingError``."""
     with open_trainer(job, folder, world, pulse, console=console) as trainer:
         return trainer.run()
 
 
 @contextmanager
 def open_trainer(job: SiloJob, folder: Path, world: World, pulse: Pulse, *, console: bool = True) -> Iterator[Trainer]:
-    """One rank's part of a job, ready for its first step. Collective.
+    """Open one rank's part of a job, ready for its first step. Collective.
 
     Args:
-        job: as parsed.
-        folder: the job file's; its paths are relative to it.
-        world: of the ranks.
-        pulse: hears where this rank is.
+        job: the parsed job file.
+        folder: folder of the job file; its paths are relative to it.
+        world: world of the ranks.
+        pulse: takes reports of where this rank is.
         console: whether rank 0 prints progress on standard error.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What replicas do between steps: look whether they are equal, and deal sequences by speed."""
+"""Work between steps: compare replicas, and distribute sequences by measured speed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.datacenter.compression import hook_of
+from atoll.datacenter.parallel.passes import PlainPasses
 from atoll.datacenter.parallel.replicas import check_replicas
 from atoll.datacenter.parallel.uneven import Balance
-from atoll.datacenter.train.passes import PlainPasses
 
 if TYPE_CHECKING:
     import torch
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Upkeep:
-    """Of one rank.
+    """Work of one rank between steps.
 
     Attributes:
-        replica: the module, if the job asks to compare it.
-        every_steps: between comparisons.
-        balance: if shares are uneven.
-        loader: gets the shares.
+        replica: module to compare, if the job asks for it.
+        every_steps: steps between comparisons.
+        balance: distributes sequences if shares are uneven.
+        loader: receives the shares.
     """
 
     replica: nn.Module | None
@@ -42,7 +42,7 @@ class Upkeep:
 
     @classmethod
     def of(cls, job: SiloJob, step: Step, meshes: Meshes, loader: Loader, device: torch.device) -> Upkeep:
-        """What the job asks for; collective calls come from ``after_step`` alone."""
+        """Set up what the job asks for; only ``after_step`` makes collective calls."""
         every, group = job.data_parallel.check_replicas_every, meshes.loss.get_group()
         passes = step.passes
         balance = None
@@ -51,10 +51,10 @@ class Upkeep:
         return cls(passes.parts[0] if every else None, every, balance, loader, group, device)
 
     def after_step(self, made: int) -> None:
-        """Collective where something is due.
+        """Do what is due; collective.
 
         Args:
-            made: steps since the job began.
+            made: number of steps since the job began.
 
         Raises:
             TrainingError: if replicas differ.
@@ -66,6 +66,6 @@ class Upkeep:
 
 
 def hook_states(step: Step) -> dict[str, Extra]:
-    """What a gradient hook keeps on this rank, for checkpoints; empty without one."""
+    """Return the state of a gradient hook on this rank, for checkpoints; empty without one."""
     hook = hook_of(step.passes.parts[0])
     return {} if hook is None else {"hook": hook}

@@ -155,7 +155,7 @@ class ControlServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def UploadModel(self, request_iterator, context):
-        """The initial model, as chunks; answers with its blob name.
+        """Uploads the initial model as chunks; the answer has its blob name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -180,7 +180,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRun(self, request, context):
-        """The current state at once, then one message per change, until the run ends.
+        """Sends the current state, then one message per change until the run ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,7 +205,8 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRun(self, request, context):
-        """Forget a run that has ended: its record, its log, and the models that no other run has.
+        """Deletes a run that has ended: its record, its event log, and the models that
+        no other run has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,7 +244,7 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateOperator(self, request, context):
-        """Named operators, each with a credential of its own.
+        """Makes or renews the credential of a named operator.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -256,7 +257,8 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RevokeOperator(self, request, context):
-        """Shut an operator out: its certificates, its open calls, its unused join tokens.
+        """Revokes an operator's certificates, ends its open calls, and voids its unused
+        join tokens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -269,14 +271,14 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PruneStorage(self, request, context):
-        """Remove what nothing needs any more, or tell what that would be.
+        """Removes files and rows that nothing needs any more, or lists them (dry_run).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPopulations(self, request, context):
-        """What has been spent of each population's privacy, by run.
+        """The privacy that each population has spent, by run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -290,14 +292,14 @@ class ControlServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetParticipantPrivacy(self, request, context):
-        """What a participant was promised, and the runs that it was part of.
+        """The runs that a participant took part in, and their privacy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LimitPopulation(self, request, context):
-        """Limit what the runs of a population may spend together.
+        """Limits the epsilon of all runs of a population together.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

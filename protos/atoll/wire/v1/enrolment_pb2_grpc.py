@@ -57,8 +57,8 @@ class EnrolmentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RenewExpired(self, request, context):
-        """A new certificate for one that expired not long ago, which no longer opens
-        the main port. The caller proves its old key by a signature.
+        """Replaces a certificate that expired recently and that the main port no longer
+        accepts. The caller proves its old key by a signature.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

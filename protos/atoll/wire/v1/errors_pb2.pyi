@@ -27,21 +27,21 @@ class _FaultEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FAULT_UNSPECIFIED: _Fault.ValueType  # 0
     FAULT_CALLER: _Fault.ValueType  # 1
-    """The caller sent something that it should not send again unchanged."""
+    """The call was wrong: the caller must not repeat it unchanged."""
     FAULT_SERVER: _Fault.ValueType  # 2
-    """The server could not do it; the same call may succeed later."""
+    """The server failed: the same call may succeed later."""
     FAULT_TIMING: _Fault.ValueType  # 3
-    """Nobody's fault: the round moved on."""
+    """Neither side failed: the round moved on."""
 
 class Fault(_Fault, metaclass=_FaultEnumTypeWrapper): ...
 
 FAULT_UNSPECIFIED: Fault.ValueType  # 0
 FAULT_CALLER: Fault.ValueType  # 1
-"""The caller sent something that it should not send again unchanged."""
+"""The call was wrong: the caller must not repeat it unchanged."""
 FAULT_SERVER: Fault.ValueType  # 2
-"""The server could not do it; the same call may succeed later."""
+"""The server failed: the same call may succeed later."""
 FAULT_TIMING: Fault.ValueType  # 3
-"""Nobody's fault: the round moved on."""
+"""Neither side failed: the round moved on."""
 Global___Fault: typing_extensions.TypeAlias = Fault
 
 class _Recovery:
@@ -51,13 +51,15 @@ class _Recovery:
 class _RecoveryEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Recovery.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     RECOVERY_UNSPECIFIED: _Recovery.ValueType  # 0
-    """Not said: goes by the fault (docs/protocol.md, "Errors")."""
+    """Follows from the fault (docs/protocol.md, "Errors")."""
     RECOVERY_REPEAT: _Recovery.ValueType  # 1
     """Send the same call again, unchanged, later."""
     RECOVERY_CHANGE: _Recovery.ValueType  # 2
-    """Not this call unchanged; the task can go on if what the remedy says is done."""
+    """Do what the remedy says; the task can then go on. The call must not be
+    repeated unchanged.
+    """
     RECOVERY_NEXT_TASK: _Recovery.ValueType  # 3
-    """Give this task up: no call about it will succeed. Wait for the next one."""
+    """Give up this task: no call about it will succeed. Wait for the next one."""
     RECOVERY_ENROL: _Recovery.ValueType  # 4
     """The server does not accept this identity: no call will succeed. Enrol anew."""
 
@@ -65,13 +67,15 @@ class Recovery(_Recovery, metaclass=_RecoveryEnumTypeWrapper):
     """What the caller can do about an error."""
 
 RECOVERY_UNSPECIFIED: Recovery.ValueType  # 0
-"""Not said: goes by the fault (docs/protocol.md, "Errors")."""
+"""Follows from the fault (docs/protocol.md, "Errors")."""
 RECOVERY_REPEAT: Recovery.ValueType  # 1
 """Send the same call again, unchanged, later."""
 RECOVERY_CHANGE: Recovery.ValueType  # 2
-"""Not this call unchanged; the task can go on if what the remedy says is done."""
+"""Do what the remedy says; the task can then go on. The call must not be
+repeated unchanged.
+"""
 RECOVERY_NEXT_TASK: Recovery.ValueType  # 3
-"""Give this task up: no call about it will succeed. Wait for the next one."""
+"""Give up this task: no call about it will succeed. Wait for the next one."""
 RECOVERY_ENROL: Recovery.ValueType  # 4
 """The server does not accept this identity: no call will succeed. Enrol anew."""
 Global___Recovery: typing_extensions.TypeAlias = Recovery
@@ -92,7 +96,7 @@ class ErrorDetail(google.protobuf.message.Message):
     message: builtins.str
     remedy: builtins.str
     retry_after_s: builtins.float
-    """For REPEAT: seconds to wait at least; 0 leaves the delay to the caller."""
+    """For REPEAT: minimum seconds to wait; 0 leaves the delay to the caller."""
     recovery: Global___Recovery.ValueType
     def __init__(
         self,

@@ -92,11 +92,11 @@ class GrantUploadResponse(google.protobuf.message.Message):
     max_bytes: builtins.int
     max_weight: builtins.int
     max_uploads: builtins.int
-    """Uploads that the participant may have begun for this attempt."""
+    """Most uploads that the participant may begin for this attempt."""
     first: builtins.int
     """The update has the elements [first, first + elements)."""
     max_chunks: builtins.int
-    """Chunks that the participant's uploads for the attempt may have together."""
+    """Most chunks of all the participant's uploads for this attempt."""
     @property
     def receipt(self) -> atoll.wire.v1.transfer_pb2.ReportResponse:
         """Set if the participant has reported already."""
@@ -167,11 +167,11 @@ class CommitRequest(google.protobuf.message.Message):
     payload_bytes: builtins.int
     norm: builtins.float
     rejection: builtins.str
-    """Not empty: the upload is refused for this reason; nothing is stored."""
+    """If not empty, the upload is refused for this reason and nothing is stored."""
     late: builtins.bool
-    """The round no longer takes reports; no upload stands behind this."""
+    """The round no longer accepts reports, and no update was uploaded."""
     upload_at: builtins.float
-    """Epoch seconds at which the first byte of the update came; 0 if not known."""
+    """Arrival of the update's first byte, seconds since the epoch; 0 if unknown."""
     @property
     def report(self) -> atoll.wire.v1.transfer_pb2.ReportRequest: ...
     def __init__(
@@ -249,7 +249,7 @@ class FoldItem(google.protobuf.message.Message):
     integer_weight: builtins.int
     @property
     def origin(self) -> atoll.wire.v1.participation_pb2.RoundKey:
-        """The round that the update was made for; an earlier one if it is carried."""
+        """The round that the update was trained in; an earlier one if it is carried."""
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class EndCallsRequest(google.protobuf.message.Message):
     """As IdentifyResponse gave it."""
     name: builtins.str
     message: builtins.str
-    """What the caller is told."""
+    """Message of the error that the caller gets."""
     def __init__(
         self,
         *,

@@ -62,28 +62,28 @@ class DeskServiceServicer(object):
     """
 
     def Identify(self, request, context):
-        """Who holds this certificate, if it is in force.
+        """The holder of a certificate that is in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrantUpload(self, request, context):
-        """May this participant upload for this round, and how much.
+        """Whether a participant may upload for a round, and how much.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GrantDownload(self, request, context):
-        """May this caller read this blob.
+        """Whether a caller may read a blob.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Record an upload that is whole and fsynced. Answers after the row is durable.
+        """Records an upload that is complete and fsynced. Answers once the row is durable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,7 +306,7 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndCalls(self, request, context):
-        """A caller was revoked: forget who it is, and end its calls.
+        """A caller was revoked: forget its identity and end its calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

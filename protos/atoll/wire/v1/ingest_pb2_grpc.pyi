@@ -135,16 +135,16 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
     ], channel: grpc.aio.Channel) -> None: ...
 
     Identify: _DeskServiceIdentifyType
-    """Who holds this certificate, if it is in force."""
+    """The holder of a certificate that is in force."""
 
     GrantUpload: _DeskServiceGrantUploadType
-    """May this participant upload for this round, and how much."""
+    """Whether a participant may upload for a round, and how much."""
 
     GrantDownload: _DeskServiceGrantDownloadType
-    """May this caller read this blob."""
+    """Whether a caller may read a blob."""
 
     Commit: _DeskServiceCommitType
-    """Record an upload that is whole and fsynced. Answers after the row is durable."""
+    """Records an upload that is complete and fsynced. Answers once the row is durable."""
 
 DeskServiceAsyncStub: typing_extensions.TypeAlias = DeskServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -174,7 +174,7 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.IdentifyRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.IdentifyResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.IdentifyResponse]]:
-        """Who holds this certificate, if it is in force."""
+        """The holder of a certificate that is in force."""
 
     @abc.abstractmethod
     def GrantUpload(
@@ -182,7 +182,7 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.GrantUploadRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantUploadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantUploadResponse]]:
-        """May this participant upload for this round, and how much."""
+        """Whether a participant may upload for a round, and how much."""
 
     @abc.abstractmethod
     def GrantDownload(
@@ -190,7 +190,7 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.GrantDownloadResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.GrantDownloadResponse]]:
-        """May this caller read this blob."""
+        """Whether a caller may read a blob."""
 
     @abc.abstractmethod
     def Commit(
@@ -198,7 +198,7 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.CommitRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.CommitResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.CommitResponse]]:
-        """Record an upload that is whole and fsynced. Answers after the row is durable."""
+        """Records an upload that is complete and fsynced. Answers once the row is durable."""
 
 def add_DeskServiceServicer_to_server(servicer: DeskServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 
@@ -368,7 +368,7 @@ class WorkerServiceStub(typing.Generic[_WorkerServiceFoldType, _WorkerServiceWri
     DropRun: _WorkerServiceDropRunType
 
     EndCalls: _WorkerServiceEndCallsType
-    """A caller was revoked: forget who it is, and end its calls."""
+    """A caller was revoked: forget its identity and end its calls."""
 
     GetMetrics: _WorkerServiceGetMetricsType
     """The worker's figures, in Prometheus' text format."""
@@ -439,7 +439,7 @@ class WorkerServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.ingest_pb2.EndCallsRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.EndCallsResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.EndCallsResponse]]:
-        """A caller was revoked: forget who it is, and end its calls."""
+        """A caller was revoked: forget its identity and end its calls."""
 
     @abc.abstractmethod
     def GetMetrics(

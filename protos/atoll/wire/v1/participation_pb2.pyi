@@ -22,7 +22,9 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class RoundKey(google.protobuf.message.Message):
-    """One round of one run. attempt grows when a round is abandoned and tried again."""
+    """One attempt at one round of one run. A round that is abandoned is tried again
+    with the next attempt.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -102,18 +104,19 @@ class Hello(google.protobuf.message.Message):
     """Highest protocol minor version that the participant understands."""
     client_version: builtins.str
     examples: builtins.int
-    """Examples that the participant would train on: the weight it declares."""
+    """Number of examples that the participant trains on: its declared weight."""
     can_evaluate: builtins.bool
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Free-form labels for the operator, bounded (see docs/protocol.md)."""
+        """Free-form labels that the operator sees; limits are in docs/protocol.md."""
 
     @property
     def encodings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[atoll.wire.v1.tensors_pb2.Encoding.ValueType]: ...
     @property
     def resuming(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RoundKey]:
-        """Rounds that the participant has accepted and still works on, from before this
-        stream: it is not invited to them again, and is told of those that are over.
+        """Rounds that the participant accepted on an earlier stream and still works on.
+        The server does not invite it to them again and sends Stop for those that
+        are over.
         """
 
     def __init__(
@@ -133,7 +136,7 @@ Global___Hello: typing_extensions.TypeAlias = Hello
 
 @typing.final
 class TaskReply(google.protobuf.message.Message):
-    """The participant's answer to an invitation, or its change of mind."""
+    """The participant's answer to an invitation. It may decline or fail later too."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -210,16 +213,16 @@ class Welcome(google.protobuf.message.Message):
     protocol: builtins.int
     server_version: builtins.str
     transfer_address: builtins.str
-    """Where transfers go; empty: the same port."""
+    """host:port of TransferService; empty: the port of this stream."""
     certificate_remaining_s: builtins.float
-    """Seconds until the certificate in use ends; negative if unknown."""
+    """Seconds until the certificate in use expires; negative if unknown."""
     chunk_bytes: builtins.int
-    """How large the payloads of uploads should be: at most this, and as near to it
-    as the encoding's elements allow, but for the last.
+    """Payload bytes of an upload's chunk: at most this many, and as close to it as
+    whole elements allow; the last chunk may be shorter.
     """
     return_spread_s: builtins.float
-    """Should the connection be lost: seconds over which idle participants spread
-    their first try to come back, so that a large fleet does not come at once.
+    """After a lost connection, idle participants draw the delay of their first
+    reconnect from [0, return_spread_s), so that a fleet does not return at once.
     """
     def __init__(
         self,
@@ -238,9 +241,9 @@ Global___Welcome: typing_extensions.TypeAlias = Welcome
 
 @typing.final
 class PrivacyTerms(google.protobuf.message.Message):
-    """What the operator promises to do with the cohort's updates before anything is
-    released. The participant cannot see that it is done: it can refuse to take
-    part on other terms, and noise its update itself.
+    """How the operator promises to protect the cohort's updates before it releases
+    anything. A participant cannot verify this. It can decline other terms, and it
+    can add noise to its own update.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -287,7 +290,7 @@ class PrivacyTerms(google.protobuf.message.Message):
         ADJACENCY_REPLACE_ONE: PrivacyTerms._Adjacency.ValueType  # 2
 
     class Adjacency(_Adjacency, metaclass=_AdjacencyEnumTypeWrapper):
-        """What neighbouring data sets differ by."""
+        """How neighbouring data sets differ."""
 
     ADJACENCY_UNSPECIFIED: PrivacyTerms.Adjacency.ValueType  # 0
     ADJACENCY_ADD_REMOVE: PrivacyTerms.Adjacency.ValueType  # 1
@@ -301,16 +304,16 @@ class PrivacyTerms(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         SAMPLING_UNSPECIFIED: PrivacyTerms._Sampling.ValueType  # 0
         SAMPLING_NONE: PrivacyTerms._Sampling.ValueType  # 1
-        """It does not count: nothing is claimed to be random."""
+        """No amplification is counted, however the cohort was drawn."""
         SAMPLING_POISSON: PrivacyTerms._Sampling.ValueType  # 2
         SAMPLING_FIXED_SIZE: PrivacyTerms._Sampling.ValueType  # 3
 
     class Sampling(_Sampling, metaclass=_SamplingEnumTypeWrapper):
-        """How the cohort was drawn, as far as it counts towards epsilon."""
+        """How the cohort was drawn, if epsilon counts the amplification by sampling."""
 
     SAMPLING_UNSPECIFIED: PrivacyTerms.Sampling.ValueType  # 0
     SAMPLING_NONE: PrivacyTerms.Sampling.ValueType  # 1
-    """It does not count: nothing is claimed to be random."""
+    """No amplification is counted, however the cohort was drawn."""
     SAMPLING_POISSON: PrivacyTerms.Sampling.ValueType  # 2
     SAMPLING_FIXED_SIZE: PrivacyTerms.Sampling.ValueType  # 3
 
@@ -322,14 +325,14 @@ class PrivacyTerms(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         UNIT_UNSPECIFIED: PrivacyTerms._Unit.ValueType  # 0
         UNIT_PARTICIPANT: PrivacyTerms._Unit.ValueType  # 1
-        """All that one participant ever sends."""
+        """Everything that one participant sends."""
 
     class Unit(_Unit, metaclass=_UnitEnumTypeWrapper):
-        """Whose data is protected as one."""
+        """The unit of privacy."""
 
     UNIT_UNSPECIFIED: PrivacyTerms.Unit.ValueType  # 0
     UNIT_PARTICIPANT: PrivacyTerms.Unit.ValueType  # 1
-    """All that one participant ever sends."""
+    """Everything that one participant sends."""
 
     MECHANISM_FIELD_NUMBER: builtins.int
     NOISE_MULTIPLIER_FIELD_NUMBER: builtins.int
@@ -343,22 +346,22 @@ class PrivacyTerms(google.protobuf.message.Message):
     UNIT_FIELD_NUMBER: builtins.int
     mechanism: Global___PrivacyTerms.Mechanism.ValueType
     noise_multiplier: builtins.float
-    """Standard deviation of the noise over the largest part that one participant
-    can have in a sum.
+    """Standard deviation of the noise divided by the largest contribution of one
+    participant to a sum.
     """
     clip_norm: builtins.float
-    """Largest Euclidean norm of an update in this round, before its weight: what
-    is longer is scaled down to it.
+    """L2 norm to which longer updates of this round are scaled down, before they
+    are weighted.
     """
     epsilon: builtins.float
-    """Of the run, all its planned rounds together."""
+    """Of all planned rounds of the run together."""
     delta: builtins.float
     adjacency: Global___PrivacyTerms.Adjacency.ValueType
     sampling: Global___PrivacyTerms.Sampling.ValueType
     sample_rate: builtins.float
-    """Chance of a participant to be in a cohort; 1 if sampling does not count."""
+    """Probability that a participant is in a cohort; 1 with SAMPLING_NONE."""
     population: builtins.str
-    """Under whose name the operator's ledger adds up runs."""
+    """Name under which the operator's ledger adds up runs over the same people."""
     unit: Global___PrivacyTerms.Unit.ValueType
     def __init__(
         self,
@@ -435,40 +438,41 @@ class Participate(google.protobuf.message.Message):
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
     remaining_s: builtins.float
-    """Relative, so that clocks need not agree."""
+    """Seconds to the deadline. Relative, so that clocks need not agree."""
     cohort_size: builtins.int
-    """Participants invited with this one."""
+    """Number of participants invited to this round, this one included."""
     encoding: atoll.wire.v1.tensors_pb2.Encoding.ValueType
-    """Encoding asked for the update."""
+    """Encoding that the update must have."""
     max_weight: builtins.int
     """The largest weight that will be accepted from this participant."""
     max_abs: builtins.float
-    """Elements beyond this magnitude cause the update to be rejected."""
+    """An update with an element of larger magnitude is rejected."""
     evaluate: builtins.bool
-    """Evaluate the received model before training and report those metrics too."""
+    """Also evaluate the received model before training, and report the metrics."""
     traceparent: builtins.str
     """W3C trace context of the round; empty if tracing is off."""
     return_spread_s: builtins.float
-    """In place of Welcome.return_spread_s while this task is in work: by cohort,
-    not by fleet, so that a round goes on soon after an outage.
+    """Replaces Welcome.return_spread_s while this task is in work. It is set by
+    the size of the cohort, not of the fleet, so that a round resumes soon after
+    an outage.
     """
     @property
     def key(self) -> Global___RoundKey: ...
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.tensors_pb2.TensorSet]:
-        """What the participant trains from; "model" is always there."""
+        """Tensor sets to train from; one of them is named "model"."""
 
     @property
     def settings(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___Setting]: ...
     @property
     def ranges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.tensors_pb2.ElementRange]:
-        """Elements of the model that the update has: all of these, once each, and no
-        others. Empty: every element. The round leaves the others as they are.
+        """The elements that the update covers, each exactly once. Empty: every element
+        of the model. The round does not change the other elements.
         """
 
     @property
     def privacy(self) -> Global___PrivacyTerms:
-        """Absent: the operator promises nothing."""
+        """Absent: the operator makes no promise."""
 
     def __init__(
         self,
@@ -506,7 +510,7 @@ class Stop(google.protobuf.message.Message):
     LATE_REPORT_WELCOME_FIELD_NUMBER: builtins.int
     reason: builtins.str
     late_report_welcome: builtins.bool
-    """A report that comes all the same will be kept for a later round."""
+    """A report that arrives after this is kept for a later round."""
     @property
     def key(self) -> Global___RoundKey: ...
     def __init__(
@@ -535,28 +539,28 @@ class ComeBack(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         CAUSE_UNSPECIFIED: ComeBack._Cause.ValueType  # 0
         CAUSE_STOPPING: ComeBack._Cause.ValueType  # 1
-        """The server stops; the one that takes its place goes on with every round."""
+        """The server stops. After a restart it resumes every round."""
         CAUSE_TAKEN_OVER: ComeBack._Cause.ValueType  # 2
-        """A newer stream of the same participant has taken the place of this one."""
+        """A newer stream of the same participant has replaced this one."""
         CAUSE_CERTIFICATE: ComeBack._Cause.ValueType  # 3
-        """The certificate of this connection is over: come back with a renewed one."""
+        """The certificate of this connection expired: return with a renewed one."""
 
     class Cause(_Cause, metaclass=_CauseEnumTypeWrapper): ...
     CAUSE_UNSPECIFIED: ComeBack.Cause.ValueType  # 0
     CAUSE_STOPPING: ComeBack.Cause.ValueType  # 1
-    """The server stops; the one that takes its place goes on with every round."""
+    """The server stops. After a restart it resumes every round."""
     CAUSE_TAKEN_OVER: ComeBack.Cause.ValueType  # 2
-    """A newer stream of the same participant has taken the place of this one."""
+    """A newer stream of the same participant has replaced this one."""
     CAUSE_CERTIFICATE: ComeBack.Cause.ValueType  # 3
-    """The certificate of this connection is over: come back with a renewed one."""
+    """The certificate of this connection expired: return with a renewed one."""
 
     AFTER_S_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     CAUSE_FIELD_NUMBER: builtins.int
     after_s: builtins.float
-    """Seconds to wait at least; 0: come back as after a lost connection."""
+    """Minimum seconds to wait; 0: return as after a lost connection."""
     reason: builtins.str
-    """For people."""
+    """For the participant's log."""
     cause: Global___ComeBack.Cause.ValueType
     def __init__(
         self,
@@ -571,8 +575,8 @@ Global___ComeBack: typing_extensions.TypeAlias = ComeBack
 
 @typing.final
 class ReturnSpread(google.protobuf.message.Message):
-    """In place of Welcome.return_spread_s from now on: the fleet has grown or shrunk
-    since this participant was welcomed.
+    """Replaces Welcome.return_spread_s from now on, because the fleet has grown or
+    shrunk.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

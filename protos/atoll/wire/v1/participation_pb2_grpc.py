@@ -45,8 +45,8 @@ class ParticipationServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CheckIn(self, request_iterator, context):
-        """Stays open while the participant is willing to take part. A second stream
-        of the same participant replaces the first.
+        """Stays open for as long as the participant takes part. A second stream of the
+        same participant replaces the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -59,8 +59,8 @@ class ParticipationServiceStub(typing.Generic[_ParticipationServiceCheckInType])
     ], channel: grpc.aio.Channel) -> None: ...
 
     CheckIn: _ParticipationServiceCheckInType
-    """Stays open while the participant is willing to take part. A second stream
-    of the same participant replaces the first.
+    """Stays open for as long as the participant takes part. A second stream of the
+    same participant replaces the first.
     """
 
 ParticipationServiceAsyncStub: typing_extensions.TypeAlias = ParticipationServiceStub[
@@ -77,8 +77,8 @@ class ParticipationServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[atoll.wire.v1.participation_pb2.CheckInRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[atoll.wire.v1.participation_pb2.CheckInResponse], collections.abc.AsyncIterator[atoll.wire.v1.participation_pb2.CheckInResponse]]:
-        """Stays open while the participant is willing to take part. A second stream
-        of the same participant replaces the first.
+        """Stays open for as long as the participant takes part. A second stream of the
+        same participant replaces the first.
         """
 
 def add_ParticipationServiceServicer_to_server(servicer: ParticipationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

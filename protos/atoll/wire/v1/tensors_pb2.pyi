@@ -66,7 +66,7 @@ class _EncodingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
     """How the elements of one chunk are written. A closed registry: 1-15 are plain
-    little-endian floats, 16-31 are quantised blocks, 32-47 are kept for sparse
+    little-endian floats, 16-31 are quantised blocks, 32-47 are reserved for sparse
     and 48-63 for masked (ring) encodings. Numbers are never reused.
     """
 
@@ -182,7 +182,7 @@ Global___ElementRange: typing_extensions.TypeAlias = ElementRange
 
 @typing.final
 class TensorSet(google.protobuf.message.Message):
-    """A named set of tensors that a round hands out ("model" is always there)."""
+    """A named set of tensors that a round hands out. One of them is named "model"."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -197,8 +197,8 @@ class TensorSet(google.protobuf.message.Message):
     manifest comes from TransferService.
     """
     content: builtins.bytes
-    """A small blob comes along and need not be downloaded: its bytes, and how it
-    is cut, which its name depends on; else both are empty.
+    """The bytes of a small blob, which then need not be downloaded, and its chunk
+    size, on which its name depends. Both are empty for a larger blob.
     """
     chunk_bytes: builtins.int
     @property

@@ -67,7 +67,9 @@ class DownloadRequest(google.protobuf.message.Message):
     """0: to the end."""
     @property
     def chunks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """In place of both: these chunks, in ascending order; at most 65,536."""
+        """Chunk indices in ascending order, at most 65,536. If any are given,
+        first_chunk and chunk_count are not used.
+        """
 
     def __init__(
         self,
@@ -101,8 +103,8 @@ Global___DownloadResponse: typing_extensions.TypeAlias = DownloadResponse
 
 @typing.final
 class UploadKey(google.protobuf.message.Message):
-    """Names one upload of one participant for one round. upload_id (16 random
-    bytes, hex) tells two trainings of the same round apart.
+    """Names one upload of one participant for one round. Each training has its own
+    upload_id (16 random bytes, hex).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -112,7 +114,7 @@ class UploadKey(google.protobuf.message.Message):
     TENSOR_SET_FIELD_NUMBER: builtins.int
     upload_id: builtins.str
     tensor_set: builtins.str
-    """Which named set of tensors; "model" if empty."""
+    """Name of the tensor set; empty: "model"."""
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
     def __init__(
@@ -161,11 +163,11 @@ class UploadRequest(google.protobuf.message.Message):
     payload: builtins.bytes
     @property
     def key(self) -> Global___UploadKey:
-        """First message of a stream only."""
+        """In the first message of a stream only."""
 
     @property
     def chunk(self) -> Global___ChunkHeader:
-        """All messages: one chunk each. The payload is the last field written."""
+        """In every message: one chunk. The payload is the last field written."""
 
     def __init__(
         self,
@@ -221,8 +223,8 @@ class GetUploadStatusResponse(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[atoll.wire.v1.tensors_pb2.ElementRange]:
-        """The elements held, by offset. Runs that touch are merged, whatever chunks
-        they came in; strided ranges are those of their chunks.
+        """The elements that the server holds, in order of offset. Adjacent contiguous
+        ranges are merged; strided ranges are given as their chunks have them.
         """
 
     def __init__(
@@ -286,20 +288,20 @@ class ReportRequest(google.protobuf.message.Message):
     upload_id: builtins.str
     """Empty for a report without tensors (an evaluation)."""
     digest: builtins.str
-    """Hex digest over all chunk headers, see docs/protocol.md."""
+    """Hex digest over all chunk headers (docs/protocol.md, "Digests")."""
     weight: builtins.int
-    """Examples really trained on; at most the declared weight."""
+    """Number of examples trained on; at most the declared weight."""
     evaluation_weight: builtins.int
     partial: builtins.bool
-    """The participant stopped early; weight says how much it did."""
+    """Training stopped early; weight counts the examples that it reached."""
     train_seconds: builtins.float
-    """What the participant spent on each step, by its own clock: for display."""
+    """Seconds of each step by the participant's own clock, for display only."""
     download_seconds: builtins.float
     evaluate_seconds: builtins.float
     upload_seconds: builtins.float
     update: builtins.bytes
-    """A small update comes along in place of an upload: one UploadRequest, as
-    Upload would take it, whose chunk is the whole update.
+    """A small update is sent here instead of by Upload: one serialised
+    UploadRequest whose chunk is the whole update.
     """
     @property
     def round(self) -> atoll.wire.v1.participation_pb2.RoundKey: ...
@@ -343,20 +345,24 @@ class ReportResponse(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         DISPOSITION_UNSPECIFIED: ReportResponse._Disposition.ValueType  # 0
         DISPOSITION_COUNTED: ReportResponse._Disposition.ValueType  # 1
-        """Will be in this round's sum."""
+        """The update is part of this round's sum."""
         DISPOSITION_CARRIED: ReportResponse._Disposition.ValueType  # 2
-        """Came late; will be in a later round's sum with a staleness weight."""
+        """The report was late: the update will be part of a later round's sum, with a
+        staleness weight.
+        """
         DISPOSITION_DROPPED: ReportResponse._Disposition.ValueType  # 3
-        """Came late; not used."""
+        """The report was late and is not used."""
 
     class Disposition(_Disposition, metaclass=_DispositionEnumTypeWrapper): ...
     DISPOSITION_UNSPECIFIED: ReportResponse.Disposition.ValueType  # 0
     DISPOSITION_COUNTED: ReportResponse.Disposition.ValueType  # 1
-    """Will be in this round's sum."""
+    """The update is part of this round's sum."""
     DISPOSITION_CARRIED: ReportResponse.Disposition.ValueType  # 2
-    """Came late; will be in a later round's sum with a staleness weight."""
+    """The report was late: the update will be part of a later round's sum, with a
+    staleness weight.
+    """
     DISPOSITION_DROPPED: ReportResponse.Disposition.ValueType  # 3
-    """Came late; not used."""
+    """The report was late and is not used."""
 
     DISPOSITION_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int

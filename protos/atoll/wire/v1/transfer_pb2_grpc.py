@@ -71,29 +71,30 @@ class TransferServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Download(self, request, context):
-        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
-        that are named.
+        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, or the chunks that
+        the request lists, in ascending order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Upload(self, request_iterator, context):
-        """Any number of streams may feed one upload, in parallel and one after another.
+        """An upload may take any number of streams, in parallel or one after another.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUploadStatus(self, request, context):
-        """What has arrived of an upload, so that it can be resumed.
+        """Which elements of an upload have arrived, so that it can be resumed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """Commits an upload: it is durable and counted once when this answers.
+        """Commits an upload. With the answer the update is durable; repeated calls
+        count it once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -157,18 +157,20 @@ class TransferServiceStub(typing.Generic[_TransferServiceGetManifestType, _Trans
     GetManifest: _TransferServiceGetManifestType
 
     Download: _TransferServiceDownloadType
-    """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
-    that are named.
+    """Chunks [first_chunk, first_chunk + chunk_count) of a blob, or the chunks that
+    the request lists, in ascending order.
     """
 
     Upload: _TransferServiceUploadType
-    """Any number of streams may feed one upload, in parallel and one after another."""
+    """An upload may take any number of streams, in parallel or one after another."""
 
     GetUploadStatus: _TransferServiceGetUploadStatusType
-    """What has arrived of an upload, so that it can be resumed."""
+    """Which elements of an upload have arrived, so that it can be resumed."""
 
     Report: _TransferServiceReportType
-    """Commits an upload: it is durable and counted once when this answers."""
+    """Commits an upload. With the answer the update is durable; repeated calls
+    count it once.
+    """
 
 TransferServiceAsyncStub: typing_extensions.TypeAlias = TransferServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -207,8 +209,8 @@ class TransferServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.transfer_pb2.DownloadRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[atoll.wire.v1.transfer_pb2.DownloadResponse], collections.abc.AsyncIterator[atoll.wire.v1.transfer_pb2.DownloadResponse]]:
-        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, in order, or those
-        that are named.
+        """Chunks [first_chunk, first_chunk + chunk_count) of a blob, or the chunks that
+        the request lists, in ascending order.
         """
 
     @abc.abstractmethod
@@ -217,7 +219,7 @@ class TransferServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[atoll.wire.v1.transfer_pb2.UploadRequest],
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.transfer_pb2.UploadResponse, collections.abc.Awaitable[atoll.wire.v1.transfer_pb2.UploadResponse]]:
-        """Any number of streams may feed one upload, in parallel and one after another."""
+        """An upload may take any number of streams, in parallel or one after another."""
 
     @abc.abstractmethod
     def GetUploadStatus(
@@ -225,7 +227,7 @@ class TransferServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.transfer_pb2.GetUploadStatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.transfer_pb2.GetUploadStatusResponse, collections.abc.Awaitable[atoll.wire.v1.transfer_pb2.GetUploadStatusResponse]]:
-        """What has arrived of an upload, so that it can be resumed."""
+        """Which elements of an upload have arrived, so that it can be resumed."""
 
     @abc.abstractmethod
     def Report(
@@ -233,6 +235,8 @@ class TransferServiceServicer(metaclass=abc.ABCMeta):
         request: atoll.wire.v1.transfer_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> typing.Union[atoll.wire.v1.transfer_pb2.ReportResponse, collections.abc.Awaitable[atoll.wire.v1.transfer_pb2.ReportResponse]]:
-        """Commits an upload: it is durable and counted once when this answers."""
+        """Commits an upload. With the answer the update is durable; repeated calls
+        count it once.
+        """
 
 def add_TransferServiceServicer_to_server(servicer: TransferServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

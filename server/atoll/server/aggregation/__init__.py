@@ -1,4 +1,4 @@
-"""Aggregation: updates become integers, integers are added, the mean moves the model.
+"""Aggregation: updates become integers, integers are added, and their mean updates the model.
 
 Read ``grid`` first (why nothing overflows), then ``accumulator`` (the sum), ``partial`` (sums of sums), ``optimisers``
 (what the mean does to the model) and ``release`` (the next model, block by block). ``kernel`` holds the compiled loops.
@@ -15,10 +15,9 @@ from atoll.server.aggregation.errors import (
 )
 from atoll.server.aggregation.grid import DEFAULT_MAX_ABS, Grid, grid_for
 from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm
+from atoll.server.aggregation.next_model import STATE_BYTES, IterateMean, NewModel, OldModel, Released, release_model
 from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
 from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
-from atoll.server.aggregation.partial_file import PartialFile
-from atoll.server.aggregation.release import STATE_BYTES, IterateMean, NewModel, OldModel, Released, release_model
 
 __all__ = [
     "DEFAULT_MAX_ABS",
@@ -35,7 +34,6 @@ __all__ = [
     "MergedSum",
     "NewModel",
     "OldModel",
-    "PartialFile",
     "PartialSum",
     "PartialSumError",
     "RejectedUpdateError",

@@ -1,20 +1,24 @@
-"""The one door to numba, which has no types of its own: compiles a loop ahead of its first use and keeps its type."""
+"""Compiles loops with numba, which has no types of its own; what is compiled keeps the function's type.
+
+Numba is imported with the first loop that is compiled: importing takes a third of a second, which a server that starts
+spends after it has begun to serve.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-import numba
 import numpy as np
-from numba import extending
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_numba: Any = numba  # partly annotated, differently from version to version
-_extending: Any = extending
 _log = logging.getLogger(__name__)
+_helpers: list[Callable[..., Any]] = []
+"""Functions that loops may call and that numba has not been told of yet."""
+_importing = threading.RLock()
 
 
 class _Dispatcher(Protocol):
@@ -26,7 +30,7 @@ class _Dispatcher(Protocol):
 
 def callable_from_loops(function: Callable[P, R]) -> Callable[P, R]:
     """Let compiled loops call this scalar helper; it stays an ordinary Python function too."""
-    _extending.register_jitable(function)
+    _helpers.append(function)
     return function
 
 
@@ -55,21 +59,32 @@ def compiled(function: Callable[P, R], signature: Sequence[object]) -> Callable[
 
 def array_type(dtype: type[np.generic], *, writable: bool = False) -> object:
     """A contiguous vector; one that is not writable may also be read-only and unaligned, as in a message or a map."""
-    return _numba.types.Array(scalar_type(dtype), 1, "C", readonly=not writable, aligned=writable)
+    return _numba().types.Array(scalar_type(dtype), 1, "C", readonly=not writable, aligned=writable)
 
 
 def tuple_type(dtype: type[np.generic], length: int) -> object:
     """A tuple of scalars of one type."""
-    return _numba.types.UniTuple(scalar_type(dtype), length)
+    return _numba().types.UniTuple(scalar_type(dtype), length)
 
 
 def scalar_type(dtype: type[np.generic]) -> Any:
     """A scalar argument."""
-    return _numba.from_dtype(np.dtype(dtype))
+    return _numba().from_dtype(np.dtype(dtype))
+
+
+def _numba() -> Any:
+    """Numba, told of every helper; partly annotated, differently from version to version."""
+    with _importing:
+        import numba  # noqa: PLC0415 - see the module
+        from numba import extending  # noqa: PLC0415
+
+        while _helpers:
+            extending.register_jitable(_helpers.pop())
+        return numba
 
 
 def _compile(function: Callable[P, R], signature: Sequence[object], *, cache: bool) -> Callable[P, R]:
-    made = _numba.njit(nogil=True, cache=cache, error_model="numpy")(function)
+    made = _numba().njit(nogil=True, cache=cache, error_model="numpy")(function)
     dispatcher = cast("_Dispatcher", made)
     dispatcher.compile(tuple(signature))
     dispatcher.disable_compile()

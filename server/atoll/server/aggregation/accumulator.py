@@ -1,12 +1,11 @@
 """The integer accumulator: the sum of a round's updates, in fixed point.
 
-See ``grid`` for why it cannot overflow, and ``partial`` for what several of them are to each other.
+See ``grid`` for why it cannot overflow, and ``partial`` for merging several of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +16,6 @@ from atoll.server.aggregation import kernel
 from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateError, RejectedUpdateError
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.partial import BLOCK, PartialSum, check_mergeable, mean_block
-from atoll.server.aggregation.partial_file import PartialFile, write_partial
 from atoll.wire.chunks import check_coverage
 from atoll.wire.errors import CoverageError
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Term(NamedTuple):
-    """What an update is multiplied with: its integer weight, negative to take it back, and the factor of its clip."""
+    """The factors of an update: its integer weight, negative to take it back, and its clip factor."""
 
     weight: int
     factor: float
@@ -38,11 +36,11 @@ class Accumulator:
     """A partial sum in memory: 8 bytes per element, twice a float32 model, whatever the number of updates.
 
     The memory is touched once when the accumulator is made and kept across rounds (``reset``), because a first touch
-    costs more than many folds. The first update is written over what an earlier round has left there, which saves
-    zeroing and reading it. Methods may be called from several threads; folds take turns.
+    costs more than many folds. The first update overwrites the sum of an earlier round, which saves zeroing and reading
+    it. Methods may be called from several threads; folds are serialised.
 
     Args:
-        size: elements that are summed: N, or those of the fragment that the round is over.
+        size: number of summed elements: N, or those of the round's fragment.
         grid: the round's grid.
         first: the model's element that the sum begins with; chunks name the model's elements, blocks the sum's.
     """
@@ -68,14 +66,14 @@ class Accumulator:
 
     @property
     def room(self) -> int:
-        """Elements that its memory is for."""
+        """Number of elements that the memory can hold."""
         return self._memory.size
 
     def reset(self, grid: Grid, first: int = 0, size: int | None = None) -> None:
-        """Empty the sum for a round on ``grid`` in the same memory: over ``size`` elements, else as many as before.
+        """Empty the sum for a round on ``grid``, in the same memory, over ``size`` elements or as many as before.
 
         Raises:
-            AggregationError: for more elements than it has room for.
+            AggregationError: for more elements than the memory holds.
         """
         size = self.size if size is None else size
         if not 1 <= size <= self.room:
@@ -91,23 +89,23 @@ class Accumulator:
     def fold(
         self, update_id: str, weight: int, chunks: Iterable[tuple[ChunkHeader, Buffer]], norm: float = 0.0
     ) -> None:
-        """Add one update, whole or not at all, clipped as the grid says.
+        """Add one update, all or nothing, clipped to the grid's norm.
 
         If a value is refused, a chunk does not fit or ``chunks`` raises, what was added of this update is taken back:
         integer sums allow that exactly. Chunks are therefore kept until the end: give views into a map, not copies.
 
         Args:
-            update_id: names the update; each counts at most once.
+            update_id: id of the update; each counts at most once.
             weight: integer weight, from ``Grid.weight_of``.
             chunks: headers and payloads that name every summed element exactly once
                 (``atoll.wire.chunks.check_coverage``, when the update is committed). Checked again is their number of
                 elements, and the coverage too of a sum's first update, which is put where an earlier sum may lie.
-            norm: L2 norm of the whole update, as found when it came; a grid that clips needs it.
+            norm: L2 norm of the whole update, measured on arrival; needed by a grid that clips.
 
         Raises:
             RejectedUpdateError: for a value that is not finite or beyond ``grid.max_abs``.
             DuplicateUpdateError: if the update is in the sum already.
-            AggregationError: for a weight that the grid does not admit or chunks that do not make up what is summed.
+            AggregationError: for a weight that the grid does not admit, or chunks that are not the summed elements.
         """
         with self._lock:
             if update_id in self._updates:
@@ -150,25 +148,8 @@ class Accumulator:
         """The weighted mean of elements [start, stop); see ``partial.mean_block``."""
         return mean_block(self, start, stop)
 
-    def write_to(self, path: Path) -> None:
-        """Write the sum to a file that ``PartialFile`` reads; see ``partial_file`` for the format."""
-        with self._lock:
-            write_partial(path, self)
-
-    @classmethod
-    def from_file(cls, path: Path) -> Accumulator:
-        """A new accumulator with the sum of a file: 8 bytes per element. To only read or merge it, ``PartialFile``.
-
-        Raises:
-            PartialSumError: if the file is truncated, altered, or not a partial sum.
-        """
-        partial = PartialFile(path)
-        made = cls(partial.size, partial.grid)
-        made.merge(partial)
-        return made
-
     def _fold_first(self, update_id: str, term: _Term, chunks: Iterable[tuple[ChunkHeader, Buffer]]) -> None:
-        """Put an update into an empty sum. Until its chunks are known to name every element the memory is stale."""
+        """Put an update into an empty sum. The memory is stale until the chunks have covered every element."""
         self._stale = True
         ranges: list[ElementRange] = []
         for header, payload in chunks:
@@ -204,11 +185,11 @@ class Accumulator:
         )
 
     def _place(self, update_id: str, header: ChunkHeader) -> ElementRange:
-        """A chunk's elements, counted from the sum's first; the kernel checks that they end within it."""
+        """A chunk's elements, counted from the sum's first element; the kernel checks the end."""
         span = header.range
         if span.offset < self.first:
             raise AggregationError(
-                f"update {update_id!r} has element {span.offset}; summed are those from {self.first} on",
+                f"update {update_id!r} has element {span.offset}; the sum begins at element {self.first}",
                 "send it again",
             )
         return span.shifted(-self.first) if self.first else span
@@ -222,7 +203,7 @@ class Accumulator:
 
 def _check_whole(update_id: str, elements: int, size: int) -> None:
     if elements != size:
-        raise AggregationError(f"update {update_id!r} has {elements} elements, summed are {size}", "send it again")
+        raise AggregationError(f"update {update_id!r} has {elements} elements, the sum {size}", "send it again")
 
 
 def _check_accepted(update_id: str, header: ChunkHeader, payload: Buffer, refused: int, grid: Grid) -> None:

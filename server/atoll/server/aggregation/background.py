@@ -1,4 +1,4 @@
-"""Blocks written on a thread of their own: order kept, a bounded number under way."""
+"""Writing blocks on a background thread: in order, with a bounded number under way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_PENDING = 4
-"""Blocks handed over and not yet written, at most."""
+"""Maximum number of blocks waiting to be written."""
 
 Block = Mapping[str, npt.NDArray[np.generic]]
 

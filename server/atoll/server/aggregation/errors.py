@@ -39,13 +39,13 @@ class GridError(AggregationError, InvalidRequestError):
 
 
 class RejectedUpdateError(AggregationError, InvalidRequestError):
-    """An update with a value that the grid cannot hold; the sum is as it was before."""
+    """An update with a value that the grid cannot hold; the sum is unchanged."""
 
     code = "aggregation.rejected"
 
 
 class DuplicateUpdateError(AggregationError, ConflictError):
-    """An update that is in the sum already; the sum is as it was before."""
+    """An update that is already in the sum, which is unchanged."""
 
     code = "aggregation.duplicate"
 

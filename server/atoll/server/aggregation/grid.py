@@ -28,7 +28,7 @@ MIN_FRACTION_BITS = 16
 MAX_FRACTION_BITS = 52
 MIN_MAX_ABS = 2.0**-24
 NORM_ERROR = 2.0**-36
-"""Relative: what a computed norm, and a product with a factor, can be off."""
+"""Relative error bound of a computed norm and of its product with a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Grid:
             raise GridError(f"clip {self.clip}: allowed are norms above 0, or 0 for none")
 
     def factor(self, norm: float) -> float:
-        """What the values of an update of this L2 norm are multiplied with, so that its norm is at most C; 1 at most.
+        """The factor, at most 1, that clips an update of this L2 norm to norm C.
 
         Args:
             norm: of the update, computed in float64 with a relative error below ``NORM_ERROR``, which is counted

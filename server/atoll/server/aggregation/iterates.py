@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def share_of(decay: float, releases: int) -> float:
-    """How much the newest of ``releases`` models counts in the mean.
+    """The weight of the newest of ``releases`` models in the mean.
 
-    All alike until they are ``1 / (1 - decay)``; from then on each release makes the earlier ones count ``decay`` times
-    as much as before.
+    All models weigh the same until there are ``1 / (1 - decay)``; from then on each release multiplies the weights of
+    earlier ones by ``decay``.
     """
     return max(1.0 - decay, 1.0 / releases)
 

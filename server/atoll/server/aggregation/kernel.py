@@ -4,20 +4,20 @@ A payload is read once, in any encoding and at any alignment, without a copy and
 a float32 fold runs at 0.65 to 0.75 of a plain float32 ``acc += w*x`` (it moves 20 bytes per element against 12), and
 inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures both.
 
-Compiling takes about five seconds once per machine and a quarter of a second from numba's cache thereafter; ``warm``
-does it before the first round. The cache lies in ``__pycache__`` beside this file or, where that is read-only, in the
-user's cache directory; set ``NUMBA_CACHE_DIR`` to a directory that the server may write to choose another. With none
-writable every start compiles, and a warning says so. There are twenty signatures: three loops for six
-encodings, the division, and the plain average.
+Compiling takes about eight seconds once per machine and half a second from numba's cache thereafter. A loop is compiled
+at its first use; ``warm`` compiles all of them ahead, in a thread beside a server that serves already. The cache lies
+in ``__pycache__`` beside this file or, where that is read-only, in the user's cache directory; set ``NUMBA_CACHE_DIR``
+to a directory that the server may write to choose another. With none writable every start compiles, and a warning says
+so. There are twenty signatures: three loops for six encodings, the division, and the plain average.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,13 +152,13 @@ def fold(
             scales, packed = blocks.split(payload, form, target.size)
         except ChunkError as error:
             raise AggregationError(f"{target}: {error}") from error
-        return _fold_blocks_loop(encoding, first)(
+        return _fold_blocks_loop(encoding, first=first)(
             sums, scales, packed.view(np.int8), place, weight, scale, float(grid.max_abs)
         )
     values = as_stored(payload, encoding)
     if values.size != target.size:
         raise AggregationError(f"{values.size} values for {target}, which names {target.size} elements")
-    return _fold_loop(encoding, first)(
+    return _fold_loop(encoding, first=first)(
         sums, values.view(_FORMS[encoding].values), place, weight, scale, float(grid.max_abs)
     )
 
@@ -185,27 +185,41 @@ def average(
     return Inspection(math.isfinite(max_abs), max_abs, float(sum_squares))
 
 
-def warm() -> float:
-    """Compile every loop now, so that no round pays for it; returns the seconds it took (0 the next time).
+def warm(given_up: Callable[[], bool] = lambda: False) -> float:
+    """Compile every loop now, so that no round pays for it; the seconds that it took (0 the next time).
 
-    Left out are the adaptive server optimisers: each compiles (0.2 s, once per machine) at its first release.
+    Loops that most jobs use come first. Left out are the adaptive server optimisers: each compiles (0.2 s, once per
+    machine) at its first release.
+
+    Args:
+        given_up: asked before each loop; the rest is left when it says so.
     """
     started = time.perf_counter()
-    _mean_loop()
-    _average_loop()
-    for encoding in PLAIN:
-        _fold_loop(encoding, first=False)
-        _fold_loop(encoding, first=True)
-        _inspect_loop(encoding)
-    for encoding in _UNPACK:
-        _fold_blocks_loop(encoding, first=False)
-        _fold_blocks_loop(encoding, first=True)
-        _inspect_blocks_loop(encoding)
+    for loop in _loops_by_use():
+        if given_up():
+            break
+        loop()
     return time.perf_counter() - started
 
 
+def _loops_by_use() -> Iterator[Callable[[], object]]:
+    usual, *others = PLAIN
+    yield from _loops_of(usual)
+    yield _average_loop
+    yield _mean_loop
+    for encoding in (*others, *_UNPACK):
+        yield from _loops_of(encoding)
+
+
+def _loops_of(encoding: Encoding) -> Iterator[Callable[[], object]]:
+    blocks_of = encoding in _UNPACK
+    yield partial(_inspect_blocks_loop if blocks_of else _inspect_loop, encoding)
+    for first in (True, False):
+        yield partial(_fold_blocks_loop if blocks_of else _fold_loop, encoding, first=first)
+
+
 @cache
-def _fold_loop(encoding: Encoding, first: bool) -> _loops.Fold:
+def _fold_loop(encoding: Encoding, *, first: bool) -> _loops.Fold:
     form = _FORMS[encoding]
     signature = (
         array_type(np.int64, writable=True),
@@ -219,7 +233,7 @@ def _fold_loop(encoding: Encoding, first: bool) -> _loops.Fold:
 
 
 @cache
-def _fold_blocks_loop(encoding: Encoding, first: bool) -> _block_loops.FoldBlocks:
+def _fold_blocks_loop(encoding: Encoding, *, first: bool) -> _block_loops.FoldBlocks:
     signature = (
         array_type(np.int64, writable=True),
         array_type(np.float32),

@@ -1,8 +1,8 @@
-"""A sum with noise on it: what a private round releases instead of its sum.
+"""Noised sums, which a private round releases instead of its sum.
 
-Noise is integer and is added to the integer sum, before anything is divided or rounded: what follows is
-post-processing. The denominator is a number that was fixed before the cohort was drawn, so that neither who came nor
-how many tells of anybody (``atoll.server.privacy``).
+Integer noise is added to the integer sum before any division or rounding, so that all later steps are post-processing.
+The divisor was fixed before the cohort was drawn, so that it does not depend on who reported, or on how many
+(``atoll.server.privacy``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.partial import PartialSum
 
 PIECE = 1 << 16
-"""Elements drawn in one go: 512 KiB."""
+"""Elements drawn at a time: 512 KiB."""
 DRAWERS = 2
 DRAWN_AHEAD = 8
 """Pieces that are drawn, or being drawn, before they are asked for."""
@@ -33,7 +33,7 @@ class Noise(Protocol):
     """The noise of one round."""
 
     def block(self, start: int, stop: int, /) -> Integers:
-        """What is added to elements [start, stop) of the sum; the same for every cut into blocks. Thread-safe."""
+        """The noise of elements [start, stop), independent of the cut into blocks. Thread-safe."""
         ...
 
 
@@ -59,8 +59,8 @@ class NoisedSum:
     Args:
         total: the sum of the round's contributions, an ``EmptySum`` if there are none.
         noise: of the round.
-        weight: what stands for the total weight, whatever the contributions weigh.
-        kept: is given each piece of noise with its first element, in order.
+        weight: the divisor, in place of the total weight of the contributions.
+        kept: called with each piece of noise and the index of its first element, in order.
 
     Raises:
         AggregationError: from ``sum_block``, if it is not asked for one block after another.

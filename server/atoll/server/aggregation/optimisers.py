@@ -1,18 +1,20 @@
-"""Server optimisers: what the mean update does to the model.
+"""Server optimisers: how the mean update changes the model.
 
 Each is a frozen value with two pure functions over a block of elements, in the manner of fedjax: ``init`` gives the
 state before the first round, ``apply`` takes state, weights and mean update to new weights and state. Everything is
 elementwise, so a model is walked through in blocks of any size with the same result. Arithmetic is float64; state is
 kept between rounds as float32.
 
-The mean update Δ = mean(local - global) plays the part of a negative gradient, hence the plus sign in every rule:
+The mean update ``Δ = mean(local - global)`` plays the part of a negative gradient (the pseudo-gradient), hence the plus
+sign in every rule. Letters are those of the papers: ``w`` weights, ``m`` momentum, ``v`` second moment, ``lr`` learning
+rate; products are written with ``*``.
 
-- ``fedavg``: w += lr Δ (McMahan et al. 2017 with lr = 1).
-- ``fedavgm``: m = momentum m + Δ; w += lr m, or w += lr (Δ + momentum m) with Nesterov's look ahead (Hsu et al. 2019).
-  DiLoCo's outer optimiser (Douillard et al. 2023) is ``nesterov`` with momentum 0.9 and lr 0.7.
+- ``fedavg``: ``w += lr * Δ`` (McMahan et al. 2017 with lr = 1).
+- ``fedavgm``: ``m = momentum * m + Δ``; ``w += lr * m``, or with Nesterov's look ahead ``w += lr * (Δ + momentum * m)``
+  (Hsu et al. 2019). DiLoCo's outer optimiser (Douillard et al. 2023) is ``nesterov`` with momentum 0.9 and lr 0.7.
 - ``fedadagrad``, ``fedadam``, ``fedyogi``: Reddi et al. 2021, "Adaptive Federated Optimization", Algorithm 2:
-  m = beta1 m + (1 - beta1) Δ, the second moment v by the rule of each, w += lr m / (sqrt(v) + tau); v starts at tau²,
-  m at zero, and there is no bias correction.
+  ``m = beta1 * m + (1 - beta1) * Δ``, ``v`` by the rule of each, ``w += lr * m / (sqrt(v) + tau)``. ``v`` starts at
+  ``tau**2``, ``m`` at 0, and there is no bias correction.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Applied:
 
 
 class ServerOptimiser(Protocol):
-    """What ``release`` needs of an optimiser."""
+    """What ``next_model`` needs of an optimiser."""
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
@@ -77,7 +79,7 @@ class FedAvg:
         return _filled(size)
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """W += lr Δ."""
+        """One step ``w += lr * Δ``."""
         new = out or _like(weights, state)
         np.multiply(mean_update, self.lr, out=new.weights)
         np.add(new.weights, weights, out=new.weights)
@@ -100,11 +102,11 @@ class FedAvgM:
         _check_decays(momentum=self.momentum)
 
     def init(self, size: int) -> State:
-        """M = 0."""
+        """State ``m = 0``."""
         return _filled(size, momentum=0.0)
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """M = momentum m + Δ; w += lr m, or lr (Δ + momentum m)."""
+        """One step ``m = momentum * m + Δ``; ``w += lr * m``, with ``nesterov`` ``w += lr * (Δ + momentum * m)``."""
         new = out or _like(weights, state)
         step = new.weights  # takes m, then the step, then the weights: no block more than needed
         np.multiply(state[_MOMENTUM], self.momentum, out=step, dtype=np.float64)
@@ -120,7 +122,7 @@ class FedAvgM:
 
 @dataclass(frozen=True, slots=True)
 class FedAdagrad:
-    """Second moment v = v + Δ²; it only grows. beta1 = 0 gives the paper's experiments."""
+    """Second moment ``v = v + Δ**2``, which only grows; ``beta1 = 0`` gives the paper's experiments."""
 
     name: ClassVar[str] = "fedadagrad"
     state_names: ClassVar[tuple[str, ...]] = (_MOMENTUM, _SECOND_MOMENT)
@@ -133,18 +135,18 @@ class FedAdagrad:
         _check_adaptive(self.lr, self.tau, beta1=self.beta1)
 
     def init(self, size: int) -> State:
-        """M = 0, v = tau²."""
+        """State ``m = 0``, ``v = tau**2``."""
         return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """Algorithm 2 of the paper with v = v + Δ²."""
+        """One step of Algorithm 2 with the second moment of this class."""
         settings = (self.lr, self.beta1, 0.0, self.tau)
         return _adaptive(_loops.adagrad, settings, state, weights, mean_update, out)
 
 
 @dataclass(frozen=True, slots=True)
 class FedAdam:
-    """Second moment v = beta2 v + (1 - beta2) Δ²."""
+    """Second moment ``v = beta2 * v + (1 - beta2) * Δ**2``."""
 
     name: ClassVar[str] = "fedadam"
     state_names: ClassVar[tuple[str, ...]] = (_MOMENTUM, _SECOND_MOMENT)
@@ -158,18 +160,18 @@ class FedAdam:
         _check_adaptive(self.lr, self.tau, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, size: int) -> State:
-        """M = 0, v = tau²."""
+        """State ``m = 0``, ``v = tau**2``."""
         return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """Algorithm 2 of the paper with v = beta2 v + (1 - beta2) Δ²."""
+        """One step of Algorithm 2 with the second moment of this class."""
         settings = (self.lr, self.beta1, self.beta2, self.tau)
         return _adaptive(_loops.adam, settings, state, weights, mean_update, out)
 
 
 @dataclass(frozen=True, slots=True)
 class FedYogi:
-    """Second moment v = v - (1 - beta2) Δ² sign(v - Δ²): moves towards Δ² by at most (1 - beta2) Δ²."""
+    """Second moment ``v = v - (1 - beta2) * Δ**2 * sign(v - Δ**2)``, a bounded move to ``Δ**2``."""
 
     name: ClassVar[str] = "fedyogi"
     state_names: ClassVar[tuple[str, ...]] = (_MOMENTUM, _SECOND_MOMENT)
@@ -183,11 +185,11 @@ class FedYogi:
         _check_adaptive(self.lr, self.tau, beta1=self.beta1, beta2=self.beta2)
 
     def init(self, size: int) -> State:
-        """M = 0, v = tau²."""
+        """State ``m = 0``, ``v = tau**2``."""
         return _filled(size, momentum=0.0, second_moment=self.tau**2)
 
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """Algorithm 2 of the paper with v = v - (1 - beta2) Δ² sign(v - Δ²)."""
+        """One step of Algorithm 2 with the second moment of this class."""
         settings = (self.lr, self.beta1, self.beta2, self.tau)
         return _adaptive(_loops.yogi, settings, state, weights, mean_update, out)
 
@@ -203,7 +205,7 @@ def optimiser_named(name: str, settings: Mapping[str, float] | None = None) -> S
         AggregationError: for an unknown name or setting, or a value out of range.
     """
     if name not in _OPTIMISERS:
-        raise AggregationError(f"no server optimiser {name!r}", f"allowed are {', '.join(OPTIMISER_NAMES)}")
+        raise AggregationError(f"unknown server optimiser {name!r}", f"allowed are {', '.join(OPTIMISER_NAMES)}")
     cls = _OPTIMISERS[name]
     allowed = [field.name for field in fields(cls)]
     if unknown := sorted(set(settings or {}) - set(allowed)):

@@ -1,4 +1,4 @@
-"""Partial sums: the integer sum over some of a cohort's updates, and how such sums become one.
+"""Partial sums: integer sums over some of a cohort's updates, and their merging.
 
 An accumulator, a file that another process wrote and a merge of several are the same thing seen from outside. Integer
 addition is exact and associative, so any split of the cohort gives bit-identical sums.
@@ -50,7 +50,7 @@ class PartialSum(Protocol):
 
 
 class MergedSum:
-    """Several partial sums seen as one; adds block by block as it is read and holds one block.
+    """Several partial sums read as one; adds them block by block and holds one block.
 
     Raises:
         PartialSumError: if there are none, or they differ in size or grid, or their weights together pass the grid's.

@@ -1,6 +1,6 @@
-"""Memory that a release reuses from block to block, and the conversions into and out of it.
+"""Memory that a release reuses from block to block, and conversions into and out of it.
 
-Fresh arrays of this size come from the system page by page and go back at once: that costs more than the arithmetic.
+Fresh arrays of this size are mapped page by page and unmapped at once, which costs more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Workspace:
         self._sets = cycle(ResultSet(block, names) for _ in range(sets))
 
     def next_set(self) -> ResultSet:
-        """The set that was given out longest ago."""
+        """The least recently used set of results."""
         return next(self._sets)
 
 
 class ResultSet:
-    """Where one block's results lie until they are written: the encoded weights, and float32 state by name."""
+    """The results of one block until they are written: encoded weights, and float32 state by name."""
 
     def __init__(self, block: int, state_names: tuple[str, ...]) -> None:
         self._encoded = np.empty(block * np.dtype(np.float64).itemsize, np.uint8)

@@ -15,11 +15,11 @@ from sqlalchemy import Connection
 
 import atoll.server
 from atoll.server.backup.manifest import Manifest, RunLine, file_entry
-from atoll.server.daemon.journal import replayed
-from atoll.server.disk import Room, fsync_path, storage_error
+from atoll.server.disk.space import Room, fsync_path, storage_error
 from atoll.server.errors import InvalidRequestError, UnavailableError
 from atoll.server.jobs import parse_job, to_run_policy
 from atoll.server.rounds import Phase, RunStatus, initial
+from atoll.server.runs.journal import replayed
 from atoll.server.stores import DirectoryBlobStore, Reader, StoreDamagedError, dialects, models, runs, schema_version
 from atoll.server.stores.store import BLOBS_FOLDER, DATABASE_FILE
 

@@ -1,4 +1,4 @@
-"""What a back-up says that it holds."""
+"""The manifest of a back-up: what it holds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MANIFEST_FILE = "manifest.json"
 FORMAT = 1
 _MAX_BYTES = 64 << 20
 _MAX_EPOCH_S = 2**37
-"""The year 6325: what every calendar can show."""
+"""Largest epoch second accepted: the year 6325, which every calendar can show."""
 
 
 def _inside(path: str) -> str:
-    """A path that stays below the folder, in the one way in which it can be written."""
+    """A normalised path that stays below the folder."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or str(pure) != path or "\x00" in path:
         raise ValueError(f"{path[:80]!r} does not stay inside the back-up")
@@ -33,7 +33,7 @@ Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class File(BaseModel):
-    """A file of the back-up but for blobs: its path below the folder, size, and BLAKE3 digest in hex."""
+    """A file of the back-up that is not a blob: its path below the folder, size, and BLAKE3 digest in hex."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class File(BaseModel):
 
 
 class RunLine(BaseModel):
-    """A run as it stood: its id, name, status and models released."""
+    """A run at the time of the back-up: its id, name, status and models released."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     stored_bytes: Count
 
     def write(self, folder: Path) -> None:
-        """Write it into the back-up, durably: a folder without it is none."""
+        """Write it into the back-up, durably: a folder without it is not a back-up."""
         write_atomic(folder / MANIFEST_FILE, self.model_dump_json(indent=1).encode(), mode=PRIVATE_MODE)
 
 

@@ -1,4 +1,4 @@
-"""Making a data directory of a back-up: everything is verified before anything is written."""
+"""Makes a data directory from a back-up: everything is verified before anything is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.server.backup.manifest import Manifest, file_entry, read_manifest
-from atoll.server.disk import Room, fsync_path, storage_error
+from atoll.server.disk.space import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError
 from atoll.server.identity.files import PRIVATE_MODE, write_atomic
 from atoll.server.stores import DirectoryBlobStore, schema_version
@@ -31,7 +31,7 @@ class Restored:
 
 
 def restore(source: Path, data: Path, *, now: float) -> Restored:
-    """Make a data directory of a back-up, verified whole first; it becomes whole or, if anything fails, empty again.
+    """Make a data directory from a back-up, which is verified first; if anything fails the directory is empty again.
 
     All is written inside ``data``, which may be a mount point, and the database is moved to its place last: no server
     starts on a directory whose restoration was killed.
@@ -73,7 +73,7 @@ def restore(source: Path, data: Path, *, now: float) -> Restored:
 
 
 def last_restoration(data: Path) -> float:
-    """The epoch second at which this data directory was made of a back-up; 0 if it was not.
+    """The epoch second at which this data directory was made from a back-up; 0 if it was not.
 
     Raises:
         CorruptDataError: if the note of it cannot be read.
@@ -108,7 +108,7 @@ def _move_into_place(partial: Path, data: Path) -> None:
 
 
 def _clear(data: Path, *, whole: bool) -> None:
-    """Leave the directory as it was found: empty, or not there."""
+    """Restore the directory to its former state: empty or absent."""
     if whole:
         shutil.rmtree(data, ignore_errors=True)
         return
@@ -151,7 +151,7 @@ def _verify(source: Path, manifest: Manifest) -> None:
 
 
 def _flaw_of(database: Path) -> str:
-    """What the database finds wrong with itself; "ok" if nothing."""
+    """The result of the database's own integrity check; "ok" without a fault."""
     try:
         with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as opened:
             return str(opened.execute("PRAGMA quick_check(1)").fetchone()[0])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_DATA = Path("atoll-data")
 LEDGER_COLUMNS = ("population", "charges>", "last charged", "head")
 _COMPARE = (
-    "Whatever private runs have released since {made} is charged nowhere now. Before the server is started, compare "
+    "Releases of private runs since {made} are missing from the restored ledger. Before the server is started, compare "
     "each head with the one noted last, or with an export: `atoll privacy ledger --offline --data {data}`, `atoll "
     "privacy verify FILE.jsonl --head POPULATION=HEAD`. Lower the limit by what is missing, then `atoll run resume` "
     "the runs: until then they pause."
@@ -94,8 +94,8 @@ def restore(*, source: Path, data: Path, json_output: bool) -> None:
     _show(restored.manifest, json_output=False)
     made = when(restored.manifest.made_at)
     click.echo(
-        f"{data} stands as of {made}; rounds that were open then are tried again. Shut out again whoever was revoked "
-        "since."
+        f"{data} stands as of {made}; rounds that were open then are tried again. Revocations since are forgotten: "
+        "revoke those participants and operators again before others can reach the server."
     )
     if ledgers:
         print_table(LEDGER_COLUMNS, map(_ledger_row, ledgers), "")

@@ -1,4 +1,4 @@
-"""What ``atoll doctor`` looks at: each check is a function from the world to findings, none changes anything."""
+"""The checks of ``atoll doctor``: each returns findings and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import size, when
 from atoll.server.identity import OPERATOR_FILE
-from atoll.wire.figures import counted
-from atoll.wire.installing import install_hint
+from atoll.text.figures import counted
+from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
-    from atoll.server.control import PopulationSpending, ServerInfo
+    from atoll.server.control import PopulationSummary, ServerInfo
 
 MIN_PYTHON = (3, 11)
 MODULES = {"grpc": "1.76", "google.protobuf": "6.31.1", "numpy": "1.26", "numba": "0.61"}
-"""Module → lowest version that is supported (those of pyproject.toml)."""
+"""Module → lowest version that is supported (as in pyproject.toml)."""
 LOW_DISK_BYTES, FULL_DISK_BYTES = 5_000_000_000, 200_000_000
 CLOCK_WARN_S, CLOCK_FAIL_S = 5.0, 60.0
 EXPIRY_WARN_S = 14 * 86_400.0
@@ -33,7 +33,7 @@ CERTIFICATES = ("ca/authority.crt", "ca/server.pem")
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """Result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -51,7 +51,7 @@ class Finding:
 
 
 def versions() -> Iterator[Finding]:
-    """Python and the libraries that the server stands on."""
+    """Python and the libraries that the server needs."""
     python = Status.OK if sys.version_info >= MIN_PYTHON else Status.FAIL
     yield Finding("python", python, platform.python_version(), "" if python is Status.OK else "install Python 3.11+")
     for module, lowest in MODULES.items():
@@ -71,7 +71,7 @@ def versions() -> Iterator[Finding]:
 
 
 def data_directory(data: Path, uid: int) -> Iterator[Finding]:
-    """Whether the data directory exists and only its owner can read its secrets."""
+    """Check that the data directory exists and that only its owner can read its secrets."""
     if not data.is_dir():
         remedy = "`atoll server start --data DIR` makes it; --data or $ATOLL_DATA says where it is"
         yield Finding("data directory", Status.WARN, f"{data} does not exist", remedy)
@@ -94,12 +94,12 @@ def data_directory(data: Path, uid: int) -> Iterator[Finding]:
 
 
 def disk(where: str, free_bytes: int, reserve_bytes: int = 0) -> Finding:
-    """Whether there is room for models and updates; below its reserve a server refuses them."""
+    """Check that there is space for models and updates; below its reserve a server refuses them."""
     free = f"{size(free_bytes)} free"
     remedy = "free some space: models and updates of rounds in work are kept there"
     if free_bytes < reserve_bytes:
-        told = f"{free}, {size(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
-        return Finding(f"disk of {where}", Status.FAIL, told, "free some space; see `atoll server storage`")
+        words = f"{free}, {size(reserve_bytes)} are kept in reserve: uploads are refused and rounds wait"
+        return Finding(f"disk of {where}", Status.FAIL, words, "free some space; see `atoll server storage`")
     if free_bytes < FULL_DISK_BYTES:
         return Finding(f"disk of {where}", Status.FAIL, free, remedy)
     if free_bytes < LOW_DISK_BYTES:
@@ -128,7 +128,7 @@ def certificate_files(data: Path, now: float) -> Iterator[Finding]:
 
 
 def certificate(name: str, pem: bytes, now: float) -> Finding:
-    """Whether a PEM certificate is in force, and for how long."""
+    """Check that a PEM certificate is in force, and for how long."""
     from cryptography import x509  # noqa: PLC0415  # loads when there is a certificate to look at
 
     try:
@@ -152,7 +152,7 @@ def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) 
     yield disk("the server", info.disk_free_bytes, info.disk_reserve_bytes)
     ahead_s = info.now - (asked_at + answered_at) / 2
     message = f"the server's is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
-    remedy = "set the clocks (NTP): certificates are judged by them"
+    remedy = "set the clocks (NTP): certificates are checked by them"
     if abs(ahead_s) >= CLOCK_FAIL_S:
         yield Finding("clock", Status.FAIL, message, remedy)
     elif abs(ahead_s) >= CLOCK_WARN_S:
@@ -161,8 +161,8 @@ def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) 
         yield Finding("clock", Status.OK, "agrees with the server's")
 
 
-def ledgers(found: Sequence[PopulationSpending]) -> Iterator[Finding]:
-    """Whether every charge of the privacy ledger is in its place, as it was made."""
+def ledgers(found: Sequence[PopulationSummary]) -> Iterator[Finding]:
+    """Check that every charge of the privacy ledger is in its place and unchanged."""
     for item in found:
         name = f"ledger of {item.population}"
         if item.flaw:
@@ -173,7 +173,7 @@ def ledgers(found: Sequence[PopulationSpending]) -> Iterator[Finding]:
 
 
 def ports(host: str, wanted: Sequence[int], *, serving: bool) -> Iterator[Finding]:
-    """Whether ports are reachable on a server that runs, or free for one that does not."""
+    """Check that the ports of a running server are reachable, or free for one that is to start."""
     for port in wanted:
         yield _reachable(host, port) if serving else _free(host, port)
 

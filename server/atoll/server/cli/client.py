@@ -9,8 +9,28 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 
-from atoll.server import control
 from atoll.server.cli.errors import UnreachableError, translated
+from atoll.server.cli.ledger_queries import LedgerQueries
+from atoll.server.control import (
+    Following,
+    NewTokens,
+    OperatorCertificate,
+    OperatorSummary,
+    ParticipantSummary,
+    PopulationSummary,
+    Progress,
+    PrunedStorage,
+    RevokedOperator,
+    RunDetail,
+    RunSummary,
+    ServerInfo,
+    TokenSummary,
+    detail_of,
+    make_readable,
+    progress_of,
+    value_of,
+    values_of,
+)
 from atoll.wire.chunks import parse_download
 from atoll.wire.messages import layout_from_proto, layout_to_proto, manifest_from_proto, manifest_to_proto
 from atoll.wire.v1 import control_pb2, control_pb2_grpc, enrolment_pb2, transfer_pb2, transfer_pb2_grpc
@@ -53,7 +73,7 @@ class ModelRef:
     round: int
 
 
-class ControlClient:
+class ControlClient(LedgerQueries):
     """Calls to one server over ``channel``, which is closed at the end.
 
     Every call raises ``CommandError``: unreachable, not permitted, bad input, or refused for another reason.
@@ -74,135 +94,111 @@ class ControlClient:
     ) -> None:
         self.channel.close()
 
-    def server_info(self) -> control.ServerInfo:
+    def server_info(self) -> ServerInfo:
         """The server's version, clock and load."""
-        return control.server_info_of(self._call(self._control.GetServerInfo, control_pb2.GetServerInfoRequest()))
+        return value_of(ServerInfo, self._call(self._control.GetServerInfo, control_pb2.GetServerInfoRequest()))
 
-    def prune(self, *, dry_run: bool) -> tuple[control.Pruned, ...]:
-        """Have the server remove what nothing needs, or tell what that would be."""
+    def prune(self, *, dry_run: bool) -> tuple[PrunedStorage, ...]:
+        """Have the server remove what nothing needs, or (``dry_run``) list it."""
         request = control_pb2.PruneStorageRequest(dry_run=dry_run)
-        return control.pruned_of(self._call(self._control.PruneStorage, request).pruned)
+        return values_of(PrunedStorage, self._call(self._control.PruneStorage, request).pruned)
 
-    def create_tokens(self, organisation: str, kind: str, lifetime_s: float, count: int) -> control.NewTokens:
+    def create_tokens(self, organisation: str, kind: str, lifetime_s: float, count: int) -> NewTokens:
         """Mint one-time join tokens; ``kind`` is edge or silo."""
         request = control_pb2.CreateTokenRequest(
             organisation=organisation, kind=_KINDS[kind], lifetime_s=lifetime_s, count=count
         )
-        return control.new_tokens_of(self._call(self._control.CreateToken, request))
+        return value_of(NewTokens, self._call(self._control.CreateToken, request))
 
-    def tokens(self, *, unused: bool = False) -> Iterator[control.Token]:
-        """All join tokens (or those that nobody has used), the newest first, without their secrets; page by page."""
+    def tokens(self, *, unused: bool = False) -> Iterator[TokenSummary]:
+        """All join tokens, or the unused ones, the newest first, without their secrets; page by page."""
         after, more = "", True
         while more:
             request = control_pb2.ListTokensRequest(after=after, unused=unused)
             answer = self._call(self._control.ListTokens, request)
-            yield from map(control.token_of, answer.tokens)
+            yield from values_of(TokenSummary, answer.tokens)
             after, more = answer.next, bool(answer.next)
 
-    def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[control.Participant]:
+    def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[ParticipantSummary]:
         """All enrolled participants, or those that are connected, or of one organisation; page by page."""
         after, more = "", True
         while more:
             request = control_pb2.ListParticipantsRequest(after=after, connected=connected, organisation=organisation)
             answer = self._call(self._control.ListParticipants, request)
-            yield from map(control.participant_of, answer.participants)
+            yield from values_of(ParticipantSummary, answer.participants)
             after, more = answer.next, bool(answer.next)
 
-    def revoke(self, participant: str, reason: str) -> control.Participant:
+    def revoke(self, participant: str, reason: str) -> ParticipantSummary:
         """Shut a participant out, at once and for good."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
-        return control.participant_of(self._call(self._control.RevokeParticipant, request).participant)
+        return value_of(ParticipantSummary, self._call(self._control.RevokeParticipant, request).participant)
 
-    def create_operator(self, name: str, csr_pem: bytes, lifetime_s: float) -> control.Certified:
+    def create_operator(self, name: str, csr_pem: bytes, lifetime_s: float) -> OperatorCertificate:
         """Have an operator's key certified."""
         request = control_pb2.CreateOperatorRequest(name=name, csr_pem=csr_pem, lifetime_s=lifetime_s)
-        return control.certified_of(self._call(self._control.CreateOperator, request))
+        return value_of(OperatorCertificate, self._call(self._control.CreateOperator, request))
 
-    def operators(self) -> tuple[control.Operator, ...]:
+    def operators(self) -> tuple[OperatorSummary, ...]:
         """All operators, by name."""
         answer = self._call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
-        return tuple(map(control.operator_of, answer.operators))
+        return values_of(OperatorSummary, answer.operators)
 
-    def revoke_operator(self, name: str, reason: str) -> control.RevokedOperator:
+    def revoke_operator(self, name: str, reason: str) -> RevokedOperator:
         """Shut an operator out at once."""
         request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
-        return control.revoked_operator_of(self._call(self._control.RevokeOperator, request))
+        return value_of(RevokedOperator, self._call(self._control.RevokeOperator, request))
 
-    def populations(self, *, verify: bool = False) -> tuple[control.PopulationSpending, ...]:
-        """What has been spent of each population's privacy; ``verify`` has their chains verified whole."""
-        found: list[control.PopulationSpending] = []
-        after, more = "", True
-        while more:
-            request = control_pb2.ListPopulationsRequest(after=after, verify=verify)
-            answer = self._call(self._control.ListPopulations, request, LEDGER_TIMEOUT_S)
-            found += map(control.population_of, answer.populations)
-            after, more = answer.next, bool(answer.next)
-        return tuple(found)
+    def list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        """See ``LedgerQueries``."""
+        return self._call(self._control.ListPopulations, request, LEDGER_TIMEOUT_S)
 
-    def population(self, name: str, *, verify: bool = False) -> control.PopulationSpending:
-        """What has been spent of one population's privacy."""
-        request = control_pb2.ListPopulationsRequest(population=name, verify=verify)
-        return control.population_of(
-            self._call(self._control.ListPopulations, request, LEDGER_TIMEOUT_S).populations[0]
-        )
+    def list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+        """See ``LedgerQueries``."""
+        return self._call(self._control.ListCharges, request, LEDGER_TIMEOUT_S)
 
-    def charges(self, population: str, *, start: int = 0) -> control.Charges:
-        """A page of a population's charges, from number ``start`` of its chain on."""
-        request = control_pb2.ListChargesRequest(population=population, start=start)
-        return control.charges_of(self._call(self._control.ListCharges, request, LEDGER_TIMEOUT_S))
+    def get_participant_privacy(
+        self, request: control_pb2.GetParticipantPrivacyRequest
+    ) -> control_pb2.GetParticipantPrivacyResponse:
+        """See ``LedgerQueries``."""
+        return self._call(self._control.GetParticipantPrivacy, request, LEDGER_TIMEOUT_S)
 
-    def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> control.Charges:
-        """The last charges of a population, or of a run with its epsilon after each."""
-        request = control_pb2.ListChargesRequest(
-            population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
-        )
-        return control.charges_of(self._call(self._control.ListCharges, request, LEDGER_TIMEOUT_S))
-
-    def participant_privacy(self, participant: str) -> control.ParticipantPrivacy:
-        """What holds for one participant."""
-        request = control_pb2.GetParticipantPrivacyRequest(participant=participant)
-        return control.participant_privacy_of(
-            self._call(self._control.GetParticipantPrivacy, request, LEDGER_TIMEOUT_S)
-        )
-
-    def limit_population(
-        self, population: str, limit: tuple[float, float] | None, adjacency: str
-    ) -> control.PopulationSpending:
+    def limit_population(self, population: str, limit: tuple[float, float] | None, adjacency: str) -> PopulationSummary:
         """Limit what a population's runs may spend together, to (epsilon, delta); None: take the limit away."""
         epsilon, delta = (None, None) if limit is None else limit
         request = control_pb2.LimitPopulationRequest(
             population=population, epsilon=epsilon, delta=delta, adjacency=adjacency
         )
-        return control.population_of(self._call(self._control.LimitPopulation, request, LEDGER_TIMEOUT_S).population)
+        answer = self._call(self._control.LimitPopulation, request, LEDGER_TIMEOUT_S)
+        return value_of(PopulationSummary, answer.population)
 
-    def runs(self, page: int = 0) -> Iterator[control.Run]:
-        """All runs, the newest first; page by page of so many, 0: of as many as the server lists at once."""
+    def runs(self, page: int = 0) -> Iterator[RunSummary]:
+        """All runs, the newest first, in pages of ``page`` runs; 0: as many as the server lists at once."""
         after, more = "", True
         while more:
             answer = self._call(self._control.ListRuns, control_pb2.ListRunsRequest(limit=page, after=after))
-            yield from map(control.run_of, answer.runs)
+            yield from values_of(RunSummary, answer.runs)
             after, more = answer.next, bool(answer.next)
 
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""
         return next((run.run for run in self.runs(page=1)), None)
 
-    def run(self, run: str, *, members: bool = False, only: int | None = None, since: int = 0) -> control.RunDetail:
-        """A run with its rounds (``only`` the attempts at one, or those from ``since`` on); if asked, with members."""
+    def run(self, run: str, *, members: bool = False, only: int | None = None, since: int = 0) -> RunDetail:
+        """A run with its rounds: ``only`` the attempts at one round, or those from ``since`` on; members if asked."""
         request = control_pb2.GetRunRequest(run=run, members=members, round=only, since=since)
-        return control.detail_of(self._call(self._control.GetRun, request))
+        return detail_of(self._call(self._control.GetRun, request))
 
-    def watch(self, run: str) -> Iterator[control.Progress]:
+    def watch(self, run: str) -> Iterator[Progress]:
         """The run now and at every change until it has ended; if the stream breaks, watch again."""
         with translated(self.address):
             stream = self._control.WatchRun(control_pb2.WatchRunRequest(run=run), metadata=self._metadata)
-            following = control.Following()
+            following = Following()
             try:
                 for message in stream:
-                    control.make_readable(message)
+                    make_readable(message)
                     complete = following.complete(message)
                     if complete is not None:
-                        yield control.progress_of(complete)
+                        yield progress_of(complete)
             finally:
                 stream.cancel()
 
@@ -217,23 +213,22 @@ class ControlClient:
         except grpc.FutureTimeoutError:
             raise UnreachableError(f"the server at {self.address} did not come back within {timeout_s:.0f} s") from None
 
-    def pause(self, run: str) -> control.Run:
+    def pause(self, run: str) -> RunSummary:
         """Pause after the round in work."""
-        return control.run_of(self._call(self._control.PauseRun, control_pb2.PauseRunRequest(run=run)).summary)
+        return self._changed(self._control.PauseRun, control_pb2.PauseRunRequest(run=run))
 
-    def resume(self, run: str) -> control.Run:
+    def resume(self, run: str) -> RunSummary:
         """Go on with a paused run."""
-        return control.run_of(self._call(self._control.ResumeRun, control_pb2.ResumeRunRequest(run=run)).summary)
+        return self._changed(self._control.ResumeRun, control_pb2.ResumeRunRequest(run=run))
 
-    def cancel(self, run: str, reason: str) -> control.Run:
+    def cancel(self, run: str, reason: str) -> RunSummary:
         """End a run now."""
-        request = control_pb2.CancelRunRequest(run=run, reason=reason)
-        return control.run_of(self._call(self._control.CancelRun, request).summary)
+        return self._changed(self._control.CancelRun, control_pb2.CancelRunRequest(run=run, reason=reason))
 
-    def delete(self, run: str) -> tuple[control.Pruned, ...]:
+    def delete(self, run: str) -> tuple[PrunedStorage, ...]:
         """Forget a run that has ended; what was removed."""
         answer = self._call(self._control.DeleteRun, control_pb2.DeleteRunRequest(run=run), DELETE_TIMEOUT_S)
-        return control.pruned_of(answer.removed)
+        return values_of(PrunedStorage, answer.removed)
 
     def submit(self, job_toml: bytes, file_name: str, layout: Layout, blob: str) -> str:
         """Begin a run from an uploaded model; returns its id."""
@@ -281,6 +276,9 @@ class ControlClient:
             finally:
                 stream.cancel()
 
+    def _changed(self, method: Callable[..., Any], request: object) -> RunSummary:
+        return value_of(RunSummary, self._call(method, request).summary)
+
     def _call(
         self,
         method: Callable[..., Response],
@@ -289,5 +287,5 @@ class ControlClient:
     ) -> Response:
         with translated(self.address):
             answer = method(request, timeout=timeout_s, metadata=self._metadata)
-        control.make_readable(answer)
+        make_readable(answer)
         return answer

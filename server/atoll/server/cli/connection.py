@@ -1,4 +1,4 @@
-"""Which server, as whom: the options that all operator commands share."""
+"""The connection options that all operator commands share: the server and the credential."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Target:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries."""
+        """Metadata of every call."""
         return ((INSECURE_OPERATOR, "1"),) if self.credential is None else ()
 
 
@@ -88,7 +88,7 @@ def find_target(server: str | None, credentials: Path | None, data: Path | None,
 
 @dataclass(frozen=True)
 class Place:
-    """What the connection options say."""
+    """The values of the connection options."""
 
     server: str | None
     credentials: Path | None
@@ -104,9 +104,9 @@ class Place:
 
 
 def placed(function: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the connection options and, as its first argument, what they say."""
+    """Give a command the connection options and, as its first argument, their values."""
 
-    @click.option("--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: as the credential says.")
+    @click.option("--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: the credential's.")
     @click.option(
         "--credentials",
         type=click.Path(dir_okay=False, path_type=Path),

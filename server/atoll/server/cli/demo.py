@@ -25,11 +25,11 @@ from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
 from atoll.server.demo.federation import Federation, Plan
 from atoll.server.errors import ServerError
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 MAX_CLIENTS = 64
 MAX_PRIVATE_CLIENTS = 280
-"""The digits go round for no more."""
+"""Maximum number of clients: there are no digits for more."""
 CLIENTS, ROUNDS = 8, 20
 PRIVATE_CLIENTS, PRIVATE_ROUNDS = 200, 30
 MAX_ROUNDS = 10_000
@@ -38,7 +38,7 @@ TOKEN_LIFETIME_S = 600.0
 
 @dataclass(frozen=True)
 class Summary:
-    """What the demo came to; what ``--json`` prints. Accuracy and loss are of the final model, on held-out data."""
+    """The result of the demo, which ``--json`` prints. Accuracy and loss are of the final model, on held-out data."""
 
     run: str
     status: str
@@ -225,7 +225,7 @@ def _show(summary: Summary, *, json_output: bool) -> None:
 
 @contextmanager
 def _workplace(keep: Path | None) -> Iterator[Path]:
-    """A temporary directory, removed at the end; or the one to keep, which must be new or empty."""
+    """A temporary directory, removed at the end; or the given one, which must be new or empty and stays."""
     with ExitStack() as closing:
         if keep is None:
             yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-demo-")))

@@ -1,4 +1,4 @@
-"""``atoll demo --private``: the digits over many participants, without privacy and with, and what it has cost."""
+"""``atoll demo --private``: the digits over many participants, with and without privacy, and the epsilon spent."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from atoll.server.cli.watch import follow, observe
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
 from atoll.server.demo.federation import LEAST_OF_MANY, POPULATION, Federation, Plan
-from atoll.wire.figures import bound, counted
+from atoll.text.figures import bound, counted
 
 if TYPE_CHECKING:
     from atoll.processes import Processes
     from atoll.server.cli.watch import JsonSink
-    from atoll.server.control import Charge, RunDetail, RunSpending
+    from atoll.server.control import ChargeSummary, RunDetail, RunSpending
 
 TOKEN_LIFETIME_S = 600.0
 
 
 @dataclass(frozen=True)
 class PrivateSummary:
-    """What the private demo came to; what ``--json`` prints. Accuracies are of the final models, on held-out data.
+    """The result of the private demo, which ``--json`` prints. Accuracies are of the final models, on held-out data.
 
     Attributes:
         run: the private run.
@@ -117,7 +117,7 @@ def _summary(
     plain: RunDetail,
     private: RunDetail,
     spent: RunSpending,
-    charged: tuple[Charge, ...],
+    charged: tuple[ChargeSummary, ...],
     report: Path,
     total_s: float,
 ) -> PrivateSummary:
@@ -169,17 +169,19 @@ def _facts(summary: PrivateSummary) -> dict[str, str]:
 
 def _meaning(summary: PrivateSummary) -> tuple[str, ...]:
     return (
-        f"What that means: whatever anybody concludes from all {summary.rounds} models, the odds of it would be at "
-        f"most e^{bound(summary.epsilon, 2)} times higher or lower had any one participant sent nothing, but for a "
-        f"probability of {summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. What it costs "
-        "depends on the crowd: the noise on a sum is the same for ten participants, who would learn nothing, as for "
-        "thousands, who would get a far smaller epsilon at this accuracy.",
+        "What that means: without the updates of any one participant, the probability of any outcome of all "
+        f"{summary.rounds} models would change by at most a factor of e^{bound(summary.epsilon, 2)}, except with "
+        f"probability {summary.delta:g}. In theory that is a weak promise; epsilon 1 is a strong one. The price "
+        "depends on the number of participants: a sum gets the same noise for ten, which would drown their updates, "
+        "as for thousands, which would get a far smaller epsilon at this accuracy.",
         f"Participants have {LEAST_OF_MANY} examples or more each. The run without privacy is here to compare with: "
         "people who are promised privacy must not be in such a run as well, and the ledger names them unprotected.",
     )
 
 
-def _write_report(summary: PrivateSummary, plain: RunDetail, private: RunDetail, charged: tuple[Charge, ...]) -> None:
+def _write_report(
+    summary: PrivateSummary, plain: RunDetail, private: RunDetail, charged: tuple[ChargeSummary, ...]
+) -> None:
     from atoll.server.demo.comparison import page  # noqa: PLC0415  # matplotlib loads when it is needed
 
     spent = [charge.epsilon_after for charge in charged if charge.epsilon_after is not None]

@@ -17,7 +17,7 @@ from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
 from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
 DEFAULT_DATA = Path("atoll-data")
@@ -33,9 +33,7 @@ _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
     show_default=True,
     help="The server's data directory.",
 )
-@click.option(
-    "--server", "address", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: as the credential says."
-)
+@click.option("--server", "address", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: the credential's.")
 @click.option(
     "--credentials",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -75,7 +73,7 @@ def doctor(
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
-    """What a server says; or, when none answers on this machine, whether its ports are free."""
+    """What a server answers; or, if none answers on this machine, whether its ports are free."""
     host, _, port = (target.address if target is not None else fallback).rpartition(":")
     wanted = (int(port), enrol_port or int(port) + 1)
     if target is None:

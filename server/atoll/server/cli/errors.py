@@ -18,8 +18,8 @@ from contextlib import contextmanager
 import click
 import grpc
 
+from atoll.text.printable import printable
 from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
-from atoll.wire.text import printable
 
 _NOT_PERMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -29,7 +29,7 @@ _LISTED_BY = {
     "participant.missing": "participants list",
     "token.missing": "token list",
 }
-"""What an operator asks for the names that there are, by the code of the error about one that is not."""
+"""By the code of the error about a missing name, the command that lists the names."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
 
 
@@ -102,9 +102,9 @@ def command_error(error: grpc.RpcError, address: str) -> CommandError:
 
 
 def where_listed(code: str) -> str:
-    """What to do about a name that nobody has, by the error's code; empty for other errors."""
+    """What to do about a missing name, by the error's code; empty for other errors."""
     listed_by = _LISTED_BY.get(code)
-    return f"`atoll {listed_by}` lists those that there are" if listed_by else ""
+    return f"`atoll {listed_by}` lists them" if listed_by else ""
 
 
 def _unreachable(address: str, detail: ErrorDetail) -> CommandError:

@@ -8,24 +8,24 @@ from collections.abc import Iterator, Sequence
 from rich.text import Text
 
 from atoll.server.cli.output import styled, when
-from atoll.server.control import Round, Run, RunDetail
+from atoll.server.control import RoundSummary, RunDetail, RunSummary
 from atoll.server.control.attendance import never_counted
 from atoll.server.control.curves import latest
 from atoll.server.control.words import duration, fragment_words, kind_words, round_label
 from atoll.server.jobs import JobFileError, parse_job
-from atoll.server.privacy.refusals import has_secret_draw as secret_draw
-from atoll.wire.figures import counted
+from atoll.server.jobs.refusals import has_secret_draw as secret_draw
+from atoll.text.figures import counted
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 REASON_CHARS = 80
-"""So much of a reason fits beside the rest of a line; the whole is in ``run show`` and ``--json``."""
+"""Characters of a reason in a line; ``run show`` and ``--json`` have all of it."""
 NAMED_IN_LINE, NAMED_AT_END = 3, 20
 """Participants that did not count, by name: for each reason in a round's line, and after the last round."""
 ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
 
-def run_row(run: Run) -> tuple[object, ...]:
+def run_row(run: RunSummary) -> tuple[object, ...]:
     """A line of ``run list``, with the beginning of the reason."""
     return (
         run.run,
@@ -39,7 +39,7 @@ def run_row(run: Run) -> tuple[object, ...]:
 
 
 def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
-    """A reason in so many characters: its first clauses or words, and an ellipsis if that is not all."""
+    """The beginning of a reason, cut at a clause or word to ``most_chars``, with an ellipsis if it is cut."""
     if len(reason) <= most_chars:
         return reason
     head = reason[:most_chars]
@@ -48,13 +48,13 @@ def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
     return f"{head[: cut if cut > 0 else most_chars - 1]}…"
 
 
-def reason_lines(run: Run) -> Iterator[str]:
+def reason_lines(run: RunSummary) -> Iterator[str]:
     """The whole reason, if the table has its beginning only."""
     if shortened(run.reason) != run.reason:
         yield f"{run.status}: {run.reason}"
 
 
-def round_row(item: Round) -> tuple[object, ...]:
+def round_row(item: RoundSummary) -> tuple[object, ...]:
     """A line of the table of rounds."""
     return (
         round_label(item),
@@ -83,8 +83,8 @@ def member_rows(detail: RunDetail) -> Iterator[tuple[object, ...]]:
             )
 
 
-def round_line(item: Round, rounds_total: int, *, named: bool = True) -> str:
-    """A round in one line, for logs and pipes; with the names of who did not count, unless the draw is secret.
+def round_line(item: RoundSummary, rounds_total: int, *, named: bool = True) -> str:
+    """A round in one line, for logs and pipes; with the names of members that did not count, unless the draw is secret.
 
     Progress counts train rounds; the label is the round's number, which counts evaluations too.
     """
@@ -104,14 +104,14 @@ def round_line(item: Round, rounds_total: int, *, named: bool = True) -> str:
     return ", ".join(parts)
 
 
-def metric(item: Round, name: str) -> str:
-    """A metric of a round to four places; empty if nobody measured it."""
+def metric(item: RoundSummary, name: str) -> str:
+    """A metric of a round to four places; empty if it was not measured."""
     value = latest(item, name)
     return "" if value is None else f"{value:.4f}"
 
 
-def absent_named(item: Round) -> str:
-    """Who did not count and why: ``1 failed (clinic-b: fit raised ValueError), 12 late``; a few are named."""
+def absent_named(item: RoundSummary) -> str:
+    """The members that did not count, and why, a few by name: ``1 failed (clinic-b: no data), 12 late``."""
     found: dict[str, list[str]] = {}
     for member in item.members:
         if not member.counted and not member.pending:
@@ -121,12 +121,12 @@ def absent_named(item: Round) -> str:
     return ", ".join(f"{len(who)} {styled(status).plain} ({_few(who)})" for status, who in by_number)
 
 
-def never_counted_lines(rounds: Sequence[Round], *, secret: bool) -> Iterator[str]:
-    """Who was asked in released rounds and never counted; of a secret draw only that names are not shown."""
+def never_counted_lines(rounds: Sequence[RoundSummary], *, secret: bool) -> Iterator[str]:
+    """The participants that were invited to released rounds and never counted; not by name if the draw is secret."""
     found = never_counted(rounds)
     if secret:
         if any(not member.counted and not member.pending for item in rounds for member in item.members):
-            yield "some members did not count; the draw is secret, so that they are named by `run show --members` alone"
+            yield "some members did not count; the draw is secret, so only `run show --members` names them"
         return
     for one in found[:NAMED_AT_END]:
         why = f"{styled(one.status).plain}{f': {one.detail}' if one.detail else ''}"
@@ -136,7 +136,7 @@ def never_counted_lines(rounds: Sequence[Round], *, secret: bool) -> Iterator[st
 
 
 def has_secret_draw(detail: RunDetail) -> bool:
-    """Whether a run's draws are secret; also if its job cannot be read here."""
+    """Whether a run's draws are secret; True if its job cannot be read here."""
     try:
         return secret_draw(parse_job(detail.job_toml))
     except JobFileError:
@@ -148,7 +148,7 @@ def _few(names: Sequence[str]) -> str:
     return "; ".join(names[:NAMED_IN_LINE]) + (f"; {more} more" if more > 0 else "")
 
 
-def absent(item: Round) -> Text:
-    """Who did not count, by reason: ``2 timed out, 1 declined``."""
+def absent(item: RoundSummary) -> Text:
+    """The number of members that did not count, by reason: ``2 timed out, 1 declined``."""
     counts = Counter(member.status for member in item.members if not member.counted and not member.pending)
     return Text(", ").join(Text(f"{count} ") + styled(status) for status, count in counts.most_common())

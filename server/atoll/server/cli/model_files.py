@@ -1,4 +1,4 @@
-"""Models between safetensors files and the server, a chunk at a time: a file of any size passes."""
+"""Models between safetensors files and the server, one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.formats import safetensors
 from atoll.server.cli.client import ControlClient, ModelRef, transfer_timeout_s
 from atoll.server.cli.errors import BadInputError, CommandError, UnreachableError
 from atoll.server.cli.output import size, transfer
-from atoll.wire import safetensors
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import SafetensorsError, WireError
 from atoll.wire.layout import Layout
 
 MAX_FAILURES = 4
-"""Broken streams in a row, without a chunk between them, until a download is given up."""
+"""Consecutive broken streams without a chunk after which a download is given up."""
 
 
 @dataclass(frozen=True)

@@ -5,95 +5,58 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from atoll.server import control
 from atoll.server.cli.errors import BadInputError, CommandError, where_listed
+from atoll.server.cli.ledger_queries import LedgerQueries
 from atoll.server.errors import InvalidRequestError, NotFoundError, ServerError
+from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-class LedgerSource(Protocol):
-    """Who answers for the ledger: a server, or a data directory."""
-
-    def populations(self, *, verify: bool = False) -> tuple[control.PopulationSpending, ...]:
-        """Of each population."""
-        ...
-
-    def population(self, name: str, *, verify: bool = False) -> control.PopulationSpending:
-        """Of one."""
-        ...
-
-    def charges(self, population: str, *, start: int = 0) -> control.Charges:
-        """A page of a population's charges."""
-        ...
-
-    def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> control.Charges:
-        """The last ones of a population, or of a run with its epsilon after each."""
-        ...
-
-    def participant_privacy(self, participant: str) -> control.ParticipantPrivacy:
-        """What holds for one participant."""
-        ...
-
-    def newest_run(self) -> str | None:
-        """The id of the newest run; None before the first."""
-        ...
-
-
-class OfflineLedger:
-    """See ``LedgerSource``; all of one moment."""
+class OfflineLedger(LedgerQueries):
+    """The ledger in a database, as of one transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def populations(self, *, verify: bool = False) -> tuple[control.PopulationSpending, ...]:
-        """See ``LedgerSource``."""
+    def list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        """See ``LedgerQueries``; all in one page."""
         from atoll.server.privacy import ledger  # noqa: PLC0415 - SQLAlchemy, accountants: seconds that others save
 
-        return tuple(self.population(name, verify=verify) for name in ledger.names(self._connection))
+        names = (request.population,) if request.population else ledger.names(self._connection)
+        return control_pb2.ListPopulationsResponse(
+            populations=[self._population(name, verify=request.verify) for name in names]
+        )
 
-    def population(self, name: str, *, verify: bool = False) -> control.PopulationSpending:
-        """See ``LedgerSource``."""
-        from atoll.server.rpc import ledger_answers as answers  # noqa: PLC0415 - as above
+    def list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+        """See ``LedgerQueries``."""
+        from atoll.server.privacy import ledger_answers  # noqa: PLC0415 - as above
 
-        found = answers.read_population(self._connection, name, verify=verify)
-        return control.population_of(answers.told_population(found))
+        return ledger_answers.charges_page(request, ledger_answers.read_charges(self._connection, request))
 
-    def charges(self, population: str, *, start: int = 0) -> control.Charges:
-        """See ``LedgerSource``."""
-        return self._charges(population=population, start=start)
+    def get_participant_privacy(
+        self, request: control_pb2.GetParticipantPrivacyRequest
+    ) -> control_pb2.GetParticipantPrivacyResponse:
+        """See ``LedgerQueries``."""
+        from atoll.server.privacy import ledger_answers  # noqa: PLC0415 - as above
 
-    def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> control.Charges:
-        """See ``LedgerSource``."""
-        return self._charges(population=population, run=run, limit=limit, newest=True)
-
-    def participant_privacy(self, participant: str) -> control.ParticipantPrivacy:
-        """See ``LedgerSource``."""
-        from atoll.server.rpc import ledger_answers as answers  # noqa: PLC0415 - as above
-
-        found = answers.read_parts(self._connection, participant)
-        standing = [answers.read_population(self._connection, name, verify=True) for name in found.populations]
-        return control.participant_privacy_of(answers.told_parts(found, list(map(answers.told_population, standing))))
+        found = ledger_answers.read_participant(self._connection, request.participant)
+        spent = [self._population(name, verify=True) for name in found.populations]
+        return ledger_answers.participant_privacy(found, spent)
 
     def newest_run(self) -> str | None:
-        """See ``LedgerSource``."""
+        """See ``LedgerQueries``."""
         from atoll.server.stores import runs  # noqa: PLC0415 - as above
 
         return next((run.id for run in runs.listed(self._connection, limit=1)), None)
 
-    def _charges(
-        self, *, population: str, run: str = "", start: int = 0, limit: int = 0, newest: bool = False
-    ) -> control.Charges:
-        from atoll.server.rpc import ledger_answers as answers  # noqa: PLC0415 - as above
-        from atoll.wire.v1 import control_pb2  # noqa: PLC0415 - as above
+    def _population(self, name: str, *, verify: bool) -> control_pb2.PopulationSummary:
+        from atoll.server.privacy import ledger_answers  # noqa: PLC0415 - as above
 
-        request = control_pb2.ListChargesRequest(
-            population=population, run=run, start=start, limit=limit, newest=newest, epsilon=bool(run)
-        )
-        return control.charges_of(answers.told_charges(request, answers.read_charges(self._connection, request)))
+        return ledger_answers.population_summary(ledger_answers.read_population(self._connection, name, verify=verify))
 
 
 @contextmanager
@@ -102,7 +65,7 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
 
     Raises:
         BadInputError: if there is no database.
-        CommandError: if it cannot be read, or is of another version; whatever the server would have answered.
+        CommandError: if it cannot be read, is of another version, or for what the server would have refused.
     """
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 

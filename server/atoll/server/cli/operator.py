@@ -11,9 +11,9 @@ from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import BadInputError
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
 from atoll.server.cli.token import lifetime_s
-from atoll.server.control import Operator
+from atoll.server.control import OperatorSummary
 from atoll.server.identity import CredentialError, KeyWithRequest, OperatorCredential
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 
 @click.group()
@@ -35,7 +35,7 @@ def operator() -> None:
     callback=lifetime_s,
     default="90d",
     show_default=True,
-    help="How long it is good: 12h, 7d; at most 90d.",
+    help="Validity: 12h, 7d; at most 90d.",
 )
 @json_option
 @connected
@@ -48,8 +48,8 @@ def new(client: ControlClient, *, name: str, output: Path, expires: float, json_
     credential = OperatorCredential(
         name=name,
         address=client.address,
-        ca_certificate=certified.ca_certificate,
-        certificate=certified.certificate,
+        ca_certificate=certified.ca_certificate_pem.decode(),
+        certificate=certified.certificate_pem.decode(),
         key=made.key_pem.decode(),
     )
     try:
@@ -60,6 +60,7 @@ def new(client: ControlClient, *, name: str, output: Path, expires: float, json_
         print_json({"name": name, "credential": str(output), "expires_at": certified.expires_at})
     else:
         click.echo(f"wrote the credential of operator {name} to {output}, good until {when(certified.expires_at)}")
+        click.echo(f"{name} keeps it as ~/.config/atoll/operator.json, or passes it with --credentials")
 
 
 @operator.command("list")
@@ -90,11 +91,11 @@ def list_operators(client: ControlClient, *, json_output: bool) -> None:
 
 @operator.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Kept in the record, and told to the operator.")
+@click.option("--reason", default="", help="Recorded, and shown to the operator.")
 @json_option
 @connected
 def revoke(client: ControlClient, *, name: str, reason: str, json_output: bool) -> None:
-    """Shut operator NAME out at once, with all its credentials and the join tokens that it made and nobody used."""
+    """Shut operator NAME out at once, with all its credentials and the unused join tokens that it made."""
     done = client.revoke_operator(name, reason)
     if json_output:
         print_json(done)
@@ -103,7 +104,7 @@ def revoke(client: ControlClient, *, name: str, reason: str, json_output: bool) 
     click.echo(f"operator {name} is shut out{void if done.voided_tokens else ''}")
 
 
-def _state(item: Operator) -> str:
+def _state(item: OperatorSummary) -> str:
     if item.certificates:
         return "in force"
     return "revoked" if item.revoked_at is not None else "expired"

@@ -28,9 +28,9 @@ from rich.text import Text
 from atoll.server.control import as_json
 
 _UNPRINTED = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What JSON may hold and a terminal heeds, though it does not print: DEL, C1 and format characters."""
+"""Characters that JSON may hold and that control a terminal: DEL, C1 and format characters."""
 PIPE_WIDTH = 400
-"""Columns where the output is no terminal: nothing is cut."""
+"""Width where the output is not a terminal: nothing is cut."""
 
 STATUS_STYLES = {
     "running": "cyan",
@@ -55,7 +55,7 @@ json_option = click.option("--json", "json_output", is_flag=True, help="Print JS
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on stdout or stderr, as wide as the terminal, or as wide as needed where there is none."""
+    """A console on stdout or stderr, as wide as the terminal, or as wide as needed without a terminal."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=False)
 
@@ -106,7 +106,7 @@ def size(count: float) -> str:
 
 @contextmanager
 def busy(label: str) -> Iterator[None]:
-    """A spinner on stderr where that is a terminal; elsewhere the label, as a line."""
+    """A spinner on stderr; the label as a line where stderr is not a terminal."""
     shown = console(stderr=True)
     if not shown.is_terminal:
         click.echo(label, err=True)
@@ -118,7 +118,7 @@ def busy(label: str) -> Iterator[None]:
 
 @contextmanager
 def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on stderr with the step under way, to be told (done, total, step); elsewhere the label, as a line."""
+    """A bar on stderr, called with (done, total, step); the label as a line where stderr is not a terminal."""
     shown = console(stderr=True)
     if not shown.is_terminal:
         click.echo(label, err=True)
@@ -135,7 +135,7 @@ def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 class Transfer:
-    """How far a transfer has come; ``advance`` it by the bytes done."""
+    """Progress of a transfer; ``advance`` it by the bytes done."""
 
     def __init__(self, progress: Progress, total_bytes: int, label: str) -> None:
         self._progress = progress
@@ -154,7 +154,7 @@ class Transfer:
 
 @contextmanager
 def transfer(label: str, total_bytes: int) -> Iterator[Transfer]:
-    """A progress bar on stderr where that is a terminal; it goes when the transfer is done."""
+    """A progress bar on stderr if that is a terminal; it disappears when the transfer is done."""
     shown = console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

@@ -7,7 +7,7 @@ import click
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import connected
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
-from atoll.server.control import Participant
+from atoll.server.control import ParticipantSummary
 
 
 @click.group()
@@ -16,8 +16,8 @@ def participants() -> None:
 
 
 @participants.command("list")
-@click.option("--connected", "connected_only", is_flag=True, help="Only those that are connected now.")
-@click.option("--organisation", default="", help="Only those of this organisation.")
+@click.option("--connected", "connected_only", is_flag=True, help="Only participants that are connected now.")
+@click.option("--organisation", default="", help="Only participants of this organisation.")
 @json_option
 @connected
 def list_participants(client: ControlClient, *, connected_only: bool, organisation: str, json_output: bool) -> None:
@@ -48,11 +48,11 @@ def list_participants(client: ControlClient, *, connected_only: bool, organisati
 
 @participants.command()
 @click.argument("participant")
-@click.option("--reason", default="", help="Kept in the record, and told to the participant.")
+@click.option("--reason", default="", help="Recorded, and shown to the participant.")
 @json_option
 @connected
 def revoke(client: ControlClient, *, participant: str, reason: str, json_output: bool) -> None:
-    """Shut PARTICIPANT out for good, also from streams that are open."""
+    """Shut PARTICIPANT out for good, and end its open streams."""
     found = client.revoke(participant, reason)
     if json_output:
         print_json(found)
@@ -67,7 +67,7 @@ def _nobody(*, connected_only: bool, organisation: str) -> str:
     return f"no participant{of} has enrolled; `atoll token new` makes a join token"
 
 
-def _state(item: Participant) -> str:
+def _state(item: ParticipantSummary) -> str:
     if item.revoked_at is not None:
         return "revoked"
     return "connected" if item.connected else "away"

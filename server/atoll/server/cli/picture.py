@@ -1,4 +1,4 @@
-"""The live picture of a run: how far it is, the round in work, the rounds before."""
+"""The live picture of a run: its progress, the round in work, and the ended rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from atoll.server.cli.formats import round_row
 from atoll.server.cli.output import styled
-from atoll.server.control import Progress, Round, RunDetail
+from atoll.server.control import Progress, RoundSummary, RunDetail
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration, fragment_words, round_label
 
@@ -23,13 +23,13 @@ _COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>",
 
 
 class Picture:
-    """What is known of a run, drawn on demand; ``clock`` counts the deadline down between changes."""
+    """The known state of a run, drawn on demand; ``clock`` counts the deadline down between changes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._progress: Progress | None = None
         self._changed_at = 0.0
-        self._rounds: tuple[Round, ...] = ()
+        self._rounds: tuple[RoundSummary, ...] = ()
 
     def change(self, progress: Progress, now: float) -> None:
         """The run as it stands at ``now`` of the clock."""
@@ -67,7 +67,7 @@ class Picture:
             )
         return Group(title, lines, self._table())
 
-    def _round_in_work(self, item: Round) -> tuple[RenderableType, ...]:
+    def _round_in_work(self, item: RoundSummary) -> tuple[RenderableType, ...]:
         label = "evaluation" if item.kind == "evaluate" else f"round {round_label(item)}"
         if item.phase == "created":
             return Text(label), _bar(0, 1), Text(f"waiting for participants, {item.wanted} wanted")
@@ -80,7 +80,7 @@ class Picture:
             words += f", {duration(remaining_s)} to the deadline"
         return Text(label), _bar(item.reported, max(item.wanted or item.cohort, 1)), Text(words)
 
-    def _remaining_s(self, item: Round) -> float | None:
+    def _remaining_s(self, item: RoundSummary) -> float | None:
         if item.remaining_s is None:
             return None
         return max(0.0, item.remaining_s - (self._clock() - self._changed_at))

@@ -13,12 +13,12 @@ from atoll.server.cli.output import busy, console, json_option, print_json, prin
 from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.settings.numbers import Finite
-from atoll.wire.figures import bound, counted, remainder
+from atoll.text.figures import bound, counted, remainder
 
 if TYPE_CHECKING:
-    from atoll.server.privacy.audit.auditing import Finding
-    from atoll.server.privacy.audit.noise_scale import NoiseFound
     from atoll.server.privacy.contract import Contract
+    from atoll.server.privacy_audit.auditing import Finding
+    from atoll.server.privacy_audit.noise_scale import NoiseFound
 
 _DIGITS = 5
 """Shown of an epsilon: a claim is close to its proof where an audit is good."""
@@ -117,10 +117,10 @@ def audit(
     et al. 2023). What is released beside known sums is compared with the noise that is claimed, also through a
     daemon of its own. Exit code 1: more is proved than is claimed, or noise is missing, so the claim is false.
     """
-    from atoll.server.privacy.audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
-    from atoll.server.privacy.audit.auditing import design  # noqa: PLC0415
-    from atoll.server.privacy.audit.rehearsal import Safeguards  # noqa: PLC0415
-    from atoll.server.privacy.audit.through_daemon import noise_through_daemon  # noqa: PLC0415
+    from atoll.server.privacy_audit.auditing import audit as run_audit  # noqa: PLC0415  # numba and scipy take seconds
+    from atoll.server.privacy_audit.auditing import design  # noqa: PLC0415
+    from atoll.server.privacy_audit.rehearsal import Safeguards  # noqa: PLC0415
+    from atoll.server.privacy_audit.through_daemon import noise_through_daemon  # noqa: PLC0415
 
     try:
         with busy("working out the noise and how many to guess"):
@@ -157,7 +157,7 @@ def _contract(job: Path | None, promise: dict[str, float | None]) -> Contract:
 def _promised(promise: Promise) -> Contract:
     from atoll.server.privacy.accounting import calibrate  # noqa: PLC0415
     from atoll.server.privacy.contract import Contract  # noqa: PLC0415
-    from atoll.server.privacy.values import Adjacency, Event, Sampling  # noqa: PLC0415
+    from atoll.server.privacy.events import Adjacency, Event, Sampling  # noqa: PLC0415
 
     sampling = Sampling.NONE if promise.rate == 1 else Sampling.POISSON
     event = Event(1.0, promise.rate, promise.rounds, sampling)

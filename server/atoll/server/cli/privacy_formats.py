@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from atoll.server.cli.output import when
 from atoll.server.control import (
-    Charge,
+    ChargeSummary,
     ParticipantPrivacy,
     ParticipantRun,
-    PopulationSpending,
+    PopulationSummary,
     RunSpending,
 )
-from atoll.wire.figures import SET_DIGITS, bound, counted, figure, remainder
+from atoll.text.figures import SET_DIGITS, bound, counted, figure, remainder
 
 if TYPE_CHECKING:
-    from atoll.server.cli.privacy_verify import Chain
     from atoll.server.privacy.chain import Flaw
 
 POPULATION_COLUMNS = (
@@ -34,10 +33,9 @@ POPULATION_COLUMNS = (
 RUN_COLUMNS = ("run", "name", "spent>", "at delta>", "target>", "releases>", "added up by", "first", "last")
 CHARGE_COLUMNS = ("round>", "noise>", "rate>", "sampling", "clip>", "spent by then>", "charged at")
 PART_COLUMNS = ("run", "name", "population", "drawn for>", "counted in>", "releases>")
-CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "added up by", "head")
 
 
-def population_row(item: PopulationSpending) -> tuple[object, ...]:
+def population_row(item: PopulationSummary) -> tuple[object, ...]:
     """A line of the overview."""
     if item.flaw:
         return (item.population, *("?" for _ in POPULATION_COLUMNS[1:-1]), "damaged")
@@ -55,7 +53,7 @@ def population_row(item: PopulationSpending) -> tuple[object, ...]:
     )
 
 
-def population_line(item: PopulationSpending) -> str:
+def population_line(item: PopulationSummary) -> str:
     """A population in words."""
     if item.flaw:
         parts = f"{counted(item.charges, 'charge')} of {counted(len(item.runs), 'run')}"
@@ -72,14 +70,14 @@ def population_line(item: PopulationSpending) -> str:
     )
 
 
-def _unspent(item: PopulationSpending) -> str:
+def _unspent(item: PopulationSummary) -> str:
     return (
         f"population {item.population}: nothing was charged yet; {_limit(item)}\n"
         f"protected is one {item.unit}, under {item.adjacency} adjacency\nhead {item.head}"
     )
 
 
-def _limit(item: PopulationSpending) -> str:
+def _limit(item: PopulationSummary) -> str:
     limit = "there is no limit"
     if item.limit_epsilon is not None:
         limit = f"a limit of {figure(item.limit_epsilon, SET_DIGITS)} at delta {figure(item.limit_delta)}"
@@ -101,7 +99,7 @@ def run_row(item: RunSpending) -> tuple[object, ...]:
     )
 
 
-def run_line(item: RunSpending, population: PopulationSpending) -> str:
+def run_line(item: RunSpending, population: PopulationSummary) -> str:
     """A run in words."""
     if population.flaw:
         return (
@@ -116,7 +114,7 @@ def run_line(item: RunSpending, population: PopulationSpending) -> str:
     )
 
 
-def charge_row(item: Charge) -> tuple[object, ...]:
+def charge_row(item: ChargeSummary) -> tuple[object, ...]:
     """A round of a run."""
     if item.flaw:
         return ("?", "cannot be read", *("?" for _ in CHARGE_COLUMNS[2:]))
@@ -156,21 +154,6 @@ def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
         yield f"  runs that are deleted may have drawn it: see population {', '.join(item.unknown)}"
     if item.truncated:
         yield "  it has older runs, which are not shown"
-
-
-def chain_row(item: Chain) -> tuple[object, ...]:
-    """A population of an export."""
-    return (
-        item.population,
-        item.charges,
-        item.runs,
-        bound(item.epsilon),
-        figure(item.delta),
-        figure(item.limit_epsilon, SET_DIGITS),
-        item.adjacency,
-        item.accountant,
-        item.head,
-    )
 
 
 def flaw_line(file: str, flaw: Flaw) -> str:

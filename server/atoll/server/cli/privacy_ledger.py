@@ -12,17 +12,20 @@ from atoll.server.cli import privacy_formats as formats
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import Place, connected, placed
 from atoll.server.cli.errors import BadInputError, CommandError
-from atoll.server.cli.offline import LedgerSource, opened
+from atoll.server.cli.ledger_queries import LedgerQueries
+from atoll.server.cli.offline import opened
 from atoll.server.cli.output import busy, json_option, print_json, print_table
 from atoll.server.cli.run import find_run
-from atoll.server.control import PopulationSpending
+from atoll.server.control import PopulationSummary
 from atoll.server.identity.files import write_atomic
 from atoll.settings.numbers import Finite
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 MAX_ROUNDS = 50
-"""Rounds of a run that one answer tells."""
+"""Maximum number of a run's rounds in one answer."""
 _EXPORT_MODE = 0o600
+_ADJACENCY = "add_remove"
+"""The adjacency that every private job promises."""
 _NO_RUN = ("no run was charged yet", "no charge that can be read is left")
 _NOTHING = "nothing was charged; runs with a [privacy] section are"
 
@@ -30,7 +33,7 @@ _NOTHING = "nothing was charged; runs with a [privacy] section are"
 @click.command()
 @click.option("--population", metavar="NAME", help="One population, and what each of its runs has spent.")
 @click.option("--run", "run_id", metavar="RUN", help="One run, round by round; `latest` for the newest.")
-@click.option("--participant", metavar="ID", help="What holds for one participant, and the runs that it was part of.")
+@click.option("--participant", metavar="ID", help="What holds for one participant, and the runs that it was drawn for.")
 @click.option(
     "--last", type=click.IntRange(1, MAX_ROUNDS), default=20, show_default=True, help="Rounds shown with --run."
 )
@@ -75,7 +78,7 @@ def ledger(
             _show_populations(source, population, json_output=json_output)
 
 
-def _source(place: Place, *, offline: bool) -> AbstractContextManager[LedgerSource]:
+def _source(place: Place, *, offline: bool) -> AbstractContextManager[LedgerQueries]:
     if not offline:
         return place.connect()
     if place.data is None:
@@ -85,15 +88,10 @@ def _source(place: Place, *, offline: bool) -> AbstractContextManager[LedgerSour
 
 @click.command()
 @click.argument("population")
-@click.option("--epsilon", type=Finite(0, min_open=True), help="What its runs may spend together, ...")
+@click.option("--epsilon", type=Finite(0, min_open=True), help="Limit on the epsilon that its runs spend together, ...")
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True), help="... at this delta.")
-@click.option("--none", "no_limit", is_flag=True, help="Take the limit away.")
-@click.option(
-    "--create",
-    type=click.Choice(["add_remove", "replace_one"]),
-    help="Begin the population, if no run has yet: with replace_one for cohorts of a fixed size that are drawn "
-    "uniformly, with add_remove for all others.",
-)
+@click.option("--none", "no_limit", is_flag=True, help="Remove the limit.")
+@click.option("--create", is_flag=True, help="Create the population if no run of it has been submitted yet.")
 @json_option
 @connected
 def limit(
@@ -103,7 +101,7 @@ def limit(
     epsilon: float | None,
     delta: float | None,
     no_limit: bool,
-    create: str | None,
+    create: bool,
     json_output: bool,
 ) -> None:
     """Limit what the runs of POPULATION may spend together; a round that would pass it does not start.
@@ -114,14 +112,14 @@ def limit(
     if no_limit == (epsilon is not None and delta is not None) or (epsilon is None) != (delta is None):
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")
     wanted = None if epsilon is None or delta is None else (epsilon, delta)
-    found = client.limit_population(population, wanted, create or "")
+    found = client.limit_population(population, wanted, _ADJACENCY if create else "")
     if json_output:
         print_json(found)
         return
     click.echo(formats.population_line(found))
 
 
-def _show_populations(source: LedgerSource, name: str | None, *, json_output: bool) -> None:
+def _show_populations(source: LedgerQueries, name: str | None, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
         found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)
     if json_output:
@@ -134,7 +132,7 @@ def _show_populations(source: LedgerSource, name: str | None, *, json_output: bo
     _require_sound(found)
 
 
-def _show_run(source: LedgerSource, run: str, last: int, *, json_output: bool) -> None:
+def _show_run(source: LedgerQueries, run: str, last: int, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
         page = source.newest_charges(run=run, limit=last)
         found = source.population(page.population, verify=True) if page.population else None
@@ -152,7 +150,7 @@ def _show_run(source: LedgerSource, run: str, last: int, *, json_output: bool) -
         _require_sound((found,))
 
 
-def _show_participant(source: LedgerSource, participant: str, *, json_output: bool) -> None:
+def _show_participant(source: LedgerQueries, participant: str, *, json_output: bool) -> None:
     with busy("adding up the ledger"):
         found = source.participant_privacy(participant)
     if json_output:
@@ -164,7 +162,7 @@ def _show_participant(source: LedgerSource, participant: str, *, json_output: bo
     _require_sound(found.populations)
 
 
-def _require_sound(found: tuple[PopulationSpending, ...]) -> None:
+def _require_sound(found: tuple[PopulationSummary, ...]) -> None:
     flaws = [item.flaw for item in found if item.flaw]
     if flaws:
         raise CommandError(
@@ -172,7 +170,7 @@ def _require_sound(found: tuple[PopulationSpending, ...]) -> None:
         )
 
 
-def _export(source: LedgerSource, path: Path, name: str | None, *, json_output: bool) -> None:
+def _export(source: LedgerQueries, path: Path, name: str | None, *, json_output: bool) -> None:
     """Write the charges of one population, or all, as they are there, and verify what was written."""
     from atoll.server.privacy.chain import verified  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
@@ -205,7 +203,7 @@ def _export(source: LedgerSource, path: Path, name: str | None, *, json_output: 
         raise CommandError(f"{path} does not verify, though the server's ledger does", "export it again")
 
 
-def _export_lines(source: LedgerSource, population: PopulationSpending) -> Iterator[str]:
+def _export_lines(source: LedgerQueries, population: PopulationSummary) -> Iterator[str]:
     if population.line:
         yield population.line
     start: int | None = 0

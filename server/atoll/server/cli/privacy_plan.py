@@ -13,10 +13,10 @@ from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, InvalidRequestError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
-from atoll.server.privacy.statistics import check_no_statistics
-from atoll.server.privacy.values import Adjacency, Sampling
+from atoll.server.privacy.events import Adjacency, Sampling
+from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.settings.numbers import Finite
-from atoll.wire.figures import bound, counted, figure
+from atoll.text.figures import bound, counted, figure
 
 if TYPE_CHECKING:
     from atoll.server.privacy.contract import Contract
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _ADJACENCY = {
     Adjacency.ADD_REMOVE: "one participant's updates are there, or zeros in their place",
-    Adjacency.REPLACE_ONE: "one participant's updates are exchanged for anybody else's",
+    Adjacency.REPLACE_ONE: "one participant's updates are exchanged for another's",
 }
 _SAMPLING = {
     Sampling.POISSON: "each with probability {rate:.4g}, counted on",
     Sampling.NONE: "not counted on: at most {most} of {rounds} for each",
 }
 _DIGITS = 5
-"""Shown of an epsilon that is planned."""
+"""Digits of a planned epsilon."""
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
 
 
@@ -95,8 +95,8 @@ def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: floa
     from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
 
     try:
-        with steps("working out the noise") as told:
-            return plan_of(spec, elements, target, wanted, told)
+        with steps("working out the noise") as progress:
+            return plan_of(spec, elements, target, wanted, progress)
     except CallerError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except ServerError as error:
@@ -171,7 +171,8 @@ def _accountant_words(contract: Contract) -> str:
 
 
 def _least_words(seconds: float, rounds: int) -> str:
-    return f"{duration(seconds)}: {rounds} rounds of straggler.report_window_s {seconds / rounds:g} s, whoever is drawn"
+    each_s = seconds / rounds
+    return f"{duration(seconds)}: {rounds} rounds of straggler.report_window_s {each_s:g} s, however many are drawn"
 
 
 def _draw_words(contract: Contract) -> str:

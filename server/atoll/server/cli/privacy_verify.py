@@ -12,10 +12,12 @@ import click
 from atoll.server.cli import privacy_formats as formats
 from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.output import json_option, print_json, print_table
-from atoll.wire.figures import counted
+from atoll.text.figures import SET_DIGITS, bound, counted, figure
 
 if TYPE_CHECKING:
     from atoll.server.privacy.chain import Verified
+
+CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "added up by", "head")
 
 
 @click.command()
@@ -48,7 +50,7 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
     if json_output:
         print_json({"file": str(file), "populations": chains, "flaws": list(map(formats.flaw_values, found.flaws))})
     else:
-        print_table(formats.CHAIN_COLUMNS, map(formats.chain_row, chains), "")
+        print_table(CHAIN_COLUMNS, map(_chain_row, chains), "")
         for flaw in found.flaws:
             click.echo(formats.flaw_line(str(file), flaw))
     if found.flaws:
@@ -107,7 +109,7 @@ def _chains(found: Verified) -> Iterator[Chain]:
         limit = {} if line is None or line.limit is None else line.limit
         epsilon, accountant = None, ledgers.NO_ACCOUNT
         if delta is not None:
-            epsilon, accountant = ledgers.filtered_of(tally, (), None, delta)
+            epsilon, accountant = ledgers.filtered_of(tally, (), delta)
         adjacency = found.adjacencies.get(tally.population, "")
         figures = (tally.charges, len(tally.runs), epsilon, delta, accountant, tally.head)
         yield Chain(
@@ -119,3 +121,18 @@ def _chains(found: Verified) -> Iterator[Chain]:
             limited_by="" if line is None else line.limited_by,
             limited_at=None if line is None else line.limited_at,
         )
+
+
+def _chain_row(item: Chain) -> tuple[object, ...]:
+    """A population of an export."""
+    return (
+        item.population,
+        item.charges,
+        item.runs,
+        bound(item.epsilon),
+        figure(item.delta),
+        figure(item.limit_epsilon, SET_DIGITS),
+        item.adjacency,
+        item.accountant,
+        item.head,
+    )

@@ -28,10 +28,10 @@ from atoll.server.cli.formats import (
 from atoll.server.cli.output import busy, json_option, print_json, print_table, size
 from atoll.server.cli.timeline import show_round
 from atoll.server.cli.watch import finish, watch
-from atoll.server.control import Run
+from atoll.server.control import RunSummary
 from atoll.server.control.attendance import never_counted
 from atoll.server.jobs import JobFileError, parse_job
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 LATEST = "latest"
 run_argument = click.argument("run_id", metavar="RUN")
@@ -66,7 +66,9 @@ def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: boo
 
 
 @run.command("list")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of runs, the newest first."
+)
 @json_option
 @connected
 def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
@@ -80,8 +82,10 @@ def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
 
 @run.command()
 @run_argument
-@click.option("--members", is_flag=True, help="Also who took part in each round, and why others did not count.")
-@click.option("--last", type=click.IntRange(1), default=50, show_default=True, help="Rounds shown, in the table.")
+@click.option("--members", is_flag=True, help="Also list the members of each round, and why some did not count.")
+@click.option(
+    "--last", type=click.IntRange(1), default=50, show_default=True, help="Maximum number of rounds in the table."
+)
 @click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
 @json_option
 @connected
@@ -102,7 +106,7 @@ def show(client: ControlClient, *, run_id: str, members: bool, last: int, label:
     for line in never_counted_lines(detail.rounds, secret=has_secret_draw(detail)):
         click.echo(line)
     if members:
-        print_table(MEMBER_COLUMNS, member_rows(detail), "nobody has been invited")
+        print_table(MEMBER_COLUMNS, member_rows(detail), "no participant has been invited")
 
 
 @run.command("watch")
@@ -151,7 +155,7 @@ def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool
 @json_option
 @connected
 def delete(client: ControlClient, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
-    """Forget runs that have ended, for good: their records, logs and models, but for models that other runs have."""
+    """Delete ended runs for good: their records, logs and models, except models that other runs have."""
     found = dict.fromkeys(find_run(client, run_id) for run_id in run_ids)
     if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
         raise BadInputError("nothing was deleted")
@@ -205,7 +209,7 @@ def report(client: ControlClient, *, run_id: str, output: Path) -> None:
 
 
 class Runs(Protocol):
-    """Who knows which runs there are."""
+    """A source of runs: a server or a data directory."""
 
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""
@@ -226,7 +230,7 @@ def find_run(client: Runs, run_id: str) -> str:
     return newest
 
 
-def _told(found: Run, json_output: bool) -> None:
+def _told(found: RunSummary, json_output: bool) -> None:
     if json_output:
         print_json(found)
     else:

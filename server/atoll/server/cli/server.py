@@ -18,12 +18,12 @@ from click.core import ParameterSource
 from atoll.server.cli.backup import backup, restore
 from atoll.server.cli.errors import BadInputError, CommandError
 from atoll.server.cli.storage import prune, storage
-from atoll.server.daemon.config import DEFAULT_DATA, ServerConfig
-from atoll.server.daemon.config_file import load_config
-from atoll.server.daemon.logs import configure_logging
-from atoll.server.daemon.notify import READY, STOPPING, notify
-from atoll.server.daemon.server import Addresses, Daemon
+from atoll.server.config.config import DEFAULT_DATA, ServerConfig
+from atoll.server.config.config_file import load_config
 from atoll.server.errors import InvalidRequestError, ServerError
+from atoll.server.process.logs import configure_logging
+from atoll.server.process.notify import READY, STOPPING, notify
+from atoll.server.process.server import Addresses, Daemon
 from atoll.settings.numbers import Finite
 from atoll.wire.pacing import LONGEST_RETRY_S
 

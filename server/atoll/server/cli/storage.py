@@ -58,11 +58,11 @@ def storage(*, data: Path, json_output: bool) -> None:
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @json_option
 @connected
 def prune(client: ControlClient, *, dry_run: bool, json_output: bool) -> None:
-    """Have a running server remove what nothing needs any more; it does so by itself from time to time."""
+    """Have a running server remove unneeded files and rows now; it also does so by itself at intervals."""
     try:
         found = client.prune(dry_run=dry_run)
     except UnreachableError as error:

@@ -10,7 +10,7 @@ from rich.text import Text
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import BadInputError
 from atoll.server.cli.output import print_json, print_table, size, styled
-from atoll.server.control import Member, Round
+from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
 from atoll.server.control.words import duration, fragment_words, parse_round_label, round_label
 
@@ -49,7 +49,7 @@ def show_round(client: ControlClient, run: str, label: str, *, json_output: bool
         _show(item)
 
 
-def _show(item: Round) -> None:
+def _show(item: RoundSummary) -> None:
     what = ", ".join(part for part in (item.kind, fragment_words(item), item.phase) if part)
     click.echo(f"round {round_label(item)}, {what}: {item.reported} of {item.cohort} reported")
     for sentence in story(item):
@@ -64,7 +64,7 @@ def _show(item: Round) -> None:
         click.echo(f"\n{legend}; the bars are {duration(longest_s)} long, from the invitation on\n")
 
 
-def _row(member: Member, found: tuple[Segment, ...], longest_s: float) -> tuple[object, ...]:
+def _row(member: MemberSummary, found: tuple[Segment, ...], longest_s: float) -> tuple[object, ...]:
     return (
         member.participant,
         member.organisation,

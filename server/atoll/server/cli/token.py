@@ -1,4 +1,4 @@
-"""``atoll token``: what newcomers join with."""
+"""``atoll token``: the join tokens of new participants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import connected
 from atoll.server.cli.errors import BadInputError
 from atoll.server.cli.output import json_option, print_json, print_table, when
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 MAX_TOKENS = 1000
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -35,14 +35,14 @@ def token() -> None:
 
 
 @token.command()
-@click.option("--organisation", default="default", show_default=True, help="Whom the newcomers belong to.")
+@click.option("--organisation", default="default", show_default=True, help="Organisation of the new participants.")
 @click.option("--kind", type=click.Choice(["edge", "silo"]), default="edge", show_default=True)
 @click.option(
     "--expires",
     callback=lifetime_s,
     default="24h",
     show_default=True,
-    help="How long the tokens are good: 90m, 24h, 7d.",
+    help="Validity of the tokens: 90m, 24h, 7d.",
 )
 @click.option("--count", type=click.IntRange(1, MAX_TOKENS), default=1, show_default=True, help="How many to make.")
 @click.option(
@@ -86,7 +86,7 @@ def new(
 
 
 @token.command("list")
-@click.option("--unused", is_flag=True, help="Only those that nobody has used.")
+@click.option("--unused", is_flag=True, help="Only unused join tokens.")
 @json_option
 @connected
 def list_tokens(client: ControlClient, *, unused: bool, json_output: bool) -> None:

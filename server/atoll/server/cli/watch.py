@@ -16,19 +16,19 @@ from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableErr
 from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
-from atoll.server.control import Progress, Round, Run, RunDetail
-from atoll.wire.figures import counted
+from atoll.server.control import Progress, RoundSummary, RunDetail, RunSummary
+from atoll.text.figures import counted
 
 RECONNECT_S = 60.0
-"""How long a server may be away before watching is given up."""
+"""Seconds that a server may be unreachable before watching is given up."""
 HISTORY_INTERVAL_S = 0.5
-"""At most this often the finished rounds are fetched."""
+"""Minimum seconds between two fetches of the ended rounds."""
 
 ENDED_PHASES = ("released", "abandoned")
 
 
 class Sink(Protocol):
-    """Where changes go."""
+    """Receives the changes of a run."""
 
     def change(self, progress: Progress) -> None:
         """The run changed."""
@@ -39,7 +39,7 @@ class Sink(Protocol):
         ...
 
     def notice(self, text: str) -> None:
-        """Something about the connection."""
+        """A message about the connection."""
         ...
 
 
@@ -52,7 +52,7 @@ class LineSink:
         self._paused = False
 
     def change(self, progress: Progress) -> None:
-        """Only ended rounds are printed, pauses, and once per round that it waits for participants."""
+        """Print ended rounds, pauses, and once per round that it waits for participants."""
         item, paused = progress.round, progress.run.status == "paused"
         if paused and not self._paused:
             self.notice("; ".join(part for part in ("paused", progress.run.reason) if part))
@@ -82,7 +82,7 @@ class JsonSink(LineSink):
         print_json(progress, line=True)
 
     def history(self, detail: RunDetail) -> None:
-        """Nothing: each change says it all."""
+        """Print nothing: each change is complete."""
 
 
 class LiveSink:
@@ -105,7 +105,7 @@ class LiveSink:
         self._live.console.print(Text(text))
 
 
-def watch(client: ControlClient, run: str, *, json_output: bool = False) -> Run:
+def watch(client: ControlClient, run: str, *, json_output: bool = False) -> RunSummary:
     """Follow a run until it has ended.
 
     Raises:
@@ -120,7 +120,7 @@ def watch(client: ControlClient, run: str, *, json_output: bool = False) -> Run:
         raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run}") from None
 
 
-def observe(client: ControlClient, run: str, reconnect_s: float = RECONNECT_S) -> Run:
+def observe(client: ControlClient, run: str, reconnect_s: float = RECONNECT_S) -> RunSummary:
     """Follow a run in a live picture on a terminal, in lines elsewhere. Raises as ``watch``, and KeyboardInterrupt."""
     shown = console()
     if not shown.is_terminal:
@@ -130,14 +130,14 @@ def observe(client: ControlClient, run: str, reconnect_s: float = RECONNECT_S) -
         return follow(client, run, LiveSink(picture, live), reconnect_s)
 
 
-def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = RECONNECT_S) -> Run:
-    """Tell ``sink`` of every change until the run has ended.
+def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = RECONNECT_S) -> RunSummary:
+    """Pass every change to ``sink`` until the run has ended.
 
     Raises:
         UnreachableError: if the server is away for longer than ``reconnect_s``.
     """
     historian = _Historian(client, run, sink)
-    seen: Run | None = None
+    seen: RunSummary | None = None
     while True:
         try:
             for progress in client.watch(run):
@@ -164,7 +164,7 @@ class _Historian:
         self._sink = sink
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
-        self._rounds: dict[tuple[int, int], Round] = {}
+        self._rounds: dict[tuple[int, int], RoundSummary] = {}
         self._secret = False
 
     def consider(self, progress: Progress) -> None:
@@ -178,11 +178,11 @@ class _Historian:
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
     def never_counted(self) -> Iterator[str]:
-        """Lines about participants that were asked and never counted."""
+        """Lines about participants that were invited and never counted."""
         return never_counted_lines(tuple(self._rounds.values()), secret=self._secret)
 
     def _fetched(self) -> RunDetail:
-        """The run, of which only the rounds that are new are fetched, and the last one that is known again."""
+        """The run; only new rounds are fetched, and the last known one again."""
         ended = (item.round for item in self._rounds.values() if item.phase in ENDED_PHASES)
         detail = self._client.run(self._run, since=max(ended, default=0), members=True)
         self._rounds |= {(item.round, item.attempt): item for item in detail.rounds}
@@ -190,8 +190,8 @@ class _Historian:
         return replace(detail, rounds=tuple(self._rounds[key] for key in sorted(self._rounds)))
 
 
-def finish(run: Run) -> None:
-    """Say how a watched run ended.
+def finish(run: RunSummary) -> None:
+    """Print how a watched run ended.
 
     Raises:
         RunFailedError: if it failed or was cancelled.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from atoll.server.control.values import Member, Round
+from atoll.server.control.summaries import MemberSummary, RoundSummary
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class NeverCounted:
     detail: str
 
 
-def never_counted(rounds: Iterable[Round]) -> tuple[NeverCounted, ...]:
+def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
     """The participants that no released round counted, by id; rounds without their members tell nothing."""
     counted: set[str] = set()
-    missed: dict[str, list[Member]] = {}
+    missed: dict[str, list[MemberSummary]] = {}
     for item in rounds:
         for member in item.members if item.released else ():
             if member.counted:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from atoll.server.control.values import Round
+from atoll.server.control.summaries import RoundSummary
 
 _NOT_CURVES = frozenset({"examples", "steps", "tokens"})
 """How much was done, not how well."""
@@ -60,7 +60,7 @@ class Panel:
         return self.best_curve.points[-1][1]
 
 
-def panels(rounds: Iterable[Round]) -> tuple[Panel, ...]:
+def panels(rounds: Iterable[RoundSummary]) -> tuple[Panel, ...]:
     """Every metric of the released rounds: accuracy, loss, then the others by name."""
     found: dict[str, dict[Source, dict[int, float]]] = {}
     for item in rounds:
@@ -70,8 +70,8 @@ def panels(rounds: Iterable[Round]) -> tuple[Panel, ...]:
     return tuple(Panel(metric, _curves(found[metric])) for metric in order)
 
 
-def latest(item: Round, metric: str) -> float | None:
-    """One round's value of ``metric`` by the most trustworthy source; None if nobody measured it."""
+def latest(item: RoundSummary, metric: str) -> float | None:
+    """One round's value of ``metric`` by the most trustworthy source; None if it was not measured."""
     by_source = {source: value for source, name, _, value in _values(item, released_only=False) if name == metric}
     return next((by_source[source] for source in Source if source in by_source), None)
 
@@ -80,7 +80,7 @@ def _curves(by_source: dict[Source, dict[int, float]]) -> tuple[Curve, ...]:
     return tuple(Curve(source, tuple(sorted(by_source[source].items()))) for source in Source if source in by_source)
 
 
-def _values(item: Round, *, released_only: bool = True) -> Iterator[tuple[Source, str, int, float]]:
+def _values(item: RoundSummary, *, released_only: bool = True) -> Iterator[tuple[Source, str, int, float]]:
     """(source, metric, model, value); evaluations are of the model handed out, all else of the one it became."""
     if released_only and not item.released:
         return
@@ -92,5 +92,5 @@ def _values(item: Round, *, released_only: bool = True) -> Iterator[tuple[Source
             yield source, metric, item.version if source is Source.EVALUATION else became, value
 
 
-def _unnamed(item: Round) -> Source:
+def _unnamed(item: RoundSummary) -> Source:
     return Source.EVALUATION if item.kind == "evaluate" else Source.TRAINING

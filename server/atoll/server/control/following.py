@@ -1,4 +1,4 @@
-"""Completing what ``WatchRun`` tells, which names only the members that changed."""
+"""Completes the messages of ``WatchRun``, which name only the members that changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atoll.wire.v1 import control_pb2
 
 @dataclass
 class Following:
-    """The members of the round that one stream of ``WatchRun`` is about, as it has told them so far."""
+    """The members of the round that one ``WatchRun`` stream is about, as of its messages so far."""
 
     _key: tuple[int, int] | None = None
     _members: dict[str, control_pb2.MemberSummary] = field(default_factory=dict)
@@ -23,9 +23,9 @@ class Following:
         if message.more:
             return None
         if message.HasField("round"):
-            told = control_pb2.WatchRunResponse()
-            told.CopyFrom(message)
-            del told.round.members[:]
-            told.round.members.extend(self._members[name] for name in sorted(self._members))
-            return told
+            complete = control_pb2.WatchRunResponse()
+            complete.CopyFrom(message)
+            del complete.round.members[:]
+            complete.round.members.extend(self._members[name] for name in sorted(self._members))
+            return complete
         return message

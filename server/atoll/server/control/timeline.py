@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from atoll.server.control.values import Member, Round
+from atoll.server.control.summaries import PHASES, MemberSummary, RoundSummary
 from atoll.server.control.words import duration
 
 _CLAIMED = ("download", "evaluate", "fit")
@@ -36,7 +36,7 @@ class Segment:
     end_s: float
 
 
-def segments(member: Member) -> tuple[Segment, ...]:
+def segments(member: MemberSummary) -> tuple[Segment, ...]:
     """What a member did from its invitation on, without gaps.
 
     Acceptance, first byte, report and fold are the server's own times. How the time between acceptance and first byte
@@ -54,7 +54,7 @@ def segments(member: Member) -> tuple[Segment, ...]:
     return tuple(one for one in found if one.end_s > one.start_s)
 
 
-def slowest_first(item: Round) -> tuple[Member, ...]:
+def slowest_first(item: RoundSummary) -> tuple[MemberSummary, ...]:
     """The members of a round: those that counted by how long they took, then those that did not, by name."""
     counted = sorted(
         (one for one in item.members if one.counted), key=lambda one: (-(one.report_s or 0.0), one.participant)
@@ -62,7 +62,7 @@ def slowest_first(item: Round) -> tuple[Member, ...]:
     return (*counted, *sorted((one for one in item.members if not one.counted), key=lambda one: one.participant))
 
 
-def why(member: Member) -> str:
+def why(member: MemberSummary) -> str:
     """In plain words, why a member did not count; empty for one that did."""
     if member.counted:
         return ""
@@ -72,9 +72,9 @@ def why(member: Member) -> str:
     return f"{reason}: {member.detail}" if member.detail else reason
 
 
-def story(item: Round) -> Iterator[str]:
+def story(item: RoundSummary) -> Iterator[str]:
     """A round in sentences: where its time went, and who was slow."""
-    spent = [f"{name} {duration(seconds)}" for name, seconds in item.phases_s.items()]
+    spent = [f"{name} {duration(item.phases_s[name])}" for name in PHASES if name in item.phases_s]
     if spent:
         yield f"{duration(sum(item.phases_s.values()))} in all: {', '.join(spent)}"
     if item.reason:
@@ -87,18 +87,18 @@ def story(item: Round) -> Iterator[str]:
         yield f"slowest: {slowest.participant} after {duration(slowest_s)}{mostly}; the median is {duration(typical_s)}"
 
 
-def _decided_s(member: Member) -> float | None:
+def _decided_s(member: MemberSummary) -> float | None:
     return member.report_s if member.report_s is not None else member.end_s
 
 
-def _upload_s(member: Member, end_s: float) -> float:
+def _upload_s(member: MemberSummary, end_s: float) -> float:
     """When the update began to come; the end for a member of which that is not known."""
     if member.upload_s is not None:
         return min(member.upload_s, end_s)
     return max(0.0, end_s - member.claimed_s.get("upload", 0.0))
 
 
-def _at_work(member: Member, start_s: float, end_s: float) -> Iterator[Segment]:
+def _at_work(member: MemberSummary, start_s: float, end_s: float) -> Iterator[Segment]:
     at_s = start_s
     for step in _CLAIMED:
         until_s = min(end_s, at_s + member.claimed_s.get(step, 0.0))

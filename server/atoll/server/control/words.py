@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 
-from atoll.server.control.values import Round
+from atoll.server.control.summaries import RoundSummary
 
 _LABEL = re.compile(r"e?(?P<round>[1-9][0-9]{0,8})(\.(?P<attempt>[1-9][0-9]{0,8}))?")
 
 
-def round_label(item: Round) -> str:
+def round_label(item: RoundSummary) -> str:
     """``7`` for the seventh round, ``7.2`` for its second attempt, ``e7`` if it evaluates."""
     again = f".{item.attempt + 1}" if item.attempt else ""
     return f"{'e' if item.kind == 'evaluate' else ''}{item.round + 1}{again}"
 
 
-def kind_words(item: Round) -> str:
+def kind_words(item: RoundSummary) -> str:
     """``train`` or ``evaluate``; ``train 2/3`` for a round over the second of three fragments of the model."""
     return item.kind if item.fragment is None else f"{item.kind} {item.fragment + 1}/{item.fragments}"
 
 
-def fragment_words(item: Round) -> str:
+def fragment_words(item: RoundSummary) -> str:
     """``fragment 2 of 3``; empty for a round over the whole model."""
     return "" if item.fragment is None else f"fragment {item.fragment + 1} of {item.fragments}"
 

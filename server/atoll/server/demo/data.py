@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.server.errors import InvalidRequestError
-from atoll.wire.installing import install_hint
+from atoll.text.installing import install_hint
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

@@ -97,16 +97,16 @@ enrolments_per_minute = 1000  # all participants come from this machine at once
 """
 POPULATION = "digits"
 PRIVATE_WINDOW_S = 3
-"""What each private round takes, whoever was drawn for it: the participants need about a second."""
+"""Report window of each private round: the participants need about a second."""
 CROWDS = 2
 """Processes that share the participants of the private demo."""
 LEAST_OF_MANY = 5
-"""Examples of each of them, at least."""
+"""Minimum number of examples of each participant."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the demo is to do; ``port`` 0 picks free ones.
+    """The plan of a demo; ``port`` 0 picks free ports.
 
     ``private``: the same federation of many participants twice, without privacy and with.
     """
@@ -121,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ready:
-    """A server that serves: main and enrolment address (host:port), and the operator's credential."""
+    """A serving server: main and enrolment address (host:port), and the operator's credential."""
 
     address: str
     enrolment: str
@@ -188,7 +188,7 @@ class Federation:
         token = state / "join-token"
         token.touch(mode=0o600)
         token.write_text(join_token, encoding="utf-8")
-        command = [*_ATOLL, "client", "start", "atoll.client.demo:Digits", "--join", f"@{token}"]
+        command = [*_ATOLL, "client", "start", "atoll.client.demo.digits:Digits", "--join", f"@{token}"]
         command += ["--state", str(state), "--arg", f"data={self.directory / f'shard-{number}.npz'}"]
         self.processes.start(f"client-{number}", command, _ONE_THREAD)
 
@@ -201,5 +201,5 @@ class Federation:
             tokens.touch(mode=0o600)
             lines = [f"{number} {token}\n" for number, token in enumerate(join_tokens) if number % CROWDS == crowd]
             tokens.write_text("".join(lines), encoding="utf-8")
-            command = [sys.executable, "-m", "atoll.client.demo_crowd", str(self.directory), str(state), str(tokens)]
+            command = [sys.executable, "-m", "atoll.client.demo.crowd", str(self.directory), str(state), str(tokens)]
             self.processes.start(f"crowd-{crowd}", command, _ONE_THREAD)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from atoll.wire import safetensors
+from atoll.formats import safetensors
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 
 INPUTS, HIDDEN, OUTPUTS = 64, 64, 10

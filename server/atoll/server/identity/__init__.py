@@ -1,4 +1,4 @@
-"""Keys, certificates and join tokens: who is who in a federation. Cryptography only; what is kept is the stores'."""
+"""Keys, certificates and join tokens of a federation. Cryptography only; records are kept by ``stores``."""
 
 from atoll.server.identity.authority import (
     OPERATOR_LIFETIME_S,
@@ -17,6 +17,7 @@ from atoll.server.identity.errors import (
     NameFormatError,
     PeerError,
     RevokedError,
+    SupersededError,
     TokenError,
     TokenExpiredError,
     TokenScopeError,
@@ -58,6 +59,7 @@ __all__ = [
     "RevokedError",
     "Role",
     "ServerKeyPair",
+    "SupersededError",
     "TokenError",
     "TokenExpiredError",
     "TokenRecord",

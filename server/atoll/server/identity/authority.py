@@ -1,8 +1,8 @@
 """The embedded certificate authority of one federation.
 
-Its directory holds ``authority.key`` (mode 0600: whoever has it can be anybody), ``authority.crt`` (public) and
-``server.pem`` (mode 0600: the server's own key and certificate). Time is an argument everywhere: ``now`` is epoch
-seconds UTC.
+Its directory holds ``authority.key`` (mode 0600: its holder can impersonate every participant), ``authority.crt``
+(public) and ``server.pem`` (mode 0600: the server's own key and certificate). Time is an argument everywhere:
+``now`` is epoch seconds UTC.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AUTHORITY_LIFETIME_S = 3650 * 86_400.0
 SERVER_LIFETIME_S = 90 * 86_400.0
 PARTICIPANT_LIFETIME_S = 86_400.0
 OPERATOR_LIFETIME_S = 90 * 86_400.0
-_RENEW_AT = 1 / 3  # a server certificate is renewed when less than this part of its life is left
+_RENEW_AT = 1 / 3  # a server certificate is renewed when less than this share of its lifetime is left
 _KEY_FILE, _CERTIFICATE_FILE, _SERVER_FILE, _LOCK_FILE = "authority.key", "authority.crt", "server.pem", ".lock"
 _RIGHTS = "give the account that runs the server sole ownership of it: mode 0700 for the directory, 0600 for keys"
 _RESTORE = "restore the directory from a back-up, or start with an empty one (everyone must then enrol again)"
@@ -45,7 +45,7 @@ _RESTORE = "restore the directory from a back-up, or start with an empty one (ev
 
 @dataclass(frozen=True)
 class IssuedCertificate:
-    """A new client certificate: what it says, and its PEM."""
+    """A new client certificate: its fields and its PEM."""
 
     peer: Peer
     pem: bytes
@@ -103,12 +103,12 @@ class Authority:
 
     @property
     def certificate_pem(self) -> bytes:
-        """The authority's own certificate: what clients trust."""
+        """The authority's own certificate, which clients trust."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     @property
     def not_after(self) -> float:
-        """When the authority itself ends, epoch seconds UTC."""
+        """When the authority's certificate expires, epoch seconds UTC."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def server_key_pair(self, names: Sequence[str], *, now: float) -> ServerKeyPair:
@@ -150,7 +150,7 @@ class Authority:
         return self._issue(request.public_key, Role.PARTICIPANT, participant, now, lifetime_s)
 
     def issue_operator(self, name: str, *, now: float, lifetime_s: float = OPERATOR_LIFETIME_S) -> OperatorIdentity:
-        """A certificate for an operator, with a fresh key; the key is kept nowhere else.
+        """A certificate for an operator, with a fresh key, which the server does not keep.
 
         Raises:
             NameFormatError: for a bad name.
@@ -161,7 +161,7 @@ class Authority:
         return OperatorIdentity(issued, certificates.key_to_pem(key))
 
     def verify_proof(self, certificate_pem: bytes, message: bytes, signature: bytes) -> Peer:
-        """Who signed ``message``, by a certificate of this authority, whether it has expired or not.
+        """The peer that signed ``message`` with the key of a certificate of this authority, even an expired one.
 
         Raises:
             PeerError: if the certificate is none of this authority's, or its key did not sign the message.
@@ -222,7 +222,7 @@ class Authority:
             names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             certificate.verify_directly_issued_by(self._certificate)
         except (*UNREADABLE, TypeError, InvalidSignature, x509.ExtensionNotFound):
-            return None  # damaged, or of another authority: a new one takes its place
+            return None  # damaged, or of another authority: it is replaced
         remaining_s = certificate.not_valid_after_utc.timestamp() - now
         fresh = remaining_s > SERVER_LIFETIME_S * _RENEW_AT and certificate.not_valid_before_utc.timestamp() <= now
         if names != wanted or not fresh or key.public_key() != certificate.public_key():
@@ -235,7 +235,7 @@ class Authority:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """One process at a time creates or renews; the lock goes with the process."""
+    """Let one process at a time create or renew; the lock ends with its process."""
     descriptor = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""How this federation's certificates look (RFC 5280): the authority's own, servers' and clients'.
+"""The form of this federation's certificates (RFC 5280): the authority's, servers' and clients'.
 
 All keys are on P-256: the TLS library inside gRPC takes no Ed25519 certificates by default.
 """
@@ -18,11 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from atoll.server.identity.errors import AuthorityError
 from atoll.server.identity.peer import Role, identity_uri
+from atoll.server.identity.validity import not_before_of
 
-# A peer whose clock is an hour slow must accept a certificate made just now: an hour, and half of one to spare.
-CLOCK_SKEW_S = 1.5 * 3600.0
-_SKEW_SHARE = 0.1
-"""Of a short life at most so much is put before its beginning: holders reckon from there when to renew."""
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -134,14 +131,13 @@ def _builder(
     now: float,
     not_after: float,
 ) -> x509.CertificateBuilder:
-    skew_s = min(CLOCK_SKEW_S, _SKEW_SHARE * (not_after - now))
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_utc(now - skew_s))
+        .not_valid_before(_utc(not_before_of(now, not_after)))
         .not_valid_after(_utc(not_after))
     )
 

@@ -1,4 +1,4 @@
-"""An operator's credential: one file that says where the server is, whom to trust, and who the operator is."""
+"""An operator's credential: one file with the server's address, the trusted authority and the operator's identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORMAT = "atoll operator 1"
 
 @dataclass(frozen=True)
 class OperatorCredential:
-    """What an operator's commands connect with. All certificates and the key are PEM text; ``address`` is host:port."""
+    """The credential of an operator's commands: certificates and key as PEM text; ``address`` is host:port."""
 
     name: str
     address: str
@@ -25,7 +25,7 @@ class OperatorCredential:
     key: str = field(repr=False)
 
     def write(self, path: Path) -> None:
-        """Write the file, mode 0600, whole or not at all.
+        """Write the file atomically, with mode 0600.
 
         Raises:
             CredentialError: if it cannot be written.

@@ -12,6 +12,7 @@
         └── UnauthenticatedError
             ├── PeerError             a peer certificate that names no peer of this federation
             ├── RevokedError          a certificate that was revoked
+            ├── SupersededError       a certificate that is not renewed: its participant has used a newer one
             └── TokenError            a join token that does not admit
                 ├── TokenUnknownError     no such token, or the secret is wrong
                 ├── TokenExpiredError
@@ -46,7 +47,7 @@ class CredentialError(CallerError):
 
 
 class NameFormatError(InvalidRequestError):
-    """A name or id that cannot be one."""
+    """A name or id of the wrong form."""
 
     def __init__(self, message: str) -> None:
         super().__init__("identity.name", message)
@@ -59,7 +60,7 @@ UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What cryptography raises for certificates and requests that are none."""
+"""Errors that ``cryptography`` raises for malformed certificates and requests."""
 
 
 class CertificateRequestError(InvalidRequestError):
@@ -90,6 +91,18 @@ class RevokedError(UnauthenticatedError):
         return cls(f"the certificate of {name} was revoked{f': {reason}' if reason else ''}")
 
 
+class SupersededError(UnauthenticatedError):
+    """A certificate that is no longer renewed, because its participant has used a newer one."""
+
+    def __init__(self, participant: str) -> None:
+        super().__init__(
+            "certificate.superseded",
+            f"participant {participant} has used a newer certificate than this one",
+            "continue with the newest certificate; if it is lost, or was not asked for by this participant, have the "
+            "operator revoke the participant, and enrol again with a new join token",
+        )
+
+
 class TokenError(UnauthenticatedError):
     """A join token that does not admit its holder."""
 
@@ -100,13 +113,13 @@ class TokenError(UnauthenticatedError):
 
 
 class TokenUnknownError(TokenError):
-    """No such token, or the secret is wrong: the two are not told apart to the caller."""
+    """No such token, or a wrong secret; the caller cannot tell which."""
 
     code = "token.unknown"
 
 
 class TokenExpiredError(TokenError):
-    """The token's time is over."""
+    """The token has expired."""
 
     code = "token.expired"
 

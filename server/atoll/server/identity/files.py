@@ -1,4 +1,4 @@
-"""Files with secrets in them: written whole or not at all, readable by their owner only."""
+"""Files with secrets: written atomically, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from atoll.server.disk import fsync_directory
+from atoll.server.disk.space import fsync_directory
 
 PRIVATE_MODE = 0o600
 PUBLIC_MODE = 0o644
@@ -47,7 +47,7 @@ def read_private(path: Path) -> bytes:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise PermissionError(
-                f"{path} holds a private key but has mode {mode:04o}: others may have read it; "
-                f"if you are sure that nobody did, run chmod 600 {path}"
+                f"{path} holds a private key but has mode {mode:04o}: other users may have read it; "
+                f"if you are sure that none did, run chmod 600 {path}"
             )
         return file.read(_MAX_BYTES)

@@ -16,7 +16,7 @@ _OPERATOR = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 class ParticipantKind(StrEnum):
-    """What a participant is: one process at the edge, or a datacenter behind one identity."""
+    """The kind of a participant: one process at the edge, or a datacenter behind one identity."""
 
     EDGE = "edge"
     SILO = "silo"

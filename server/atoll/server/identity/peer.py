@@ -1,4 +1,4 @@
-"""Who is at the other end: the identity in a peer's certificate.
+"""The identity in a peer's certificate.
 
 An identity is one URI among the certificate's subject alternative names, ``atoll://participant/<id>`` or
 ``atoll://operator/<name>`` (in the manner of SPIFFE: exactly one URI, and nothing else is read). TLS has already
@@ -16,12 +16,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from atoll.server.identity.errors import UNREADABLE, NameFormatError, PeerError
 from atoll.server.identity.names import check_operator, check_participant_id
+from atoll.server.identity.validity import issued_at_of
 
 _SCHEME = "atoll://"
 
 
 class Role(StrEnum):
-    """What a certificate lets its holder be."""
+    """The role that a certificate gives its holder."""
 
     PARTICIPANT = "participant"
     OPERATOR = "operator"
@@ -41,6 +42,11 @@ class Peer:
     not_before: float
     not_after: float
     serial: str
+
+    @property
+    def issued_at(self) -> float:
+        """Epoch seconds UTC, to the second; for a certificate that this federation's authority made."""
+        return issued_at_of(self.not_before, self.not_after)
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Peer:

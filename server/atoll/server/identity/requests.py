@@ -1,4 +1,4 @@
-"""Certificate requests (PKCS #10, RFC 2986): the newcomer's public key, proved to be its own."""
+"""Certificate requests (PKCS #10, RFC 2986): a newcomer's public key, with proof that it holds the private key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KeyWithRequest:
 
     @classmethod
     def make(cls) -> KeyWithRequest:
-        """A new P-256 key; the subject of its request is empty: the server says who it is."""
+        """A new P-256 key; the request's subject is empty, because the server assigns the identity."""
         key = new_key()
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         return cls(key_to_pem(key), request.public_bytes(Encoding.PEM))
@@ -33,7 +33,7 @@ class KeyWithRequest:
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """A request whose signature is right: the caller holds the private key.
+    """A request with a valid signature: the caller holds the private key.
 
     Names asked for in the request are not kept: the server says who the caller is. ``key`` is the SHA-256 of the
     public key (DER SubjectPublicKeyInfo) in hex.

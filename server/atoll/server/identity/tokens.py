@@ -1,4 +1,4 @@
-"""One-time join tokens: minting and checking. Only a hash is ever kept; spending one is the store's, atomically."""
+"""One-time join tokens: minting and checking. Only a hash is stored; ``stores`` spends a token atomically."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HASH_DOMAIN = b"atoll join token 1\n"
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """What the server keeps of a token. Times are epoch seconds UTC; ``used_by`` is a participant id.
+    """The server's record of a token. Times are epoch seconds UTC; ``used_by`` is a participant id.
 
     ``used_key`` is the SHA-256 (hex) of the public key that the token admitted: the same key may ask again, for the
     answer may have been lost on the way.

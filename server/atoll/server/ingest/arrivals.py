@@ -1,4 +1,4 @@
-"""When uploads began: for a round's timeline, not for its result."""
+"""When uploads began; for the timeline of a round, not for its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from atoll.server.ingest.spool import UploadRef
 
 REMEMBERED = 16_384
-"""Uploads not yet reported of which the beginning is remembered: those that began last."""
+"""Maximum number of unreported uploads whose start time is kept; the oldest is forgotten first."""
 
 
 class Arrivals:
@@ -23,13 +23,13 @@ class Arrivals:
         self._first: OrderedDict[UploadRef, float] = OrderedDict()
 
     def began(self, upload: UploadRef) -> None:
-        """A stream of this upload begins; only its first one counts."""
+        """A stream of this upload begins; only the first one counts."""
         self._first.setdefault(upload, self._clock())
         if len(self._first) > REMEMBERED:
             self._first.popitem(last=False)
 
     def reported(self, upload: UploadRef) -> None:
-        """The report of this upload is recorded, its beginning with it."""
+        """The report of this upload is recorded, with its start time: forget it here."""
         self._first.pop(upload, None)
 
     def first_byte_at(self, upload: UploadRef) -> float:

@@ -1,15 +1,15 @@
-"""Making an upload whole and durable, before the coordinator is asked to count it."""
+"""Committing an upload: it is checked and made durable before the coordinator is asked to count it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from atoll.server.disk import is_full
+from atoll.server.disk.space import is_full
 from atoll.server.errors import InvalidRequestError, LimitExceededError
-from atoll.server.ingest.records import Record, norm_of
+from atoll.server.ingest.records import norm_of
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
-from atoll.wire.chunks import MAX_BLOCKS, check_coverage, update_digest
+from atoll.wire.chunks import MAX_BLOCKS, ChunkHeader, check_coverage, update_digest
 from atoll.wire.errors import CoverageError
 
 
@@ -23,7 +23,7 @@ class DurableUpload:
 
 
 def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, first: int = 0) -> DurableUpload:
-    """Check that an upload is whole and the one that was reported, then fsync it. Blocks; call it from a worker thread.
+    """Check that an upload is complete and matches its report, then fsync it. Blocks: call it from a worker thread.
 
     Args:
         spool: where it lies.
@@ -40,24 +40,34 @@ def commit_upload(spool: Spool, upload: UploadRef, elements: int, digest: str, f
     """
     try:
         records = spool.received(upload)
-        _check_whole(records, elements, first)
-        found = update_digest([record.header for record in records])
-        if found != digest:
-            raise InvalidRequestError(
-                "upload.digest",
-                f"the upload's digest is {found[:16]}..., reported was {digest[:16]!r}",
-                "start a new upload under a new upload_id",
-            )
+        check_reported([record.header for record in records], elements, digest, first)
         spool.commit(upload, records)
     except OSError as error:
         if is_full(error):
             spool.make_room()
         raise refused_by_disk(error, "the update could not be made durable") from error
-    return DurableUpload(found, sum(record.header.payload_bytes for record in records), norm_of(records))
+    return DurableUpload(digest, sum(record.header.payload_bytes for record in records), norm_of(records))
 
 
-def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
-    blocks = sum(1 if record.header.range.contiguous else record.header.range.count for record in records)
+def check_reported(headers: Sequence[ChunkHeader], elements: int, digest: str, first: int) -> None:
+    """Check that chunks make up the reported update; arguments as in ``commit_upload``.
+
+    Raises:
+        InvalidRequestError: if chunks are missing or overlap, or the digest is another.
+        LimitExceededError: if the chunks are too scattered.
+    """
+    _check_whole(headers, elements, first)
+    found = update_digest(headers)
+    if found != digest:
+        raise InvalidRequestError(
+            "upload.digest",
+            f"the upload's digest is {found[:16]}..., reported was {digest[:16]!r}",
+            "start a new upload under a new upload_id",
+        )
+
+
+def _check_whole(headers: Sequence[ChunkHeader], elements: int, first: int) -> None:
+    blocks = sum(1 if header.range.contiguous else header.range.count for header in headers)
     if blocks > MAX_BLOCKS:
         raise LimitExceededError(
             "upload.blocks",
@@ -65,7 +75,7 @@ def _check_whole(records: Sequence[Record], elements: int, first: int) -> None:
             "cut larger runs",
         )
     try:
-        check_coverage((record.header.range for record in records), elements, first)
+        check_coverage((header.range for header in headers), elements, first)
     except CoverageError as error:
         raise InvalidRequestError(
             "upload.incomplete",

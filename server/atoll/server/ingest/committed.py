@@ -1,4 +1,4 @@
-"""Committed uploads: the list of records that makes one, and its payloads as views into the page cache."""
+"""Committed uploads: the list of their records, and their payloads as views into the page cache."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.disk import storage_error
+from atoll.server.disk.file_locks import share
+from atoll.server.disk.space import storage_error
+from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.errors import CorruptDataError, NotFoundError
-from atoll.server.file_locks import share
 from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
 from atoll.server.ingest.segment import DATA
-from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import update_digest
 
 COMMITTED = ".committed"
 UPLOAD_ID_CHARS = 32
 SEGMENT_NAME_CHARS = 16
-_LOST = "the round goes on without this upload"
-_UNREADABLE = "a stored update cannot be read"
+LOST = "the round goes on without this upload"
+UNREADABLE = "a stored update cannot be read"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Committed:
     maps: dict[str, memoryview]
 
     def payload(self, record: Record) -> memoryview:
-        """The payload of a record: a view into the page cache, compared with its checksum.
+        """The payload of a record: a view into the page cache, checked against its checksum.
 
         Raises:
             CorruptDataError: if the file is too short or the payload does not match its checksum.
@@ -43,14 +43,14 @@ class Committed:
             raise CorruptDataError(
                 "spool.corrupt",
                 f"the chunk at byte {record.position} of the stored update does not match its checksum",
-                _LOST,
-                where=f"{self.folder / record.segment}{DATA}",
+                LOST,
+                where=self.folder / record.segment,
             )
         return view
 
 
 def pack_committed(upload_id: str, records: Iterable[Record]) -> bytes:
-    """The list of an upload's chosen records, as it lies on disk."""
+    """The list of an upload's chosen records, as stored on disk."""
     rows = (record.segment.encode("ascii") + record.pack() for record in records)
     return b"".join((upload_id.encode("ascii"), *rows))
 
@@ -70,15 +70,15 @@ def open_committed(path: Path, digest: str) -> Iterator[Committed]:
         maps = {name: map_segment(folder, name) for name in {record.segment for record in records}}
     except (FileNotFoundError, ValueError) as error:
         raise CorruptDataError(
-            "spool.corrupt", "a part of the stored update cannot be read", _LOST, where=f"{path}: {error}"
+            "spool.corrupt", "a part of the stored update cannot be read", LOST, where=f"{path}: {error}"
         ) from error
     except OSError as error:
-        raise storage_error("storage.spool", _UNREADABLE, error) from error
+        raise storage_error("storage.spool", UNREADABLE, error) from error
     yield Committed(folder, records, maps)
 
 
 def map_segment(folder: Path, name: str) -> memoryview:
-    """The payloads of a segment as a memory map; views of it keep it alive, and none writes over the file meanwhile.
+    """The payloads of a segment as a memory map; while views of it live, the file is not overwritten.
 
     Raises:
         OSError: if it cannot be opened, or is just being removed.
@@ -86,14 +86,14 @@ def map_segment(folder: Path, name: str) -> memoryview:
     """
     path = folder / f"{name}{DATA}"
     with path.open("rb") as file:
-        # The lock is the open file's: the map has it until it goes.
+        # The lock belongs to the open file, which the map keeps open.
         if not share(file.fileno(), path):
             raise FileNotFoundError(errno.ENOENT, "it has just been removed", str(path))
         return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
 
 
 def payload_in(data: memoryview, record: Record) -> memoryview | None:
-    """A record's payload among its segment's; None if it is cut short or does not match its checksum."""
+    """A record's payload within its segment; None if it is truncated or does not match its checksum."""
     view = data[record.position : record.position + record.header.payload_bytes]
     whole = view.nbytes == record.header.payload_bytes and stored_checksum(view) == record.checksum
     return view if whole else None
@@ -104,9 +104,9 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise NotFoundError("spool.missing", "the stored update is gone", _LOST, where=path) from None
+        raise NotFoundError("spool.missing", "the stored update is gone", LOST, where=path) from None
     except OSError as error:
-        raise storage_error("storage.spool", _UNREADABLE, error, where=path) from error
+        raise storage_error("storage.spool", UNREADABLE, error, where=path) from error
     size = SEGMENT_NAME_CHARS + RECORD_BYTES
     records = []
     for at in range(UPLOAD_ID_CHARS, len(raw) - size + 1, size):
@@ -114,6 +114,6 @@ def _read(path: Path, digest: str) -> tuple[str, list[Record]]:
         records.append(unpack_record(raw[at + SEGMENT_NAME_CHARS : at + size], path, name))
     if update_digest([record.header for record in records]) != digest:
         raise CorruptDataError(
-            "spool.corrupt", "the stored records do not make up the update that was acknowledged", _LOST, where=path
+            "spool.corrupt", "the stored records do not make up the update that was acknowledged", LOST, where=path
         )
     return raw[:UPLOAD_ID_CHARS].decode("ascii", "replace"), records

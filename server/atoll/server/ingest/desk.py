@@ -1,4 +1,4 @@
-"""What an ingest node asks of the coordinator. The node may live in the coordinator's process or in a worker's."""
+"""The interface of the coordinator that ingest nodes call, in the coordinator's process or in a worker's."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from atoll.wire.v1 import transfer_pb2
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is calling: its role and its name (participant id or operator name)."""
+    """An authenticated caller: its role and its name (participant id or operator name)."""
 
     role: Role
     name: str
 
 
 class Disposition(StrEnum):
-    """What becomes of a report."""
+    """What happened to a report."""
 
     COUNTED = "counted"
     CARRIED = "carried"
@@ -28,7 +28,7 @@ class Disposition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportReceipt:
-    """The answer to a report: durable when it is given, and the same whenever the same report comes again."""
+    """The answer to a report: durable when it is given, and the same whenever the report is repeated."""
 
     disposition: Disposition
     digest: str
@@ -36,17 +36,17 @@ class ReportReceipt:
 
 @dataclass(frozen=True, slots=True)
 class UploadGrant:
-    """Leave to upload for one attempt of a round.
+    """Permission to upload for one attempt of a round.
 
     Attributes:
-        elements: how many the update has: all N, or those of the fragment that the round updates.
+        elements: number of elements of the update: all N, or those of the fragment that the round updates.
         max_abs: magnitude beyond which the update is rejected.
-        max_bytes: payload bytes that the participant's uploads for the attempt may hold together.
-        max_uploads: uploads that the participant may have begun for the attempt.
+        max_bytes: maximum payload bytes of the participant's uploads for the attempt together.
+        max_uploads: maximum number of uploads that the participant may begin for the attempt.
         max_weight: the largest weight that may be reported.
-        receipt: set if the participant has reported already: nothing more needs to be sent.
+        receipt: set if the participant has already reported: nothing more needs to be sent.
         first: the update has the elements [first, first + elements); chunks with others are refused.
-        max_chunks: chunks that the participant's uploads for the attempt may have together.
+        max_chunks: maximum number of chunks of the participant's uploads for the attempt together.
     """
 
     elements: int
@@ -61,16 +61,16 @@ class UploadGrant:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An upload that is whole, admissible and fsynced, or the reason why it is refused.
+    """A complete, admissible and durable upload, or the reason why it is refused.
 
     Attributes:
-        participant: who reports.
-        report: what it reported.
+        participant: the reporting participant.
+        report: its report.
         node: the ingest node that received it.
-        payload_bytes: bytes of all chosen payloads.
+        payload_bytes: total bytes of the chosen payloads.
         norm: Euclidean norm of the update.
-        rejection: not empty: refused for this reason, nothing is counted.
-        late: the round no longer takes reports; only the fact is recorded, and no upload stands behind it.
+        rejection: why the update is refused; empty if it is not.
+        late: the round no longer takes reports; the report is recorded as late, without an upload.
         upload_at: epoch seconds at which the first byte of the update came; 0 if not known.
     """
 
@@ -85,10 +85,10 @@ class Commit:
 
 
 class Desk(Protocol):
-    """The coordinator's side of the counter."""
+    """What the coordinator answers to an ingest node."""
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """Who holds this certificate.
+        """The holder of this certificate.
 
         Raises:
             UnauthenticatedError: if it is unknown, expired or revoked.
@@ -96,7 +96,7 @@ class Desk(Protocol):
         ...
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
-        """Leave to upload.
+        """Permission to upload.
 
         Raises:
             NotFoundError: no such run.
@@ -106,7 +106,7 @@ class Desk(Protocol):
         ...
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """Leave to read a blob.
+        """Permission to read a blob.
 
         Raises:
             ForbiddenError: if it is not the model of a round that the participant is a member of.
@@ -114,7 +114,7 @@ class Desk(Protocol):
         ...
 
     async def commit(self, commit: Commit) -> ReportReceipt:
-        """Record a report; answers when the record is durable.
+        """Record a report; returns when the record is durable.
 
         Raises:
             ConflictError: if another update is recorded under the same key.

@@ -1,4 +1,4 @@
-"""An ingest node's sums: committed uploads are folded into one accumulator per open round."""
+"""The sums of an ingest node: committed uploads are folded into one accumulator per open round."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from atoll.processes.heap import give_back
 from atoll.server.aggregation import Accumulator, Grid
-from atoll.server.disk import storage_error
+from atoll.server.disk.space import storage_error
 from atoll.server.ingest.committed import Committed
-from atoll.server.ingest.meter import ignore
+from atoll.server.ingest.partial_file import write_partial
 from atoll.server.ingest.records import norm_of
 from atoll.server.ingest.spool import Spool
+from atoll.server.ingest.transfer_meter import ignore
 from atoll.wire.chunks import ChunkHeader
-from atoll.wire.heap import give_back
 
 log = logging.getLogger(__name__)
 
 ROOMY = 2
-"""Memory is used again for a sum of down to 1/ROOMY of its elements: fragments of a model differ a little in size."""
+"""Spare memory is reused for a sum of at least 1/ROOMY of its elements: fragments differ a little in size."""
 Chunk = tuple[ChunkHeader, memoryview]
 
 
 @dataclass(frozen=True, slots=True)
 class SumKey:
-    """Which sum: one attempt of one round of one run, over the elements [first, first + elements), on a grid."""
+    """Identifies a sum: run, round and attempt, the elements [first, first + elements), and the grid."""
 
     run: str
     round: int
@@ -51,12 +52,12 @@ class FoldItem:
 
     @property
     def update_id(self) -> str:
-        """Names the update within a run."""
+        """The id of the update within a run."""
         return f"{self.round}.{self.attempt}/{self.participant}/{self.digest}"
 
 
 class _Sum:
-    """The sum of one round. Under ``lock``: its accumulator, made on first use, and whether it was dropped."""
+    """The sum of one round. ``lock`` guards its accumulator, made on first use, and whether it was dropped."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -67,7 +68,7 @@ class _Sum:
 class IngestNode:
     """Folds on demand. Thread-safe; every method blocks, so call it from a worker thread.
 
-    Holds one accumulator (8 bytes per element) per round in work, and keeps one spare for the next round.
+    Holds one accumulator (8 bytes per element) per open round, and one spare for the next round.
 
     Args:
         name: recorded with each update that comes to this node.
@@ -84,7 +85,7 @@ class IngestNode:
         self._lock = Lock()
 
     def fold(self, key: SumKey, items: Iterable[FoldItem]) -> None:
-        """Add those updates that are not in the sum yet.
+        """Add the updates that are not in the sum yet.
 
         Raises:
             NotFoundError, CorruptDataError: if an upload is gone or damaged; the sum holds the others.
@@ -94,9 +95,9 @@ class IngestNode:
             self._add(accumulator, items)
 
     def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
-        """The sum of exactly these updates; what is missing is folded, and too much starts the sum anew.
+        """The sum of exactly these updates: missing ones are folded; if it holds others, it is started anew.
 
-        The caller reads it without a lock: until it has, it must not ask for anything else of the same sum.
+        The caller reads the sum without a lock, so it must not request anything else of this sum until it is done.
 
         Raises:
             NotFoundError, CorruptDataError: if an upload is gone or damaged.
@@ -115,19 +116,19 @@ class IngestNode:
         with self._locked(key) as accumulator:
             self._make_exact(accumulator, key, items)
             try:
-                accumulator.write_to(path)
+                write_partial(path, accumulator)
             except OSError as error:
                 raise storage_error("storage.partial", "a partial sum cannot be written", error, where=path) from error
             return accumulator.total_weight
 
     def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget a run's sums up to this attempt of a round; the memory is kept for the next one."""
+        """Drop a run's sums up to this attempt; one accumulator's memory is kept for the next round."""
         self._drop(
             key for key in self._keys() if key.run == run and (key.round, key.attempt) <= (round_number, attempt)
         )
 
     def drop_run(self, run: str) -> None:
-        """Forget every sum of a run, and give back the spare memory and what its chunks have left in the heap."""
+        """Drop every sum of a run; free the spare memory and what chunks have left in the heap."""
         self._drop(key for key in self._keys() if key.run == run)
         with self._lock:
             self._spare = None
@@ -138,7 +139,7 @@ class IngestNode:
             return list(self._sums)
 
     def _drop(self, keys: Iterable[SumKey]) -> None:
-        """A sum that is being folded into is waited for: its memory must not change hands meanwhile."""
+        """Wait for folds into the dropped sums to end before their memory is reused."""
         for key in keys:
             with self._lock:
                 found = self._sums.pop(key, None)
@@ -191,5 +192,5 @@ class IngestNode:
 
 
 def _chunks(upload: Committed) -> Iterator[Chunk]:
-    """Every chunk, compared with its checksum: it may have changed on disk since it came."""
+    """Yield every chunk, checked against its checksum: it may have changed on disk since it arrived."""
     return ((record.header, upload.payload(record)) for record in upload.records)

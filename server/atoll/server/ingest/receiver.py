@@ -1,17 +1,17 @@
-"""One upload stream: every chunk is checked, measured and written to a segment while the next one arrives."""
+"""One upload stream: each chunk is checked and written to a segment while the next one arrives."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, Future
 
-from atoll.server.aggregation import inspect
-from atoll.server.disk import is_full
+from atoll.server.aggregation import Inspection, inspect
+from atoll.server.disk.space import is_full
 from atoll.server.errors import ConflictError, InvalidRequestError
-from atoll.server.ingest.account import Account, Charge
 from atoll.server.ingest.desk import UploadGrant
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
+from atoll.server.ingest.upload_quota import ChunkCost, UploadQuota
 from atoll.wire.chunks import Chunk, ChunkHeader
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.errors import DigestError
@@ -19,7 +19,7 @@ from atoll.wire.status import Recovery
 
 
 class RejectedUpdateError(InvalidRequestError):
-    """The update itself cannot be used (not finite, or beyond the grid); the round has recorded so of its member."""
+    """The update is unusable (not finite, or beyond the grid); the round has recorded its member as rejected."""
 
     recovery = Recovery.NEXT_TASK
 
@@ -27,7 +27,7 @@ class RejectedUpdateError(InvalidRequestError):
 class Receiver:
     """Writes one stream's chunks in order. Holds at most two chunks: one being written, one being received.
 
-    Make it in a worker thread, for it looks at the disk; use and close it in the event loop.
+    Create it in a worker thread, because it reads the disk; use and close it in the event loop.
 
     Raises:
         ConflictError: if the participant has reported already.
@@ -36,7 +36,7 @@ class Receiver:
     """
 
     def __init__(self, spool: Spool, upload: UploadRef, grant: UploadGrant, executor: Executor) -> None:
-        _check_wanted(grant)
+        check_wanted(grant)
         self._grant = grant
         self._executor = executor
         self._segment: Segment | None = None
@@ -46,15 +46,15 @@ class Receiver:
         self._begun = False
         self.chunks = 0
         self.payload_bytes = 0
-        self._account = self._open_account()
+        self._quota = self._open_quota()
 
     async def add(self, chunk: Chunk) -> None:
-        """Take the next chunk; waits until the one before it is written.
+        """Take the next chunk; waits until the previous one is written.
 
         Raises:
             InvalidRequestError: for elements that the round does not want, or a chunk that does not match its digest.
             RejectedUpdateError: for a value that is not finite or beyond the grid.
-            LimitExceededError: if the participant's uploads grow beyond what was granted.
+            LimitExceededError: if the participant's uploads exceed the grant.
             StorageError: if the disk refuses.
             TooLateError: if the round's uploads have been removed.
         """
@@ -62,13 +62,13 @@ class Receiver:
         charged = self._charge(chunk.header)
         self._writing = self._executor.submit(self._write, chunk, charged)
         self._writing.add_done_callback(
-            lambda done: self._account.refund(charged, stream=True) if done.cancelled() else None
+            lambda done: self._quota.refund(charged, stream=True) if done.cancelled() else None
         )
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
     def take(self, chunk: Chunk) -> None:
-        """As ``add``, for a caller in a worker thread: returns when the chunk is written. Raises as ``add``."""
+        """``add`` for callers in a worker thread: returns when the chunk is written. Raises as ``add``."""
         self._write(chunk, self._charge(chunk.header))
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
@@ -78,7 +78,7 @@ class Receiver:
         await self.settle()
 
     def close(self) -> None:
-        """Close the files, as soon as a write that is under way has ended; does not wait for it."""
+        """Close the files once a write under way has ended; does not wait for it."""
         writing, self._writing = self._writing, None
         if writing is None or writing.cancel():
             self._close_segment()
@@ -86,7 +86,7 @@ class Receiver:
             writing.add_done_callback(lambda _: self._close_segment())
 
     async def settle(self) -> None:
-        """Wait for the write under way. It stays known until it has ended, so that a cancelled stream's can too."""
+        """Wait for the write under way; after a cancellation it can be waited for again."""
         if self._writing is not None:
             await asyncio.wrap_future(self._writing)
             self._writing = None
@@ -96,42 +96,31 @@ class Receiver:
         if segment is not None:
             segment.close()
 
-    def _charge(self, header: ChunkHeader) -> Charge:
-        span, first, end = header.range, self._grant.first, self._grant.first + self._grant.elements
-        if span.offset < first or span.stop > end:
-            raise InvalidRequestError(
-                "upload.range",
-                f"a chunk names elements {span.offset} to {span.stop - 1}; this round asks for {first} to {end - 1}",
-                "send the elements that the invitation asks for, cut from its layout",
-            )
-        charge = Charge(header.payload_bytes, None if self._begun else self._upload.upload_id)
-        self._account.charge(charge, self._grant)
+    def _charge(self, header: ChunkHeader) -> ChunkCost:
+        check_range(header, self._grant)
+        charge = ChunkCost(header.payload_bytes, None if self._begun else self._upload.upload_id)
+        self._quota.charge(charge, self._grant)
         self._begun = True
         return charge
 
-    def _write(self, chunk: Chunk, charged: Charge) -> None:
+    def _write(self, chunk: Chunk, charged: ChunkCost) -> None:
         try:
             self._store(chunk)
         except BaseException:
             self._refund(charged)
             raise
-        if self._account.take_recount():
+        if self._quota.take_recount():
             self._recount()
 
-    def _refund(self, charged: Charge) -> None:
-        """Give back what was charged for a chunk that is not stored; once there is a segment, its stream stays."""
-        self._account.refund(charged, stream=self._segment is None)
+    def _refund(self, charged: ChunkCost) -> None:
+        """Refund a chunk that is not stored; once there is a segment, its stream stays charged."""
+        self._quota.refund(charged, stream=self._segment is None)
 
     def _store(self, chunk: Chunk) -> None:
-        try:
-            chunk.verify()
-        except DigestError as error:
-            raise InvalidRequestError("upload.digest", str(error), "send the chunk again") from None
-        encoding = chunk.header.encoding
-        seen = inspect(chunk.payload, encoding, chunk.header.range.size)
-        self._check_values(chunk, finite=seen.finite, max_abs=seen.max_abs)
+        seen = measured(chunk, self._grant)
         try:
             if self._segment is None:
+                encoding = chunk.header.encoding
                 self._segment = self._spool.open_segment(self._upload, payload_bytes(encoding, self._grant.elements))
             self._segment.append(chunk.header, chunk.payload, seen.max_abs, seen.sum_squares)
         except OSError as error:
@@ -139,41 +128,31 @@ class Receiver:
                 self._spool.make_room()
             raise refused_by_disk(error, "the chunk could not be stored") from error
 
-    def _open_account(self) -> Account:
-        """The account that this stream shares with its siblings, if one more stream is within the limits."""
+    def _open_quota(self) -> UploadQuota:
+        """The quota that this stream shares with its siblings; raises if it allows no further stream."""
         self._spool.require_room()
         try:
-            account = self._spool.account(self._upload)
+            quota = self._spool.quota(self._upload)
         except OSError as error:
             raise refused_by_disk(error, "the chunk could not be stored") from error
-        account.check_stream(self._upload.upload_id, self._grant)
-        return account
+        quota.check_stream(self._upload.upload_id, self._grant)
+        return quota
 
     def _recount(self) -> None:
         self._spool.require_room()
         try:
-            self._spool.recount(self._account, self._upload)
+            self._spool.recount(self._quota, self._upload)
         except OSError as error:
             raise refused_by_disk(error, "the chunk could not be stored") from error
 
-    def _check_values(self, chunk: Chunk, *, finite: bool, max_abs: float) -> None:
-        first = chunk.header.range.offset
-        if not finite:
-            raise RejectedUpdateError(
-                "update.not_finite",
-                f"the update has a value that is not finite in the chunk at element {first}",
-                "lower the learning rate or clip gradients",
-            )
-        if max_abs > self._grant.max_abs:
-            raise RejectedUpdateError(
-                "update.out_of_range",
-                f"the update has magnitude {max_abs:g} in the chunk at element {first}, "
-                f"allowed is {self._grant.max_abs:g}",
-                "lower the learning rate, or raise aggregation.max_abs in the job",
-            )
 
+def check_wanted(grant: UploadGrant) -> None:
+    """Check that the round wants an update of this participant.
 
-def _check_wanted(grant: UploadGrant) -> None:
+    Raises:
+        ConflictError: if the participant has reported already.
+        InvalidRequestError: if the round takes no updates.
+    """
     if grant.receipt is not None:
         raise ConflictError(
             "upload.reported",
@@ -185,3 +164,45 @@ def _check_wanted(grant: UploadGrant) -> None:
         raise InvalidRequestError(
             "upload.unwanted", "this round asks for metrics, not for an update", "report without an upload"
         )
+
+
+def check_range(header: ChunkHeader, grant: UploadGrant) -> None:
+    """Check that the round asks for the chunk's elements.
+
+    Raises:
+        InvalidRequestError: if it does not.
+    """
+    span, first, end = header.range, grant.first, grant.first + grant.elements
+    if span.offset < first or span.stop > end:
+        raise InvalidRequestError(
+            "upload.range",
+            f"a chunk names elements {span.offset} to {span.stop - 1}; this round asks for {first} to {end - 1}",
+            "send the elements that the invitation asks for, cut from its layout",
+        )
+
+
+def measured(chunk: Chunk, grant: UploadGrant) -> Inspection:
+    """Check a chunk against its digest and measure its values.
+
+    Raises:
+        InvalidRequestError: if it does not match its digest.
+        RejectedUpdateError: for a value that is not finite or beyond the grid.
+    """
+    try:
+        chunk.verify()
+    except DigestError as error:
+        raise InvalidRequestError("upload.digest", str(error), "send the chunk again") from None
+    seen, first = inspect(chunk.payload, chunk.header.encoding, chunk.header.range.size), chunk.header.range.offset
+    if not seen.finite:
+        raise RejectedUpdateError(
+            "update.not_finite",
+            f"the update has a value that is not finite in the chunk at element {first}",
+            "lower the learning rate or clip gradients",
+        )
+    if seen.max_abs > grant.max_abs:
+        raise RejectedUpdateError(
+            "update.out_of_range",
+            f"the update has magnitude {seen.max_abs:g} in the chunk at element {first}, allowed is {grant.max_abs:g}",
+            "lower the learning rate, or raise aggregation.max_abs in the job",
+        )
+    return seen

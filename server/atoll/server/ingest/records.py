@@ -9,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll.server.disk.stored_checksum import CHECKSUM_BYTES, stored_checksum
 from atoll.server.errors import CorruptDataError
-from atoll.server.stored_checksum import CHECKSUM_BYTES, stored_checksum
 from atoll.wire.chunks import ChunkHeader, ElementRange
 from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import ChunkError
@@ -44,7 +44,7 @@ class Record:
     checksum: bytes
 
     def pack(self) -> bytes:
-        """The record as it lies on disk, ``RECORD_BYTES`` long."""
+        """The record as stored on disk, ``RECORD_BYTES`` long."""
         span = self.header.range
         body = _RECORD.pack(
             span.offset,
@@ -64,7 +64,7 @@ class Record:
 
 
 def read_index(path: Path) -> list[Record]:
-    """The records of a segment's index that can be relied on.
+    """The intact records of a segment's index.
 
     A torn last record (the writer was killed) is left out, and so is one that was changed on disk, with a warning: its
     chunk counts as not received, and is sent again.
@@ -81,14 +81,14 @@ def read_index(path: Path) -> list[Record]:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much a segment holds: bytes of payloads, and how many."""
+    """The size of a segment: payload bytes and number of payloads."""
 
     payload_bytes: int = 0
     chunks: int = 0
 
 
 def read_extent(path: Path) -> Extent:
-    """What a segment's index tells of its size: payloads lie one after another, so its last whole record knows.
+    """The size of a segment from the last whole record of its index: payloads lie one after another.
 
     The data file itself may be longer. An index that has gone holds nothing; a last record that is damaged leaves the
     bytes untold, and its upload is refused when it is committed.

@@ -1,4 +1,4 @@
-"""The file pair that one upload stream writes: payloads in one, a record of each in the other."""
+"""A segment: the two files that one upload stream writes, payloads and their records."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import errno
 import os
 from pathlib import Path
 
-from atoll.server.disk import begin_writing_out, write_at
-from atoll.server.file_locks import share
+from atoll.server.disk.file_locks import share
+from atoll.server.disk.recycling import FreeFiles
+from atoll.server.disk.space import begin_writing_out, write_at
+from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.ingest.records import RECORD_BYTES, Record
-from atoll.server.recycling import FreeFiles
-from atoll.server.stored_checksum import stored_checksum
 from atoll.wire.chunks import ChunkHeader
 
 DATA = ".data"
 INDEX = ".index"
 WRITE_OUT_BYTES = 8 << 20
-"""After so many bytes the disk is told to begin: the fsync of the commit then finds little left to do."""
+"""After this many bytes, writing to disk is started, so that the fsync of the commit has little left to do."""
 
 
 class Segment:
-    """A segment being written. Not thread-safe: one stream, one writer, who holds the data file's lock until ``close``.
+    """A segment being written. Not thread-safe: one writer, which holds the data file's lock until ``close``.
 
-    The data file may be one of ``free``, written over from its beginning: until ``close`` it then ends in old bytes,
-    which no record names.
+    The data file may be one of ``free``, which is overwritten from its beginning; until ``close`` it then ends in old
+    bytes, which no record names.
 
     Args:
-        folder: where both files lie.
+        folder: folder of both files.
         name: their common stem.
-        free: files to write over, if any.
-        expected_bytes: about how much will be appended.
+        free: files to overwrite, if any.
+        expected_bytes: approximate bytes to be appended.
 
     Raises:
-        FileExistsError: if there is such a segment.
+        FileExistsError: if the segment exists.
         OSError: if the disk refuses.
     """
 
@@ -53,8 +53,8 @@ class Segment:
         """Write a payload and then its record, so that a record always has its payload.
 
         Raises:
-            OSError: if the disk refuses; the segment then ends at the last whole record, and the next append overwrites
-                what was left half-way.
+            OSError: if the disk refuses. The segment then ends at the last whole record, and the next append overwrites
+                the rest.
         """
         record = Record(header, self.name, self._data_bytes, max_abs, sum_squares, stored_checksum(payload))
         write_at(self._data, payload, self._data_bytes)
@@ -67,18 +67,18 @@ class Segment:
             self._written_out = self._data_bytes
 
     def close(self) -> None:
-        """Close both files. What a recycled one still holds beyond the payloads is cut off."""
-        with contextlib.suppress(OSError):  # no record names it, and it goes with the round
+        """Close both files; cut off the old bytes of a recycled data file."""
+        with contextlib.suppress(OSError):  # no record names the rest, and it is deleted with the round
             os.ftruncate(self._data, self._data_bytes)
         os.close(self._data)
         os.close(self._index)
 
 
 def _data_file(path: Path, free: FreeFiles | None, expected_bytes: int) -> int:
-    """A file to write to, held so that others may map it and none writes it over."""
+    """A data file to write to, locked so that others may map it but not overwrite it."""
     taken = None if free is None else free.take(expected_bytes, path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600) if taken is None else taken
     if not share(descriptor, path):
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "it was removed as soon as it was made", str(path))
+        raise FileNotFoundError(errno.ENOENT, "it was removed as soon as it was created", str(path))
     return descriptor

@@ -1,4 +1,4 @@
-"""The spool: where uploads lie between their first chunk and the release of their round."""
+"""The spool: uploads on disk, from their first chunk to the release of their round."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.disk import Room, fsync_path, storage_error
+from atoll.server.disk.recycling import FreeFiles
+from atoll.server.disk.space import Room, fsync_path, storage_error
 from atoll.server.errors import CorruptDataError, InvalidRequestError, NotFoundError, ServerError, TooLateError
-from atoll.server.ingest.account import Account, AccountKey, Accounts, Extents, Shares, Usage
 from atoll.server.ingest.committed import (
     COMMITTED,
     SEGMENT_NAME_CHARS,
@@ -23,10 +23,12 @@ from atoll.server.ingest.committed import (
     open_committed,
     pack_committed,
 )
+from atoll.server.ingest.folder_syncs import FolderSyncs
 from atoll.server.ingest.records import Record, read_extent, read_index
 from atoll.server.ingest.segment import DATA, INDEX, Segment
+from atoll.server.ingest.small_update_files import MOST_FILES, open_small_update, write_small_update
+from atoll.server.ingest.upload_quota import Extents, QuotaKey, Shares, UploadQuota, UploadQuotas, Usage
 from atoll.server.ingest.verified import Verified
-from atoll.server.recycling import FreeFiles
 from atoll.wire.chunks import ChunkHeader, UploadKey, update_digest
 
 log = logging.getLogger(__name__)
@@ -39,10 +41,10 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class UploadRef:
-    """One upload of one participant for one attempt of a round. Every part becomes the name of a folder.
+    """One upload of one participant for one attempt of a round. Every part is used as a folder name.
 
     Raises:
-        InvalidRequestError: for a part that cannot be such a name.
+        InvalidRequestError: for a part that cannot be a folder name.
     """
 
     run: str
@@ -63,25 +65,25 @@ class UploadRef:
 
     @classmethod
     def of(cls, key: UploadKey, participant: str) -> UploadRef:
-        """The reference for a key as it came over the wire.
+        """The reference for a key from the wire.
 
         Raises:
-            InvalidRequestError: for a part that cannot be the name of a folder.
+            InvalidRequestError: for a part that cannot be a folder name.
         """
         return cls(key.run, key.round, key.attempt, participant, key.upload_id)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFiles:
-    """So many files of so many bytes."""
+    """A number of files and their total size."""
 
     files: int
     stored_bytes: int
 
 
 def refused_by_disk(error: OSError, what: str) -> ServerError:
-    """What a participant is told when its update could not be written."""
-    if isinstance(error, FileNotFoundError):  # the folder went while it was written to
+    """The error for a participant whose update could not be written."""
+    if isinstance(error, FileNotFoundError):  # the folder was removed during the write
         return TooLateError(
             "round.over", "the round is over, its uploads have been removed", "wait for the next invitation"
         )
@@ -102,15 +104,17 @@ class Spool:
         fsync_path(root.parent)
         self._prefix = secrets.token_hex(SEGMENT_NAME_CHARS // 4)
         self._free = FreeFiles(root / FREE, scrub=True)
-        self._accounts = Accounts()
+        self._quotas = UploadQuotas()
         self._verified = Verified()
+        self._syncs = FolderSyncs()
 
     def folder(self, upload: UploadRef) -> Path:
-        """Where the segments of an upload lie."""
-        return self._participant_folder(upload.run, upload.round, upload.attempt, upload.participant) / upload.upload_id
+        """The folder of an upload's segments."""
+        attempt = self._attempt_folder(upload.run, upload.round, upload.attempt)
+        return attempt / upload.participant / upload.upload_id
 
     def open_segment(self, upload: UploadRef, expected_bytes: int = 0) -> Segment:
-        """A new segment of an upload, for about ``expected_bytes``.
+        """Begin a segment of an upload, for about ``expected_bytes``.
 
         Raises:
             OSError: if the disk refuses.
@@ -121,7 +125,7 @@ class Spool:
         return Segment(folder, name, self._free, expected_bytes)
 
     def make_room(self) -> None:
-        """Give the disk back what is kept to be written over: it is full.
+        """Delete the files kept for overwriting, because the disk is full.
 
         Raises:
             OSError: if it refuses.
@@ -140,26 +144,26 @@ class Spool:
         if self._room is not None:
             self._room.require("updates")
 
-    def account(self, upload: UploadRef) -> Account:
-        """The account that the streams of this process share for the participant's uploads for that attempt.
+    def quota(self, upload: UploadRef) -> UploadQuota:
+        """The quota of the participant for that attempt, shared by the streams of this process.
 
         Raises:
             OSError: if the disk cannot be looked at.
         """
-        account = self._accounts.of(_account_key(upload))
-        self.recount(account, upload)
-        return account
+        quota = self._quotas.of(_quota_key(upload))
+        self.recount(quota, upload)
+        return quota
 
-    def recount(self, account: Account, upload: UploadRef) -> None:
-        """Tell an account what lies on disk. Raises as ``account``.
+    def recount(self, quota: UploadQuota, upload: UploadRef) -> None:
+        """Update a quota from disk. Raises as ``quota``.
 
         All of it the first time. Later only what other processes have stored, and of that only what has grown: a
         participant that opens thousands of streams has each of its segments read once.
         """
-        account.recount(self._tally(upload, account.extents, mine=not account.counted))
+        quota.recount(self._tally(upload, quota.extents, mine=not quota.counted))
 
     def usage(self, upload: UploadRef) -> Shares:
-        """What the participant's uploads for that attempt take, whatever their ids. Raises as ``account``."""
+        """Usage of all uploads of the participant for that attempt. Raises as ``quota``."""
         return self._tally(upload, Extents(), mine=True)
 
     def _tally(self, upload: UploadRef, extents: Extents, *, mine: bool) -> Shares:
@@ -179,7 +183,7 @@ class Spool:
         return found
 
     def received(self, upload: UploadRef) -> list[Record]:
-        """What has arrived of an upload, one record per chunk, ordered by range.
+        """The received chunks of an upload, as records ordered by range.
 
         A chunk that arrived twice (a stream broke before its answer) counts once; two different chunks for the same
         range are both listed and fail the coverage check. A chunk whose payload is not whole is left out.
@@ -207,7 +211,7 @@ class Spool:
                 fsync_path(folder / f"{name}{DATA}")
             except OSError:
                 _remove_files(folder / f"{name}{INDEX}", folder / f"{name}{DATA}")
-                self._accounts.forget(_account_key(upload))
+                self._quotas.forget(_quota_key(upload))
                 raise
         _write_durably(
             folder.parent / f"{digest}{COMMITTED}",
@@ -217,6 +221,22 @@ class Spool:
         for parent in (folder, *list(folder.parents)[:4]):
             fsync_path(parent)
         return digest
+
+    def keep_small_update(self, upload: UploadRef, record: Record, payload: memoryview) -> None:
+        """Store an update of one chunk durably; its upload counts as committed then.
+
+        Args:
+            upload: whose it is.
+            record: of its chunk, at position ``RECORD_BYTES``.
+            payload: of its chunk.
+
+        Raises:
+            LimitExceededError: if the participant has sent too many other updates for the attempt.
+            OSError: if the disk refuses; the update is then not stored.
+        """
+        folder = self._attempt_folder(upload.run, upload.round, upload.attempt)
+        write_small_update(folder, upload.participant, record, payload)
+        self._syncs.request(folder, parents=2).finish()
 
     @contextlib.contextmanager
     def committed(
@@ -231,13 +251,18 @@ class Spool:
         """
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
-        folder = self._participant_folder(run, round_number, attempt, participant)
         self._check_disk()
-        with open_committed(folder / f"{digest}{COMMITTED}", digest) as upload:
+        folder = self._attempt_folder(run, round_number, attempt)
+        path = folder / _check_name(participant) / f"{digest}{COMMITTED}"
+        whole = None if os.path.exists(path) else _whole_of(folder, participant, digest)  # noqa: PTH110 - never raises
+        if whole is not None:
+            yield whole
+            return
+        with open_committed(path, digest) as upload:
             yield upload
 
     def flaw(self, run: str, round_number: int, attempt: int, participant: str, digest: str) -> str:
-        """How a committed upload is damaged; empty if it can be read whole.
+        """How a committed upload is damaged; empty if it is intact.
 
         Raises:
             StorageError: if the disk refuses or is not there: nothing is known of the upload then.
@@ -254,9 +279,9 @@ class Spool:
     def drop_through(
         self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]
     ) -> list[tuple[int, int]]:
-        """Remove every upload of a run's (round, attempt) up to ``through``, but for those in ``keep``.
+        """Remove every upload of a run's attempts up to ``through``, except those in ``keep``.
 
-        Returns the (round, attempt) that are gone for good.
+        Returns the (round, attempt) pairs that were removed completely.
         """
         gone = []
         for folder in sorted(self._run_folder(run).glob("*.*")):
@@ -265,18 +290,18 @@ class Spool:
                 continue
             kept = {who for at_round, at_attempt, who in keep if (at_round, at_attempt) == (int(number), int(attempt))}
             if kept:
-                self._remove(path for path in folder.iterdir() if path.name not in kept)
+                self._remove(path for path in folder.iterdir() if _participant_of(path) not in kept)
             else:
                 self._remove([folder])
                 gone.append((int(number), int(attempt)))
         return gone
 
     def drop_run(self, run: str) -> None:
-        """Remove every upload of a run; nothing happens if there is none."""
+        """Remove all uploads of a run, if there are any."""
         self._remove([self._run_folder(run)])
 
     def held(self, run: str) -> HeldFiles:
-        """What the uploads of a run take on disk."""
+        """Disk usage of a run's uploads."""
         files = [path for path in self._run_folder(run).rglob("*") if path.is_file()]
         return HeldFiles(len(files), sum(map(_size_of, files)))
 
@@ -285,13 +310,13 @@ class Spool:
         return sorted(folder.name for folder in self.root.iterdir() if _NAME.fullmatch(folder.name) and folder.is_dir())
 
     def _remove(self, folders: Iterable[Path]) -> None:
-        """Remove folders whole; large files of theirs are kept for later uploads.
+        """Remove folders; keep their large files for later uploads to overwrite.
 
-        What cannot be removed, or is written meanwhile, is logged and goes with the next sweep.
+        Files that cannot be removed, or that are written meanwhile, are logged and removed by the next sweep.
         """
         for folder in folders:
             for path in folder.rglob(f"*{DATA}"):
-                with contextlib.suppress(OSError):  # what stays is told below
+                with contextlib.suppress(OSError):  # what remains is logged below
                     self._free.give(path)
             if folder.is_dir():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -301,18 +326,18 @@ class Spool:
                 log.warning("%s could not be removed; it is tried again when the next round ends", folder)
 
     def close(self) -> None:
-        """Remove what is kept for later uploads; no other process may begin uploads meanwhile or afterwards."""
+        """Remove the files kept for later uploads; no other process may begin uploads from now on."""
         self._free.close()
 
     def _check_disk(self) -> None:
-        """Of a disk that is gone nothing may be concluded: an upload on it is not lost."""
+        """Raise if the disk is gone: its uploads are then unreachable, but not lost."""
         try:
             self.root.stat()
         except OSError as error:
             raise storage_error("storage.spool", "the stored updates cannot be reached", error) from error
 
     def _reliable(self, index: Path) -> list[Record]:
-        """The records of a segment whose payloads are there.
+        """The records of a segment whose payloads are on disk.
 
         Raises:
             OSError: if the disk refuses.
@@ -336,16 +361,42 @@ class Spool:
     def _run_folder(self, run: str) -> Path:
         return self.root / _check_name(run)
 
-    def _participant_folder(self, run: str, round_number: int, attempt: int, participant: str) -> Path:
-        return self._run_folder(run) / f"{round_number}.{attempt}" / _check_name(participant)
+    def _attempt_folder(self, run: str, round_number: int, attempt: int) -> Path:
+        return self._run_folder(run) / f"{round_number}.{attempt}"
 
 
-def _account_key(upload: UploadRef) -> AccountKey:
-    return AccountKey(upload.run, upload.round, upload.attempt, upload.participant)
+def _quota_key(upload: UploadRef) -> QuotaKey:
+    return QuotaKey(upload.run, upload.round, upload.attempt, upload.participant)
+
+
+def _participant_of(path: Path) -> str:
+    """The participant whose uploads lie at a path in an attempt's folder; participant ids have no dot."""
+    return path.name.partition(".")[0]
+
+
+def _whole_of(folder: Path, participant: str, digest: str) -> Committed | None:
+    """The participant's small update of that digest; None if there is none.
+
+    Raises:
+        CorruptDataError: if it is not found and another one is damaged.
+        StorageError: if the disk refuses.
+    """
+    damage: CorruptDataError | None = None
+    for number in range(MOST_FILES):
+        try:
+            found = open_small_update(folder, participant, digest, number)
+        except CorruptDataError as error:
+            damage = error
+            continue
+        if found is not None:
+            return found
+    if damage is not None:
+        raise damage
+    return None
 
 
 def _index_files(folder: Path) -> Iterator[Path]:
-    """The index files of all uploads in a participant's folder; a folder that is gone has none."""
+    """The index files of all uploads in a participant's folder; empty if the folder is gone."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as uploads:
         for upload in uploads:
             if upload.is_dir(follow_symlinks=False):
@@ -373,7 +424,7 @@ def _write_durably(path: Path, temporary: Path, content: bytes) -> None:
 
 def _remove_files(*paths: Path) -> None:
     for path in paths:
-        with contextlib.suppress(OSError):  # the disk is failing already; what stays goes with the round
+        with contextlib.suppress(OSError):  # the disk is failing already; leftovers are deleted with the round
             path.unlink(missing_ok=True)
 
 

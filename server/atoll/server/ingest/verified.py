@@ -1,4 +1,4 @@
-"""Which payloads of segments that other processes wrote have been compared with their digests by this one."""
+"""Which payloads written by other processes this process has checked against their digests."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from atoll.server.ingest.records import Record
 from atoll.server.ingest.segment import DATA
 
 MOST_SEGMENTS = 4096
-"""Segments that are remembered; the one that was not asked about for longest is forgotten first."""
+"""Maximum number of segments kept; the least recently used one is forgotten first."""
 
 
 @dataclass(eq=False, slots=True)
 class _Seen:
-    """Under ``lock``: every record of the file ``inode`` that ends by ``through`` was looked at; those at ``bad`` fail.
+    """Guarded by ``lock``: records of file ``inode`` that end by ``through`` are checked; those at ``bad`` failed.
 
     A segment only grows: what follows is all that a later look has to read.
     """
@@ -30,9 +30,9 @@ class _Seen:
 
 
 class Verified:
-    """Compares each payload once, however often it is asked for. Thread-safe.
+    """Checks each payload once, however often it is requested. Thread-safe.
 
-    What changes on disk later is found by whoever reads the committed upload: its payloads are compared again.
+    Later changes on disk are found when the committed upload is read: its payloads are checked again.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Verified:
         self._seen: OrderedDict[Path, _Seen] = OrderedDict()
 
     def of(self, folder: Path, name: str, records: Sequence[Record]) -> list[Record]:
-        """Those of a segment's records, in the order of its index, whose payloads are whole.
+        """The records of a segment whose payloads are intact, in the order of its index.
 
         Raises:
             OSError: if its data file cannot be opened.

@@ -1,6 +1,7 @@
-"""Job files: TOML in, one frozen and wholly valid ``JobSpec`` out, or one error that lists every problem.
+"""Job files: TOML becomes one frozen, valid ``JobSpec``, or one error that lists every problem.
 
-Read ``models`` for what a job can say, ``convert`` for what the engine makes of it.
+Read ``models`` for what a job can say, ``spec`` and ``refusals`` for what does not go together, ``convert`` for what
+the engine makes of it.
 """
 
 from atoll.server.jobs.convert import (
@@ -19,13 +20,13 @@ from atoll.server.jobs.models import (
     CohortSection,
     EvaluationSection,
     JobSection,
-    JobSpec,
     LearnedWindow,
     ModelSection,
     OptimiserSection,
     StragglerSection,
 )
-from atoll.server.jobs.privacy import AdaptiveClipSection, PrivacySection
+from atoll.server.jobs.privacy_section import AdaptiveClipSection, PrivacySection
+from atoll.server.jobs.spec import JobSpec
 
 __all__ = [
     "MAX_JOB_BYTES",

@@ -1,18 +1,18 @@
-"""What engine and aggregation make of a job."""
+"""Conversion of a job into the policies of engine and aggregation."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from atoll.server.privacy.refusals import has_secret_draw
-from atoll.server.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
+from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.sampling.participation import ParticipationLimit
+from atoll.server.sampling.report_window import FixedReportWindow, LearnedReportWindow, ReportWindow
 
 if TYPE_CHECKING:
     from atoll.server.aggregation.optimisers import ServerOptimiser
-    from atoll.server.jobs.models import JobSpec
+    from atoll.server.jobs.spec import JobSpec
     from atoll.wire.layout import Layout
 
 
@@ -47,7 +47,7 @@ def _patience_of(spec: JobSpec) -> Patience:
 
 
 def participation_limit_of(spec: JobSpec) -> ParticipationLimit | None:
-    """The bound on participation that the draw has to keep; None if there is none."""
+    """The bound on participation that the draw must enforce; None if there is none."""
     privacy = spec.privacy
     if privacy is None or privacy.max_participations is None:
         return None
@@ -62,7 +62,7 @@ def optimiser_of(spec: JobSpec) -> ServerOptimiser:
 
 
 def averaged_tensors(spec: JobSpec, layout: Layout) -> frozenset[str]:
-    """The tensors of the layout that take the plain mean, whatever the optimiser."""
+    """The tensors of the layout that take the plain mean under any optimiser."""
     return frozenset(
         tensor.name
         for tensor in layout.tensors
@@ -71,7 +71,7 @@ def averaged_tensors(spec: JobSpec, layout: Layout) -> frozenset[str]:
 
 
 def report_window_of(spec: JobSpec) -> ReportWindow:
-    """How the job's rounds choose their deadline."""
+    """The report window of the job's rounds."""
     learned = spec.straggler.learned
     if learned is None:
         return FixedReportWindow(spec.straggler.report_window_s)
@@ -85,6 +85,6 @@ def report_window_of(spec: JobSpec) -> ReportWindow:
 
 
 def expected_window_s(spec: JobSpec) -> float:
-    """Seconds that members will have at least, for samplers that know speeds."""
+    """The shortest possible report window in seconds, for samplers that use report times."""
     learned = spec.straggler.learned
     return spec.straggler.report_window_s if learned is None else learned.initial_s

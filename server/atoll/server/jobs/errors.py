@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class JobFileError(InvalidRequestError):
-    """A job file with problems, all of them listed, one per line."""
+    """A job file with problems, listed one per line."""
 
     def __init__(self, error: SettingsFileError) -> None:
         self.file = error.file

@@ -16,13 +16,13 @@ from atoll.server.errors import InvalidRequestError
 from atoll.wire.chunks import ElementRange
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobSpec
+    from atoll.server.jobs.spec import JobSpec
     from atoll.wire.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Fragments:
-    """The model's elements, cut at tensor borders: one run after another, which together are [0, N)."""
+    """Consecutive ranges of the model's elements, cut at tensor borders, that cover [0, N)."""
 
     parts: tuple[ElementRange, ...]
 
@@ -30,12 +30,12 @@ class Fragments:
         return len(self.parts)
 
     def of_round(self, version: int) -> ElementRange:
-        """What the train round updates before which ``version`` others were released; a retry has the same."""
+        """The fragment of the train round after ``version`` released ones; a retry has the same."""
         return self.parts[version % len(self.parts)]
 
     @property
     def largest(self) -> int:
-        """Elements of the largest one."""
+        """Number of elements of the largest fragment."""
         return max(part.size for part in self.parts)
 
 
@@ -70,7 +70,7 @@ def deal(layout: Layout, count: int) -> Fragments:
 
 
 def _nearest(borders: list[int], numerator: int, denominator: int) -> int:
-    """Index of the border nearest to numerator/denominator, which lies within them; of two, the lower."""
+    """Index of the border nearest to numerator/denominator, the lower one of two."""
     above = bisect_left(borders, -(-numerator // denominator))
     below = max(0, above - 1)
     return below if numerator - borders[below] * denominator <= borders[above] * denominator - numerator else above

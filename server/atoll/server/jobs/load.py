@@ -1,9 +1,9 @@
-"""From the text of a job file to a valid ``JobSpec``, or to one error that lists everything that is wrong with it."""
+"""Parse a job file into a valid ``JobSpec``, or raise one error that lists every problem."""
 
 from __future__ import annotations
 
 from atoll.server.jobs.errors import JobFileError
-from atoll.server.jobs.models import JobSpec
+from atoll.server.jobs.spec import JobSpec
 from atoll.settings import MAX_FILE_BYTES, SettingsFileError, parse
 
 MAX_JOB_BYTES = MAX_FILE_BYTES

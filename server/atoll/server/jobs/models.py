@@ -1,4 +1,4 @@
-"""The job file as frozen values: one class per section; the field descriptions are the job reference.
+"""The tables of a job file as frozen values: one class per section; the field descriptions are the job reference.
 
 ``docs/job-reference.md`` is generated from this file (``python -m atoll.server.jobs.reference``).
 """
@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from atoll.server.jobs.privacy import PrivacySection
+from atoll.server.jobs.privacy_section import PrivacySection
 from atoll.server.jobs.training import TrainingSettings
-from atoll.server.privacy.refusals import refusals
 from atoll.settings.section import Hint, Section
 from atoll.wire.encoding import Encoding
 
@@ -22,20 +21,10 @@ MAX_ROUNDS = 1_000_000
 MAX_COHORT = 100_000
 MAX_FRAGMENTS = 64
 MAX_SECONDS = 30 * 86_400
-GRID_WEIGHT_BITS = 46
-"""Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
 
 Sampler = Literal["uniform", "poisson", "weighted", "least_recent", "availability"]
 OptimiserName = Literal["fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi"]
 Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-
-
-def _default_mechanism(found: dict[str, dict[str, Any]]) -> str:
-    """BLT where it can account for capped participation, otherwise fresh noise; by the tables of a private job."""
-    privacy = found["privacy"]
-    fits = "adaptive" not in privacy and found["aggregation"].get("fragments", 1) == 1
-    capped = "max_participations" in privacy and found["cohort"].get("sampler") != "poisson"
-    return "blt" if capped and fits else "gaussian"
 
 
 def _default_quorum(found: dict[str, Any]) -> int:
@@ -43,18 +32,18 @@ def _default_quorum(found: dict[str, Any]) -> int:
 
 
 class JobSection(Section):
-    """What is run, and for how long."""
+    """Name and length of the run."""
 
     name: Annotated[
         str,
         Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ -]{0,63}$", description="Shown in lists, logs and reports."),
         Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
     ]
-    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="How many models are released after the first.")]
+    rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="Number of models released after the initial one.")]
 
 
 class ModelSection(Section):
-    """Where training starts."""
+    """The initial model."""
 
     initial: Annotated[
         str,
@@ -69,7 +58,7 @@ class ModelSection(Section):
 
 
 class CohortSection(Section):
-    """Who takes part in a round."""
+    """The participants of a round."""
 
     size: Annotated[
         int,
@@ -82,10 +71,10 @@ class CohortSection(Section):
     sampler: Annotated[
         Sampler,
         Field(
-            description="How participants are drawn. `uniform`: without replacement, all alike. `poisson`: each "
-            "independently with the same probability. `weighted`: in proportion to declared examples. `least_recent`: "
-            "those who waited longest. `availability`: those whom learned hours and speed make likely to report in "
-            "time."
+            description="How participants are drawn. `uniform`: without replacement, all with the same probability. "
+            "`poisson`: each independently with the same probability. `weighted`: in proportion to declared examples. "
+            "`least_recent`: those drawn longest ago. `availability`: in proportion to the probability of reporting "
+            "in time, estimated from past hours and speed."
         ),
     ] = "uniform"
     rate: Annotated[
@@ -93,8 +82,8 @@ class CohortSection(Section):
         Field(
             gt=0,
             le=1,
-            description="With `poisson`: the probability of each participant, instead of one that follows from `size` "
-            "and who is connected.",
+            description="With `poisson`: the probability of each participant, instead of `size` over the number of "
+            "connected participants.",
         ),
         Hint(default="`size` over the participants connected"),
     ] = None
@@ -103,8 +92,8 @@ class CohortSection(Section):
         Field(
             ge=1,
             le=10,
-            description="Invitations per wanted report. The round closes at `size` reports; the others are told to "
-            "stop.",
+            description="Invitations per wanted report. The round closes at `size` reports; the other members are "
+            "stopped.",
         ),
     ] = 1.0
     quorum: Annotated[
@@ -112,8 +101,8 @@ class CohortSection(Section):
         Field(
             ge=0,
             le=MAX_COHORT,
-            description="Fewest reports that make a round; below it the round is tried again. 0 only with "
-            '`sampler = "poisson"` or a `[privacy]` section: then everyone drawn is waited for.',
+            description="Fewest reports of a valid round; with fewer the round is tried again. 0 only with "
+            '`sampler = "poisson"` or a `[privacy]` section: the round then waits for every member.',
         ),
         Hint(
             default='two thirds of `size`, rounded up; 1 with `sampler = "poisson"`; 0 with `[privacy]` and `poisson`'
@@ -129,8 +118,8 @@ class CohortSection(Section):
         Field(
             ge=0,
             lt=2**63,
-            description="Makes the draws reproducible. Leave it out in production: the server draws a secret one and "
-            "records it.",
+            description="Makes the draws reproducible. Leave it out in production: the server then chooses a secret "
+            "seed and records it.",
         ),
         Hint(default="drawn by the server"),
     ] = None
@@ -141,7 +130,7 @@ class CohortSection(Section):
         return math.ceil(self.size * self.over_selection)
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Quorum and availability against the size; what Poisson sampling excludes."""
+        """Check quorum and availability against the size, and settings that Poisson sampling excludes."""
         if self.quorum > self.size:
             yield "quorum", f"is above cohort.size {self.size}; allowed are 1 to {self.size}"
         if self.min_available < self.quorum:
@@ -154,7 +143,7 @@ class CohortSection(Section):
         if self.sampler == "poisson" and self.over_selection > 1:
             yield (
                 "over_selection",
-                'does not go with cohort.sampler "poisson", which waits for everyone it drew; set it to 1, or raise '
+                'does not go with cohort.sampler "poisson", which waits for every member; set it to 1, or raise '
                 "cohort.size",
             )
 
@@ -165,11 +154,11 @@ class LearnedWindow(Section):
     The window is the `quantile` of the cohort's expected report times, times `factor`, between `min_s` and `max_s`.
     """
 
-    quantile: Annotated[float, Field(gt=0, le=1, description="Share of the cohort that should make it.")] = 0.9
-    factor: Annotated[float, Field(ge=1, le=100, description="Slack on top of the learned time.")] = 1.5
+    quantile: Annotated[float, Field(gt=0, le=1, description="Share of the cohort that should report in time.")] = 0.9
+    factor: Annotated[float, Field(ge=1, le=100, description="Factor on the learned time.")] = 1.5
     min_s: Annotated[Seconds, Field(description="Shortest window.")] = 5.0
     max_s: Annotated[Seconds, Field(description="Longest window.")] = 3600.0
-    initial_s: Annotated[Seconds, Field(description="Window while nothing is known of the cohort.")] = 600.0
+    initial_s: Annotated[Seconds, Field(description="Window before any report times are known.")] = 600.0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """The bounds must be in order."""
@@ -180,13 +169,13 @@ class LearnedWindow(Section):
 
 
 class StragglerSection(Section):
-    """How long a round waits, and what becomes of those who come late."""
+    """How long a round waits, and what happens to late reports."""
 
     report_window_s: Annotated[
         Seconds,
         Field(
             description="Seconds from the invitation to the deadline. Not with `learned`. A private round whose "
-            "account counts on a random draw lasts that long, whoever reports."
+            "account relies on a random draw always lasts this long."
         ),
     ] = 600.0
     learned: Annotated[
@@ -202,13 +191,13 @@ class StragglerSection(Section):
         ),
     ] = "drop"
     max_staleness: Annotated[
-        int, Field(ge=1, le=1000, description="With `carry`: rounds after which a late report is not used any more.")
+        int, Field(ge=1, le=1000, description="With `carry`: number of rounds after which a late report is dropped.")
     ] = 2
     exponent: Annotated[
-        float, Field(ge=0, le=10, description="With `carry`: how fast a late report loses weight; 0: not at all.")
+        float, Field(ge=0, le=10, description="With `carry`: how fast a late report loses weight; with 0 it does not.")
     ] = 0.5
     max_attempts: Annotated[
-        int, Field(ge=1, le=1000, description="Attempts at one round before the run fails for want of a quorum.")
+        int, Field(ge=1, le=1000, description="Attempts at one round before the run fails without a quorum.")
     ] = 5
     retry_delay_s: Annotated[
         float, Field(ge=0, le=MAX_SECONDS, description="Seconds between a missed quorum and the next attempt.")
@@ -216,7 +205,7 @@ class StragglerSection(Section):
 
     @property
     def carried_rounds(self) -> int:
-        """For how many rounds a late report may still count; 0 when it is dropped."""
+        """Number of rounds in which a late report may still count; 0 if late reports are dropped."""
         return self.max_staleness if self.late == "carry" else 0
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -231,18 +220,20 @@ _QUANTISED = {"int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
 
 
 class AggregationSection(Section):
-    """How updates become one."""
+    """How updates are combined."""
 
     weighting: Annotated[
         Literal["examples", "uniform"],
-        Field(description="`examples`: an update counts by the examples behind it. `uniform`: all updates alike."),
+        Field(
+            description="`examples`: an update counts by its number of examples. `uniform`: all updates count the same."
+        ),
     ] = "examples"
     max_weight: Annotated[
         int,
         Field(
             ge=1,
             le=2**32,
-            description="With `examples`: the most that one participant may count for, however many it has.",
+            description="With `examples`: the largest number of examples that one participant may count for.",
         ),
     ] = 100_000
     max_abs: Annotated[
@@ -250,8 +241,8 @@ class AggregationSection(Section):
         Field(
             ge=2.0**-24,
             le=2.0**20,
-            description="Largest magnitude of a single element of an update; one beyond it rejects the whole update. "
-            "Smaller makes the sum finer.",
+            description="Largest magnitude of an element of an update; a larger element rejects the whole update. A "
+            "smaller value makes the sum finer.",
         ),
         Hint(allowed="a power of two from 2^-24 to 2^20"),
     ] = 32.0
@@ -260,8 +251,8 @@ class AggregationSection(Section):
         Field(
             strict=False,  # TOML has lists
             max_length=256,
-            description="Tensors (names, with `*` and `?`) that take the plain mean whatever the server optimiser: "
-            "statistics such as batch-norm's, which are no weights and must not gather momentum. A private job is "
+            description="Tensors (names, with `*` and `?`) that take the plain mean under any server optimiser: "
+            "statistics such as batch norm's, which must not gather momentum. A private job is "
             "refused if its model has any: noise would ruin them.",
         ),
         Hint(allowed="a list of names or patterns"),
@@ -272,18 +263,18 @@ class AggregationSection(Section):
             ge=1,
             le=MAX_FRAGMENTS,
             description="Parts of the model of which each training round updates one, in turn (streaming DiLoCo): "
-            "participants train the whole model and send that part of the update. Whole tensors, one after another in "
-            "the order of the file, in parts of nearly equal numbers of elements; at most as many as there are "
-            "tensors. Weights and server optimiser state of the other parts stay as they are.",
+            "participants train the whole model and send that part of the update. Parts are whole tensors in the order "
+            "of the file, with nearly equal numbers of elements; there are at most as many parts as tensors. Weights "
+            "and server optimiser state of the other parts stay as they are.",
         ),
     ] = 1
     encoding: Annotated[
         Literal["float32", "bfloat16", "float16", "float64", "int8", "int4"],
         Field(
-            description="How updates travel. The 16-bit ones halve the bytes and round the update. `int8` and `int4` "
-            "send integers with a scale for every 128 elements, 8.25 and 4.25 bits each: an element is off by at most "
-            "1/254 and 1/14 of its block's largest magnitude. Participants that do not speak the encoding are not "
-            "invited.",
+            description="Encoding of updates on the wire. 16-bit encodings halve the bytes and round the update. "
+            "`int8` and `int4` send integers with a scale for every 128 elements, 8.25 and 4.25 bits each: an element "
+            "is off by at most 1/254 and 1/14 of its block's largest magnitude. Participants that do not support the "
+            "encoding are not invited.",
         ),
     ] = "float32"
 
@@ -296,7 +287,7 @@ class AggregationSection(Section):
 
     @property
     def wire_encoding(self) -> Encoding:
-        """The encoding asked of participants."""
+        """The encoding that participants must use."""
         return _QUANTISED.get(self.encoding) or Encoding[self.encoding.upper()]
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -316,7 +307,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
 
 
 class OptimiserSection(Section):
-    """What the server does with the mean update (Reddi et al. 2021, "Adaptive Federated Optimization")."""
+    """How the server applies the mean update (Reddi et al. 2021, "Adaptive Federated Optimization")."""
 
     name: Annotated[
         OptimiserName,
@@ -342,16 +333,16 @@ class OptimiserSection(Section):
         """No parameter of another optimiser."""
         for key, optimisers in _USED_BY.items():
             if self.name not in optimisers:
-                yield from self.unused((key,), f"it is of {', '.join(optimisers)}, not of {self.name}")
+                yield from self.unused((key,), f"it belongs to {', '.join(optimisers)}, not to {self.name}")
 
 
 class IterateAveragingSection(Section):
     """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
 
-    It costs a private run nothing, and averages its noise; whether it is better than the last model depends on the job.
-    Participants train on the models themselves; the server's evaluator judges both, its figures of the mean are named
-    `server/averaged/...`. Only the newest mean is kept, as long as the last model. All models count alike until there
-    are 1 / (1 - decay); then each release makes the earlier ones count `decay` times as much as before.
+    It costs no privacy and averages the noise; whether it is better than the last model depends on the job.
+    Participants train on the models themselves. The server's evaluator evaluates both; its metrics of the mean are
+    named `server/averaged/...`. Only the newest mean is kept, as long as the last model. All models weigh the same
+    until there are 1 / (1 - decay); then each release multiplies the weights of earlier ones by `decay`.
     """
 
     decay: Annotated[
@@ -361,7 +352,7 @@ class IterateAveragingSection(Section):
 
 
 class EvaluationSection(Section):
-    """How the models are judged."""
+    """How models are evaluated."""
 
     before_training: Annotated[
         bool,
@@ -376,13 +367,13 @@ class EvaluationSection(Section):
         Field(
             ge=0,
             le=MAX_ROUNDS,
-            description="After every n-th training round a round of its own in which participants evaluate the new "
+            description="After this many training rounds, a separate round in which participants evaluate the new "
             "model; 0: never.",
         ),
     ] = 0
     final: Annotated[
         bool,
-        Field(description="Participants evaluate the final model in a round of its own."),
+        Field(description="Participants evaluate the final model in a separate round."),
         Hint(default="true; false with `[privacy]`"),
     ] = True
     server: Annotated[
@@ -390,36 +381,40 @@ class EvaluationSection(Section):
         Field(
             pattern=r"^[a-z][a-z0-9_-]{0,63}$",
             description="Name of an evaluator that the operator installed (`atoll server start --evaluator "
-            "NAME=MODULE:FUNCTION`); judges every released model on the server.",
+            "NAME=MODULE:FUNCTION`); it evaluates every released model on the server.",
         ),
         Hint(allowed="the name of an installed evaluator", default="none"),
     ] = None
 
 
 class RetentionSection(Section):
-    """Which models the server keeps. The first and the last are kept in any case."""
+    """Which models the server keeps. The first and the last are always kept."""
 
     models: Annotated[
         int | None,
-        Field(ge=1, le=MAX_ROUNDS, description="Newest models kept while the run is in work, and for a while after."),
+        Field(
+            ge=1,
+            le=MAX_ROUNDS,
+            description="Newest models kept while the run is active, and for a while after.",
+        ),
         Hint(default="the server's `keep_models`"),
     ] = None
     best: Annotated[
         str | None,
         Field(
             pattern=r"^[a-zA-Z0-9][a-zA-Z0-9_./-]{0,127}$",
-            description="A figure of the server's evaluator (`evaluation.server`), without the `server/` before it: "
-            "the model that is best by it is kept too.",
+            description="A metric of the server's evaluator (`evaluation.server`), without its prefix `server/`: the "
+            "model with the best value is kept too.",
         ),
-        Hint(allowed="the name of a figure", default="none"),
+        Hint(allowed="the name of a metric", default="none"),
     ] = None
     best_is: Annotated[
-        Literal["highest", "lowest"], Field(description="Whether more of that figure is better, or less.")
+        Literal["highest", "lowest"], Field(description="Whether a higher or a lower value of that metric is better.")
     ] = "highest"
 
 
-class JobSpec(Section):
-    """A whole job file, valid."""
+class JobTables(Section):
+    """A job file whose tables are valid one by one. ``JobSpec`` is valid as a whole."""
 
     job: JobSection
     model: ModelSection
@@ -432,46 +427,3 @@ class JobSpec(Section):
     retention: RetentionSection = Field(default_factory=RetentionSection)
     iterate_averaging: IterateAveragingSection | None = None
     privacy: PrivacySection | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _private_defaults(cls, tables: object) -> object:
-        """Keys that the file leaves out: the only values that privacy allows, and the mechanism that fits."""
-        if not isinstance(tables, dict) or "privacy" not in tables:
-            return tables
-        found = {name: tables.get(name, {}) for name in ("cohort", "evaluation", "aggregation", "privacy")}
-        if not all(isinstance(table, dict) for table in found.values()):
-            return tables
-        evaluation = {"before_training": False, "final": False} | found["evaluation"]
-        cohort = ({"quorum": 0} if found["cohort"].get("sampler") == "poisson" else {}) | found["cohort"]
-        privacy = {"mechanism": _default_mechanism(found)} | found["privacy"]
-        defaults = {"evaluation": evaluation, "privacy": privacy}
-        return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""
-        yield from refusals(self)
-        if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
-            yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
-        yield from self._sum_conflicts()
-
-    def _sum_conflicts(self) -> Iterator[tuple[str, str]]:
-        section = self.aggregation
-        if section.fragments > 1 and self.straggler.late == "carry":
-            yield (
-                "straggler.late",
-                f"does not go with aggregation.fragments = {section.fragments}: the next round updates another part of "
-                'the model, which a late report does not have; allowed is "drop"',
-            )
-        if section.weighting == "uniform":
-            return
-        updates = self.cohort.invited * (1 + self.straggler.carried_rounds)
-        weight_bits = (updates * section.max_weight).bit_length()
-        value_bits = math.frexp(section.max_abs)[1] - 1
-        if weight_bits + value_bits > GRID_WEIGHT_BITS:
-            allowed = (2 ** (GRID_WEIGHT_BITS - value_bits) - 1) // updates
-            yield (
-                "aggregation.max_weight",
-                f"with up to {updates} updates in a sum and max_abs {section.max_abs:g} the sum would lose precision; "
-                f"allowed are 1 to {allowed}, or choose a smaller max_abs",
-            )

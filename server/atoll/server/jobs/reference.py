@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.server.jobs.models import JobSpec
+from atoll.server.jobs.spec import JobSpec
 from atoll.server.jobs.training import MAX_SETTINGS, MAX_TEXT_CHARS
 from atoll.settings.describe import section_of
 from atoll.settings.reference import chapters, write_reference

@@ -1,4 +1,4 @@
-"""``[training]``: the settings that participants receive, typed but otherwise free."""
+"""``[training]``: settings that participants receive; typed, otherwise free."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TrainingSettings = Annotated[SkipValidation[Mapping[str, SettingValue]], BeforeV
 
 
 def _problem(name: str, value: object) -> str:
-    """What is wrong with one setting; empty if nothing is."""
+    """The problem of one setting; empty if it is valid."""
     if not _NAME.fullmatch(name):
         return "not a name; allowed are up to 64 letters, digits, '_', '.', '-', the first a letter"
     match value:

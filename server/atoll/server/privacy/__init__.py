@@ -1,11 +1,10 @@
-"""Differential privacy as a contract: what a run promises, what each release costs, and which jobs are refused.
+"""Differential privacy as a contract: what a run promises, and what each release costs.
 
-Read ``values`` for the words, ``refusals`` for what has no valid account, ``contract`` for what a run promises,
-``deriving`` for how that follows from a job, and ``accounting`` for what it costs. Only what the job file needs is
-exported here: the others bring numba along.
+Read ``events`` for the terms, ``contract`` for what a run promises, ``deriving`` for how that follows from a job, and
+``accounting`` for what it costs; ``jobs.refusals`` has the jobs without a valid account. The other modules import
+numba.
 """
 
-from atoll.server.privacy.refusals import refusals
-from atoll.server.privacy.values import Adjacency, Event, Sampling
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 
-__all__ = ["Adjacency", "Event", "Sampling", "refusals"]
+__all__ = ["Adjacency", "Event", "Sampling"]

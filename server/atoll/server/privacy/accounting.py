@@ -2,9 +2,8 @@
 
 Accountants, with what each is valid for, are ``atoll.accounting``'s.
 
-Noise is accounted as continuous. The discrete Gaussian has the same Rényi divergences or smaller ones (Canonne, Kamath,
-Steinke 2020, theorem 4), and at the standard deviations used, 2**16 grid units and more, its other divergences differ
-by less than float64 can tell.
+Noise is accounted as continuous. The drawn noise is discrete, and its standard deviation is larger by enough to make up
+for that (``noise.sigma_for``): at most a relative 1e-10, as it is at least 2**16 grid units.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from functools import lru_cache
 from atoll import accounting
 from atoll.accounting import ACCOUNTANTS, Accountant, Steps, UnreachableError, least_noise
 from atoll.server.errors import InvalidRequestError
-from atoll.server.privacy.values import Event, Sampling
+from atoll.server.privacy.events import Event, Sampling
 
 
 def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> float:
-    """Upper bound on epsilon, at ``delta``, of all releases together; infinite if one has no noise.
+    """Upper bound on epsilon, at ``delta``, of all releases together; infinite if one release has no noise.
 
     Takes from a millisecond to a second; the latest answers are kept.
 
     Raises:
-        ValueError: for an unknown accountant, and a delta that is none.
+        ValueError: for an unknown accountant, or a delta outside (0, 1).
     """
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r}: must be one of {', '.join(ACCOUNTANTS)}")
@@ -36,23 +35,16 @@ def epsilon(events: Iterable[Event], delta: float, accountant: Accountant) -> fl
 
 
 def answered_by(events: Iterable[Event], delta: float, accountant: Accountant) -> Accountant:
-    """Whose answer ``epsilon`` gives: ``rdp``'s where ``prv`` has none.
+    """The accountant whose answer ``epsilon`` gives: ``rdp`` where ``prv`` has no answer.
 
     Raises as ``epsilon``.
     """
     return accounting.answered_by(_steps(merged(events)), delta, accountant)
 
 
-def filtered(first: Event, events: Iterable[Event], limit: float | None, delta: float) -> tuple[float, Accountant]:
-    """What a filter makes of events that were chosen one after another: see ``atoll.accounting.filtering``.
-
-    Args:
-        first: the first event's kind.
-        events: all of them.
-        limit: epsilon that they may cost together; None for no limit.
-        delta: of the limit.
-    """
-    return accounting.filtered(_steps((first,))[0], _steps(merged(events)), limit, delta)
+def filtered(events: Iterable[Event], delta: float) -> tuple[float, Accountant]:
+    """Epsilon of adaptively chosen events by a privacy filter, and its accountant (``atoll.accounting.filtering``)."""
+    return accounting.filtered(_steps(merged(events)), delta)
 
 
 def _steps(paid: Iterable[Event]) -> list[Steps]:
@@ -60,9 +52,9 @@ def _steps(paid: Iterable[Event]) -> list[Steps]:
 
 
 def merged(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The same cost in fewest events: equal ones counted, and all without sampling as one.
+    """The same cost in the fewest events: equal events are counted, all events without sampling become one.
 
-    n Gaussian releases with noise multipliers z_i cost exactly what one does with (sum of z_i**-2)**(-1/2).
+    n Gaussian releases with noise multipliers z_i cost exactly as much as one with (sum of z_i**-2)**(-1/2).
     """
     counts: Counter[Event] = Counter()
     precision = 0.0
@@ -84,12 +76,13 @@ def _single(event: Event) -> Event:
 
 
 def calibrate(event: Event, target: float, delta: float, accountant: Accountant) -> float:
-    """The least noise multiplier with which ``event``, whose own is not looked at, costs at most ``target``.
+    """The least noise multiplier with which ``event`` costs at most ``target``; the event's own multiplier is ignored.
 
-    Asks for some ten accounts; the latest answers are kept. Off by at most a ten-thousandth, upwards.
+    Takes about ten accounts; the latest answers are kept. The answer is too large by at most a ten-thousandth.
 
     Raises:
-        InvalidRequestError: if no noise up to a million does, or if the target is not a finite number above 0.
+        InvalidRequestError: if no multiplier up to a million meets the target, or if the target is not a finite number
+            above 0.
     """
     if not 0 < target < math.inf:
         raise InvalidRequestError(

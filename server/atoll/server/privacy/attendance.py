@@ -1,10 +1,10 @@
-"""Whether enough members of secret draws report, told by a noised count that each release pays for.
+"""Detects that too few members of secret draws report, from a noised count that each release pays for.
 
-How many reported must not show: the others' number says whether one more was drawn. So a round of a secret draw is
-released whoever came, and a federation whose window is too short would pay for noise alone, round after round. The
-count of reports with Gaussian noise may be acted upon. Page's cumulative sum ("Continuous Inspection Schemes", 1954)
-adds up by how much counts fall short of half the planned cohort; it is bounded below by 0, so that good rounds do not
-hide later bad ones.
+The number of reports must stay secret: with the number of the others it shows whether one more was drawn. So a round
+with a secret draw is released however many report, and a federation whose report window is too short would spend its
+budget on noise alone. The count of reports with Gaussian noise may be acted upon. Page's cumulative sum ("Continuous
+Inspection Schemes", 1954) adds up by how much counts fall short of half the planned cohort; it is bounded below by 0,
+so that good rounds do not hide later bad ones.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from atoll.server.privacy.noise import DiscreteGaussian
+from atoll.server.privacy.noise import DiscreteGaussian, sigma_for
 
 _UNIT = 2.0**-20
 """Grid of the noised count."""
 LEAST_REPORT_NOISE = 2.0**-4
-"""In participants: 2**16 units of that grid, where noise costs what continuous noise is charged (``scale``)."""
+"""Least standard deviation, in participants: 2**16 grid units, from which noise costs what is charged (``scale``)."""
 _LOG_FALSE_ALARM = 14.0
-"""Where all report, a round in about e**14 begins a false alarm (Wald's bound for the sum's upward drift)."""
+"""If all members report, about one round in e**14 begins a false alarm (Wald's bound for the sum's upward drift)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Attendance:
     def noised_count(self, reports: int, key: bytes) -> float:
         """The number of reports with a discrete Gaussian over the multiples of 2**-20, drawn from ``key``."""
         drawn = np.empty(1, np.int64)
-        DiscreteGaussian(self.noise / _UNIT).draw(drawn, key)
+        DiscreteGaussian(sigma_for(self.noise / _UNIT)).draw(drawn, key)
         return reports + int(drawn[0]) * _UNIT
 
     def next_shortfall(self, shortfall: float, noised_count: float) -> float:
@@ -47,5 +47,5 @@ class Attendance:
 
     @property
     def limit(self) -> float:
-        """A sum beyond this is no chance: noise and the random size of cohorts have ``noise**2 + planned`` together."""
+        """The sum above which chance is ruled out: noise and cohort size have variance ``noise**2 + planned``."""
         return _LOG_FALSE_ALARM * (self.noise**2 + self.planned) / self.planned

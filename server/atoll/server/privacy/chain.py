@@ -1,10 +1,10 @@
-"""An exported ledger: JSON lines that anybody can verify without a server.
+"""An exported ledger: JSON lines that can be verified without a server.
 
-For each population one line that says what it is, then its charges in order, each line the canonical JSON of the entry
-with its SHA-256 ``digest`` (over the entry without it), and in ``previous`` the digest of the line before. If its limit
-was ever set, a last line says what it is, who set it and when, and which head it stands beside. What was
-changed, moved or taken out is found. What was cut off at the end, or rewritten whole with new digests, is found only
-by comparing the digest of the last line with one that was noted elsewhere: `atoll privacy ledger` prints it.
+A population has one line that describes it, then its charges in order. Each line is the canonical JSON of the entry
+with its SHA-256 ``digest`` (over the entry without it); a charge has the digest of the line before it in ``previous``.
+If the limit was ever set, a last line has the limit, who set it and when, and the head at which it held. Verification
+finds lines that were changed, moved or removed. It finds lines cut off at the end, or a file rewritten with new
+digests, only by comparing the last digest with one that was noted elsewhere: `atoll privacy ledger` prints it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from atoll.server.privacy.tally import RunTally, Tally
+from atoll.server.privacy.tally import RunTally, Tally, add_charge
 from atoll.server.stores import Charge, Population, StoreDamagedError
-from atoll.server.stores.chain import Entry, canonical, digest_of
+from atoll.server.stores.hash_chain import Entry, canonical, digest_of
 
 MAX_LINE_CHARS = 64 << 10
 MAX_FLAWS = 100
-"""Flaws that are told; a file with more is no export."""
+"""Maximum number of flaws reported; a file with more is not an export."""
 
 
 class _Line(BaseModel):
@@ -39,7 +39,7 @@ class _First(_Line):
 
 
 class LimitLine(_Line):
-    """What a population's runs may spend together, or that nothing limits them, and after which charges that was so."""
+    """The limit of a population (None: removed), and the charges after which it held."""
 
     charges: int
     head: str
@@ -67,7 +67,7 @@ class _Charge(_Line):
 
 @dataclass(frozen=True)
 class Flaw:
-    """What is wrong with a line, counted from 1; 0 for what no line shows."""
+    """What is wrong with a line, counted from 1; line 0 is the file as a whole."""
 
     line: int
     what: str
@@ -75,7 +75,7 @@ class Flaw:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a file says: each population's charges as far as they can be read, and every flaw found."""
+    """The content of a file: each population's charges as far as they can be read, and every flaw found."""
 
     tallies: tuple[Tally, ...]
     adjacencies: Mapping[str, str]
@@ -84,12 +84,12 @@ class Verified:
 
 
 def first_line(population: Population) -> str:
-    """The line that a population's charges follow."""
+    """The line that describes a population; its charges follow it."""
     return _line(population.entry, population.root)
 
 
 def limit_line(population: Population) -> str:
-    """The line that follows a population's charges; empty if nobody has ever limited it."""
+    """The line that follows a population's charges; empty if no limit was ever set."""
     if population.limited_at is None:
         return ""
     limit = None
@@ -110,7 +110,7 @@ def charge_line(charge: Charge) -> str:
     """The line of a charge.
 
     Raises:
-        ValueError: if it is of no population.
+        ValueError: if the charge belongs to no population.
     """
     if charge.digest is None:
         raise ValueError(f"round {charge.round} of run {charge.run_id} was not charged to a population")
@@ -121,8 +121,8 @@ def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Ve
     """Verify an export.
 
     Args:
-        lines: of the file, each with its end of line; none longer than ``MAX_LINE_CHARS``.
-        heads: digests noted elsewhere, by population, that the charges must lead to.
+        lines: the file's lines, each with its line break; none longer than ``MAX_LINE_CHARS``.
+        heads: by population, the digest noted elsewhere that its charges must end with.
     """
     reading = _Reading()
     for number, line in enumerate(lines, start=1):
@@ -141,7 +141,7 @@ def verified(lines: Iterable[str], heads: Mapping[str, str] | None = None) -> Ve
 
 @dataclass
 class _Chain:
-    """One population, as read so far: which charge comes next, and which digest it must name."""
+    """One population as read so far: the number of the next charge, and the digest that it must name."""
 
     population: str
     adjacency: str
@@ -166,7 +166,7 @@ class _Reading:
         self.flaws.extend(Flaw(number, what) for what in self._flaws_of(line))
 
     def compare(self, population: str, head: str) -> None:
-        """With a digest that was noted."""
+        """Compare a population's last digest with the one that was noted."""
         chain = self.chains.get(population)
         if chain is None:
             self.flaws.append(Flaw(0, f"nothing of population {population} is here"))
@@ -242,8 +242,7 @@ def _read(parsed: object) -> _First | _Charge | LimitLine:
 
 def _counted(chain: _Chain, charge: Charge) -> Iterator[str]:
     try:
-        standing = chain.runs.get(charge.run_id)
-        chain.runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+        add_charge(chain.runs, charge)
     except StoreDamagedError:
         yield f"charge {charge.seq} does not say what it cost"
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from atoll.accounting import Accountant
 from atoll.server.privacy.accounting import epsilon
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.mechanisms.sensitivity import (
     Squares,
     banded_squares,
@@ -19,7 +20,6 @@ from atoll.server.privacy.mechanisms.sensitivity import (
     tree_squares,
 )
 from atoll.server.privacy.mechanisms.strategy import Strategy
-from atoll.server.privacy.values import Adjacency, Event, Sampling
 
 Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 
@@ -31,7 +31,7 @@ class AdaptiveClipping:
     Attributes:
         initial: norm of the first round.
         quantile: share of the updates that should be within the norm.
-        learning_rate: of the geometric update.
+        learning_rate: eta of the geometric update.
         count_noise: sigma_b: standard deviation of the noise on the count, in participants.
     """
 
@@ -43,30 +43,30 @@ class AdaptiveClipping:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What a run promises, and all that its noise and its charges follow from.
+    """A run's privacy promise, with everything that determines its noise and its charges.
 
     Attributes:
-        population: whose budget it is.
-        mechanism: how the noise of different rounds goes together.
-        adjacency: which two worlds look alike.
-        accountant: what adds up the run's own cost.
-        sampling: the amplification that is counted.
-        sample_rate: probability of one participant to be in a round's sum; 1 where none is counted.
+        population: whose budget the run spends.
+        mechanism: how the noise of different rounds is correlated.
+        adjacency: which neighbouring data sets are protected.
+        accountant: the accountant that composes the run's own cost.
+        sampling: the amplification by sampling that is counted.
+        sample_rate: probability that one participant is in a round's sum; 1 without amplification.
         epsilon: target over all rounds; None if the noise was given instead.
-        delta: of the promise.
+        delta: the promise's delta.
         noise_multiplier: standard deviation of the noise put on the sum of the updates (of each independent part of
             it, for correlated noise) over ``weight_bound`` clip norms. With adaptive clipping it is the z_delta of
             Andrew et al. 2021, section 3.1, larger than what the release as a whole is accounted with.
         clip: L2 norm to which one update is clipped; with adaptive clipping that of the first round.
         adaptive: how the norm moves; None for a fixed one.
         weight_bound: largest weight of one participant, in weight units (examples, or 1): one participant moves the sum
-            of a round by so many clip norms at most, in L2.
+            of a round by at most that many clip norms, in L2.
         divisor_weight: what every sum is divided by, in weight units, however many reported.
         rounds: train rounds planned.
-        max_participations: rounds that one participant is in at most; None where random draws are counted on.
-        min_separation: rounds from one participation to the next, at least; 1 is no constraint.
-        bands: of the banded mechanism; 1 for the others.
-        strategy: of the BLT mechanism; None for the others.
+        max_participations: maximum number of rounds with one participant; None with amplification by sampling.
+        min_separation: minimum number of rounds from one participation to the next; 1 is no constraint.
+        bands: bands of the banded mechanism; 1 for the others.
+        strategy: strategy of the BLT mechanism; None for the others.
         report_noise: standard deviation of the noise on each round's number of reports, in participants; None where
             that number is not released.
     """
@@ -112,23 +112,23 @@ class Contract:
 
     @property
     def planned_cohort(self) -> int:
-        """Reports that every sum is divided by."""
+        """The number of reports that every sum is divided by."""
         return max(1, self.divisor_weight // self.weight_bound)
 
     @property
     def participations(self) -> int:
-        """Rounds that one participant can be in: the cap, or fewer where separation leaves room for no more."""
+        """Maximum number of rounds with one participant: the cap, or fewer if the separation allows no more."""
         room = -(-self.rounds // self.min_separation)
         return room if self.max_participations is None else min(self.max_participations, room)
 
     def cost(self, version: int) -> Event | None:
-        """What releasing the train round adds to the ledger before which ``version`` others were released.
+        """What releasing train round ``version`` (from 0) adds to the ledger; None if it adds nothing.
 
-        None if it adds nothing: where no random draw is counted on, the cost of a run is that of one participant's
-        rounds in the worst case, and grows only with the worst case.
+        Without amplification a run costs what one participant's rounds cost in the worst case. A round that does not
+        make the worst case worse adds nothing.
 
         Raises:
-            ValueError: for a round beyond the plan, which nothing was promised for.
+            ValueError: for a round beyond the planned ones, which the promise does not cover.
         """
         if not 0 <= version < self.rounds:
             raise ValueError(f"version = {version}: the contract is for {self.rounds} rounds, from 0")
@@ -139,7 +139,7 @@ class Contract:
         return Event(self.accounted_noise / math.sqrt(added)) if added > 0 else None
 
     def costs(self, releases: int) -> tuple[Event, ...]:
-        """What the first ``releases`` rounds cost together, in fewest events."""
+        """The cost of the first ``releases`` rounds together, merged into the fewest events."""
         if releases == 0:
             return ()
         if self.sampling is not Sampling.NONE:
@@ -147,7 +147,7 @@ class Contract:
         return (Event(self.accounted_noise / math.sqrt(float(self._squares()[releases - 1]))),)
 
     def epsilon_after(self, releases: int) -> float:
-        """Epsilon at the contract's delta of the first ``releases`` rounds: by its accountant, as the run's own ledger.
+        """Epsilon of the first ``releases`` rounds, at the contract's delta and by its accountant.
 
         May take seconds (``accounting.epsilon``).
         """
@@ -167,7 +167,7 @@ class Contract:
         """The contract from its JSON object.
 
         Raises:
-            pydantic.ValidationError: if it is none.
+            pydantic.ValidationError: if it is not a contract.
         """
         return _ADAPTER.validate_python(found)
 
@@ -181,7 +181,7 @@ def squared_sensitivity(
     max_participations: int,
     strategy: Strategy | None = None,
 ) -> Squares:
-    """Of the first 1 to ``rounds`` rounds, how far one participant moves all that is noised, squared: in clip norms.
+    """Squared sensitivity of the first 1, 2, ... ``rounds`` rounds to one participant, in squared clip norms.
 
     Raises:
         ValueError: for "blt" without a strategy.

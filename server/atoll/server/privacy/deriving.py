@@ -1,4 +1,4 @@
-"""From a job to its contract: sensitivity, amplification and accountant as they follow, the noise as it is needed."""
+"""Derives a job's contract: its sensitivity, amplification and accountant, and the noise that meets its target."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING
 
 from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs.refusals import count_noise, counts_on_sampling
 from atoll.server.privacy.accounting import calibrate
 from atoll.server.privacy.contract import AdaptiveClipping, Contract, squared_sensitivity
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.mechanisms.strategy import Strategy
-from atoll.server.privacy.refusals import count_noise, sampling_counted
-from atoll.server.privacy.values import Adjacency, Event, Sampling
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobSpec
-    from atoll.server.jobs.privacy import PrivacySection
+    from atoll.server.jobs.privacy_section import PrivacySection
+    from atoll.server.jobs.spec import JobSpec
 
 
 def contract_of(spec: JobSpec) -> Contract | None:
     """The contract of a valid job; None for a job without a privacy section.
 
-    With a target it works out the noise.
+    For a job with a target it calibrates the noise.
 
     Raises:
-        InvalidRequestError: if no noise meets the target, or adaptive clipping's count alone would cost more.
+        InvalidRequestError: if no noise meets the target, or if the count of adaptive clipping alone would cost more.
     """
     section = spec.privacy
     if section is None:
         return None
-    sampling = sampling_counted(spec)
+    sampling = Sampling.POISSON if counts_on_sampling(spec) else Sampling.NONE
     accountant: Accountant = section.accountant or "prv"
     rate = _rate(spec, sampling)
     strategy = _strategy(spec, section)
@@ -61,7 +61,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
 
 
 def _noise_on_updates(total: float, section: PrivacySection, adaptive: AdaptiveClipping | None) -> float:
-    """What is left for the updates of a release's noise multiplier, once its counts are paid."""
+    """The noise multiplier on the updates with which a release, with its noised counts, costs as ``total``."""
     if adaptive is not None:
         total = noise_beside_count(total, adaptive.count_noise)
     if section.report_noise is None:
@@ -77,7 +77,7 @@ def _noise_on_updates(total: float, section: PrivacySection, adaptive: AdaptiveC
 
 
 def noise_beside_count(total: float, noise_on_count: float) -> float:
-    """z_delta of Andrew et al. 2021, section 3.1: what the updates need if both together are to cost as ``total``.
+    """z_delta of Andrew et al. 2021, section 3.1: the noise multiplier on the updates for a total cost as ``total``.
 
     Raises:
         InvalidRequestError: if the count alone costs more.
@@ -94,7 +94,7 @@ def noise_beside_count(total: float, noise_on_count: float) -> float:
 
 
 def _rate(spec: JobSpec, sampling: Sampling) -> float:
-    """Probability of one participant to be drawn, at most."""
+    """Upper bound on the probability that one participant is drawn."""
     return spec.cohort.rate or 1.0 if sampling is Sampling.POISSON else 1.0
 
 
@@ -106,7 +106,7 @@ def _least_noise(
     accountant: Accountant,
     strategy: Strategy | None,
 ) -> float:
-    """The noise that meets the target over all rounds."""
+    """The least noise that meets the target over all rounds."""
     target, rounds = section.epsilon or math.inf, spec.job.rounds
     if sampling is not Sampling.NONE:
         return calibrate(Event(1.0, rate, rounds, sampling), target, section.delta, accountant)

@@ -4,10 +4,10 @@
 
     ServerError
     └── ConflictError
-        ├── BudgetSpentError       a round, or what is left of a run, would cost more than was promised
-        │   ├── UncomparedError    what is spent is not known: the ledger was restored, and nobody has compared it
-        │   └── TooFewReportsError  so few report that releases are paid for in vain
-        └── AdjacencyError         a run promises something that cannot be added to what the population was promised
+        ├── BudgetSpentError       a round, or the rest of a run, would cost more than was promised
+        │   ├── UncomparedError    the ledger was restored from a back-up and has not been compared since
+        │   └── TooFewReportsError  so few members report that releases would be wasted
+        └── AdjacencyError         a run's promise and its population's cannot be composed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BudgetSpentError(ConflictError):
 
 
 class UncomparedError(BudgetSpentError):
-    """What was released since the back-up that this ledger is restored from is not charged in it."""
+    """The ledger was restored from a back-up and lacks the charges of later releases."""
 
     code: ClassVar[str] = "privacy.restored"
 
@@ -41,7 +41,7 @@ class UncomparedError(BudgetSpentError):
 
 
 class TooFewReportsError(BudgetSpentError):
-    """By the noised numbers of reports, less than half of those planned report."""
+    """By the noised counts, less than half of the planned members report."""
 
     code: ClassVar[str] = "privacy.reports"
 
@@ -55,7 +55,7 @@ class TooFewReportsError(BudgetSpentError):
 
 
 class AdjacencyError(ConflictError):
-    """A run's promise is of another kind than those that the population was given before."""
+    """A run promises another adjacency than the earlier runs of its population."""
 
     def __init__(self, population: str, standing: str, wanted: str) -> None:
         super().__init__(

@@ -1,9 +1,9 @@
-"""The ledger: what has been spent of each population's privacy, and whether a round may spend more.
+"""The ledger: the privacy that each population has spent, and whether a round may spend more.
 
-A run's own promise is added up by its accountant: its noise and its rounds are fixed when it is submitted. A population
-is added up by one privacy filter from its first charge on (``atoll.accounting.filtering``), as later runs are chosen by
-people who have seen what earlier ones released. A round that would spend too much does not start (``check``), and a
-charge is checked again in the transaction that releases (``record``).
+A run's accountant composes the run's own cost: its noise and its rounds are fixed when it is submitted. One privacy
+filter composes a population from its first charge on (``atoll.accounting.filtering``), because later runs are chosen in
+view of earlier releases. A round that would spend too much does not start (``check``), and a charge is checked again in
+the transaction that releases (``record``).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from sqlalchemy import Connection
 
 from atoll.accounting import Accountant
 from atoll.server.errors import InvalidRequestError
-from atoll.server.jobs.privacy import MAX_DELTA, MIN_DELTA, POPULATION_PATTERN
+from atoll.server.jobs.privacy_section import MAX_DELTA, MIN_DELTA, POPULATION_PATTERN
 from atoll.server.privacy import accounting, reconciling
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.errors import AdjacencyError, BudgetSpentError
+from atoll.server.privacy.events import Adjacency, Event
 from atoll.server.privacy.tally import RunTally, Tally, cost_of, damaged, tally
-from atoll.server.privacy.values import Adjacency, Event
 from atoll.server.stores import Charge, Population, RecordMissingError, Release, StoreDamagedError, charges, populations
 from atoll.server.stores import release as releases
-from atoll.wire.figures import SET_DIGITS, bound, counted, figure
+from atoll.text.figures import SET_DIGITS, bound, counted, figure
 
 MAX_EPSILON = 1000.0
-"""A limit beyond this promises nothing."""
+"""Largest limit: a larger epsilon promises nothing."""
 NO_ACCOUNT: Accountant = "rdp"
-"""Named where nothing is charged."""
+"""The accountant named while nothing is charged."""
 _FLOAT_ERROR = 1e-9
-"""Relative: charges of correlated noise are differences of sums."""
+"""Relative tolerance: charges of correlated noise are differences of sums."""
 
 
 @dataclass(frozen=True)
 class RunSpent:
-    """What one run has spent: epsilon at its ``delta``; ``target`` is what it promised.
+    """What one run has spent: epsilon at its ``delta``; ``target`` is the epsilon that it promised.
 
-    ``accountant`` is whose answer that is: its own, or ``rdp`` where ``prv`` has none there, or no smaller one.
+    ``accountant`` gave the answer: the run's own, or ``rdp`` where ``prv`` has no answer or no smaller one.
     """
 
     run_id: str
@@ -54,9 +54,9 @@ class RunSpent:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a population has spent: epsilon at ``delta``, by ``accountant``; by run in the order of their first charge.
+    """What a population has spent: epsilon at ``delta``, by ``accountant``; runs in the order of their first charge.
 
-    ``delta`` is that of the population's limit; of its strictest run where it has none; None while nothing is charged.
+    ``delta`` is the limit's; without a limit the smallest of its runs; None while nothing is charged.
     """
 
     population: Population
@@ -67,15 +67,15 @@ class Spent:
 
     @property
     def left(self) -> float | None:
-        """Epsilon that is left of the limit; None where there is no limit."""
+        """Epsilon left of the limit; None without a limit."""
         return None if self.population.epsilon is None else max(0.0, self.population.epsilon - self.epsilon)
 
 
 def enrol(connection: Connection, contract: Contract, now: float) -> Population:
-    """The population of a new run, made if it is the first: in the transaction that submits the run.
+    """The population of a new run, created for its first run; part of the transaction that submits the run.
 
     Raises:
-        AdjacencyError: if the population's other runs promise something else.
+        AdjacencyError: if the population's other runs promise another adjacency.
     """
     standing = populations.find(connection, contract.population)
     if standing is None:
@@ -86,12 +86,12 @@ def enrol(connection: Connection, contract: Contract, now: float) -> Population:
 
 
 def check_plan(connection: Connection, contract: Contract) -> None:
-    """Whether all rounds of a new run fit under its population's limit, beside what is spent. Can take a second.
+    """Check that all rounds of a new run fit under its population's limit, with what is spent. Can take a second.
 
-    What other runs still plan is not counted: whichever is first may take the last of a budget.
+    Planned rounds of other runs are not counted: the run that comes first may take the last of a budget.
 
     Raises:
-        BudgetSpentError: if they do not: the run would stop in its middle, with the budget gone.
+        BudgetSpentError: if they do not: the run would stop halfway with the budget spent.
         StoreDamagedError: as ``check``.
     """
     if populations.find(connection, contract.population) is None:
@@ -101,11 +101,11 @@ def check_plan(connection: Connection, contract: Contract) -> None:
     if population.epsilon is None or delta is None:
         return
     planned = contract.costs(contract.rounds)
-    together, accountant = filtered_of(standing, planned, population.epsilon, delta)
+    together, accountant = filtered_of(standing, planned, delta)
     if together <= population.epsilon:
         return
     name = population.name
-    spent_now, _ = filtered_of(standing, (), population.epsilon, delta)
+    spent_now, _ = filtered_of(standing, (), delta)
     alone = epsilon_of(planned, delta, contract.accountant)
     limit = f"{figure(population.epsilon, SET_DIGITS)} at delta {figure(delta)}"
     raise BudgetSpentError(
@@ -125,18 +125,18 @@ def check(
     reserved: Iterable[Event] = (),
     afresh: bool = False,
 ) -> None:
-    """Whether train round ``version`` (from 0) of a run may be released. Can take a second: PRV adds up slowly.
+    """Check that train round ``version`` (from 0) of a run may be released. Can take a second: PRV is slow.
 
     Args:
         connection: to the database.
-        contract: what the run promises.
+        contract: the run's contract.
         run_id: the run.
         version: train rounds that the run has released before.
-        reserved: what rounds under way of other runs in the population will cost.
-        afresh: verify the whole chain, also what was verified before.
+        reserved: costs of rounds in work of the population's other runs.
+        afresh: verify the whole chain, even what was verified before.
 
     Raises:
-        BudgetSpentError: if the run's target or the population's limit would be passed.
+        BudgetSpentError: if the run's target or the population's limit would be exceeded.
         StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
     """
     _check_room(*tallied(connection, contract.population, afresh=afresh), contract, run_id, version, reserved)
@@ -160,7 +160,7 @@ def _check_room(
     others = tuple(reserved)
 
     def epsilon_with(*more: Event) -> float:
-        return filtered_of(standing, more, population.epsilon, delta)[0]
+        return filtered_of(standing, more, delta)[0]
 
     if epsilon_with(*others, cost.event) > population.epsilon:
         figures = (epsilon_with(), epsilon_with(*others), epsilon_with(*others, cost.event))
@@ -168,10 +168,10 @@ def _check_room(
 
 
 def record(connection: Connection, release: Release, contract: Contract, version: int) -> bool:
-    """Record a private release with its charge, checked again; whether it is new. The same again changes nothing.
+    """Record a private release with its charge, checked again; returns whether it is new. Idempotent.
 
     Raises:
-        BudgetSpentError: if the target or limit would be passed: nothing is recorded.
+        BudgetSpentError: if the target or limit would be exceeded; nothing is recorded.
         RecordConflictError: (also from the writer) if the round was charged for another attempt or model.
     """
     if charges.get(connection, release.charge.run_id, release.charge.round) is None:
@@ -190,10 +190,10 @@ def charge_of(
     now: float,
     clip: float | None = None,
 ) -> Charge:
-    """The charge for releasing train round ``version``; it gets its place in the chain when it is recorded.
+    """The charge for releasing train round ``version``; recording it gives it its place in the chain.
 
     Args:
-        contract: what the run promises.
+        contract: the run's contract.
         run_id: the run.
         round_number: the engine's number of the round.
         attempt: the attempt that is released.
@@ -211,17 +211,17 @@ def spent(connection: Connection, population: str, *, delta: float | None = None
     Args:
         connection: to the database.
         population: its name.
-        delta: at which epsilon is told; by default that of the limit, or of the strictest run.
+        delta: delta of the answer; by default the limit's, or the smallest of the runs.
 
     Raises:
         RecordMissingError: there is no such population.
         StoreDamagedError: if the ledger was changed on disk, or does not agree with what its runs have released.
     """
-    return told(*tallied(connection, population), delta=delta)
+    return spent_by(*tallied(connection, population), delta=delta)
 
 
 def tallied(connection: Connection, population: str, *, afresh: bool = False) -> tuple[Population, Tally]:
-    """What ``told`` wants, read from the database. Raises as ``spent``."""
+    """The population and its tally, which ``spent_by`` takes, from the database. Raises as ``spent``."""
     row = populations.find(connection, population)
     if row is None:
         if population in reconciling.named(connection):
@@ -235,20 +235,19 @@ def tallied(connection: Connection, population: str, *, afresh: bool = False) ->
 
 
 def names(connection: Connection) -> tuple[str, ...]:
-    """Every population, also one whose record is damaged or gone."""
+    """Every population, even one whose record is damaged or lost."""
     return tuple(sorted({*populations.names(connection), *reconciling.named(connection)}))
 
 
-def told(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
-    """As ``spent``, without the database: adding up takes a tenth of a second for each run under PRV."""
+def spent_by(population: Population, charged: Tally, *, delta: float | None = None) -> Spent:
+    """As ``spent``, without the database. Takes a tenth of a second for each run under PRV."""
     chosen = delta or delta_of(population, charged)
-    limit = population.epsilon if chosen == population.delta else None
-    epsilon, accountant = (0.0, NO_ACCOUNT) if chosen is None else filtered_of(charged, (), limit, chosen)
+    epsilon, accountant = (0.0, NO_ACCOUNT) if chosen is None else filtered_of(charged, (), chosen)
     return Spent(population, epsilon, chosen, accountant, tuple(map(_run_spent, charged.runs.values())))
 
 
-def course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
-    """A run's epsilon after each of the charges ``found``, which follow those ``before``; all are of that run.
+def epsilon_course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
+    """A run's epsilon after each of the charges ``found``, which follow its charges ``before``.
 
     Raises:
         StoreDamagedError: if one cannot be read.
@@ -262,15 +261,14 @@ def course(before: Sequence[Charge], found: Sequence[Charge]) -> list[float]:
     return after
 
 
-def filtered_of(standing: Tally, more: Iterable[Event], limit: float | None, delta: float) -> tuple[float, Accountant]:
-    """Epsilon of a population's charges with further events, by its filter, and what has added them up."""
-    events = (*standing.events, *more)
-    first = standing.first or next(iter(events), None)
-    return (0.0, NO_ACCOUNT) if first is None else _filtered(first, accounting.merged(events), limit, delta)
+def filtered_of(standing: Tally, more: Iterable[Event], delta: float) -> tuple[float, Accountant]:
+    """Epsilon of a population's charges with further events, by its filter, and the accountant of the answer."""
+    events = accounting.merged((*standing.events, *more))
+    return _filtered(events, delta) if events else (0.0, NO_ACCOUNT)
 
 
 def delta_of(population: Population, found: Tally) -> float | None:
-    """At which delta a population's epsilon is told: see ``Spent``."""
+    """The delta of a population's epsilon: see ``Spent``."""
     if population.delta is not None:
         return population.delta
     return min((run.delta for run in found.runs.values()), default=None)
@@ -291,27 +289,27 @@ def set_limit(
     now: float,
     adjacency: Adjacency | None = None,
 ) -> Population:
-    """Limit what a population's runs may spend together, or take the limit away. Rounds under way are checked again.
+    """Set or remove the limit on what a population's runs may spend together. Rounds in work are checked again.
 
     Args:
         connection: to the database.
         name: the population.
-        limit: (epsilon, delta), or None for no limit. Below what is spent it stops every further round that
+        limit: (epsilon, delta), or None for no limit. A limit below what is spent stops every further round that
             costs anything.
-        operator: who wants it.
+        operator: the operator who sets it.
         now: epoch seconds, UTC.
-        adjacency: begin the population with it if it does not exist yet.
+        adjacency: create the population with it if it does not exist yet.
 
     Raises:
         InvalidRequestError: for a limit out of bounds.
-        RecordMissingError: there is no such population, and no adjacency was given to begin it with.
-        AdjacencyError: if there is one, with another adjacency.
+        RecordMissingError: if there is no such population, and no adjacency to create it with.
+        AdjacencyError: if the population has another adjacency.
     """
     epsilon, delta = (None, None) if limit is None else _require_limit(*limit)
     standing = populations.find(connection, name)
     if standing is None:
         if adjacency is None:
-            remedy = "`atoll privacy ledger` lists them; to limit one before its first run, say --create add_remove"
+            remedy = "`atoll privacy ledger` lists them; to limit one before its first run, add --create"
             raise RecordMissingError("population", name, remedy)
         if not re.fullmatch(POPULATION_PATTERN, name):
             remedy = "use up to 63 lower-case letters, digits, dots, dashes or underscores"
@@ -325,7 +323,7 @@ def set_limit(
 
 
 def flaws(connection: Connection) -> dict[str, str]:
-    """Verify every population's ledger from its beginning: what is wrong, by population; nothing for those in order."""
+    """Verify every population's ledger from its beginning; the flaw of each damaged one, by population."""
     found: dict[str, str] = {}
     for name in names(connection):
         try:
@@ -351,7 +349,7 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
         return
     charged = () if standing is None else standing.events
     after, planned = accounting.merged((*charged, added)), accounting.merged(contract.costs(contract.rounds))
-    if _within(after, planned):  # so is the run as a whole, which the noise was made for
+    if _within(after, planned):  # then so is the whole run, which the noise is calibrated for
         after = planned
     would_be = epsilon_of(after, contract.delta, contract.accountant)
     if would_be > contract.epsilon:
@@ -360,13 +358,13 @@ def _check_target(contract: Contract, standing: RunTally | None, run_id: str, ve
         raise BudgetSpentError(
             f"the privacy budget of run {run_id} has no room for the next round: epsilon {bound(spent_now)} of its "
             f"{target} is spent, its round {version + 1} would make it {bound(would_be)}",
-            "nothing raises what a run has promised: cancel it, its models stay, and submit another for further "
-            "rounds, whose cost is the population's as well",
+            "a run's promise cannot be raised: cancel it (its models stay), and submit another run for further "
+            "rounds, whose cost is charged to the population as well",
         )
 
 
 def _within(events: Iterable[Event], planned: Iterable[Event]) -> bool:
-    """Whether the events cost no more than those planned, kind by kind; noise may differ by what floats lose."""
+    """Whether the events cost no more than the planned ones, kind by kind, up to float error of the noise."""
     room = {(event.sampling, event.sample_rate): event for event in planned}
     return all(
         (plan := room.get((event.sampling, event.sample_rate))) is not None
@@ -382,8 +380,8 @@ def _accounted(events: tuple[Event, ...], delta: float, accountant: Accountant) 
 
 
 @lru_cache(maxsize=4096)
-def _filtered(first: Event, events: tuple[Event, ...], limit: float | None, delta: float) -> tuple[float, Accountant]:
-    return accounting.filtered(first, events, limit, delta)
+def _filtered(events: tuple[Event, ...], delta: float) -> tuple[float, Accountant]:
+    return accounting.filtered(events, delta)
 
 
 def _run_spent(run: RunTally) -> RunSpent:

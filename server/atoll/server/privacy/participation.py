@@ -1,4 +1,4 @@
-"""Which runs a participant was part of, and which of them promised it anything."""
+"""The runs that a participant was part of, and the privacy that each promised."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TRAIN = "train"
 
 @dataclass(frozen=True)
 class Part:
-    """A participant's part in one run's train rounds: how many it was drawn for, how many releases have its update.
+    """A participant's part in one run: train rounds it was drawn for, and releases that contain its update.
 
-    ``population`` is empty for a run without privacy; ``releases`` are all of the run's.
+    ``population`` is empty for a run without privacy; ``releases`` counts all releases of the run.
     """
 
     run_id: str
@@ -29,7 +29,7 @@ class Part:
 
 
 def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[Part, ...]:
-    """Of the newest runs that a participant was drawn for, as long as they are not deleted."""
+    """A participant's part in the newest runs that it was drawn for, without deleted runs."""
     drawn = (
         select(members.c.run_id, func.count(distinct(members.c.round)).label("drawn"))
         .join(
@@ -64,14 +64,14 @@ def parts_of(connection: Connection, participant: str, *, limit: int) -> tuple[P
 
 
 def unknown_populations(connection: Connection) -> tuple[str, ...]:
-    """Populations with charges of runs that were deleted, and with them who was drawn."""
+    """Populations with charges of deleted runs, whose records of who was drawn are gone."""
     deleted = ~select(runs.c.id).where(runs.c.id == charges.c.run_id).exists()
     query = select(charges.c.population).where(charges.c.population.is_not(None), deleted).distinct()
     return tuple(sorted(name for name in connection.execute(query).scalars() if name is not None))
 
 
 def _counted(connection: Connection, participant: str, run_ids: Sequence[str]) -> dict[str, int]:
-    """Reports of it that are in a released sum, by run; those of evaluations are in none."""
+    """By run, the participant's reports that are in a released sum; evaluations have no sum."""
     query = (
         select(reports.c.run_id, func.count(distinct(reports.c.round)).label("counted"))
         .join(

@@ -1,4 +1,4 @@
-"""The picture of a plan: epsilon by round, and signal beside noise by cohort."""
+"""The picture of a plan: epsilon by round, and signal-to-noise ratio by cohort."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from atoll.server.privacy.planning import Plan
 from atoll.server.report.svg import drawing, stand_in, to_svg
-from atoll.wire.figures import bound, counted
+from atoll.text.figures import bound, counted
 
 SIZE_IN = (10.8, 3.4)
 _SPENT, _RATIO, _MARK = stand_in(0), stand_in(1), stand_in(2)
@@ -26,7 +26,7 @@ _PAGE = """<!doctype html>
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write the picture; a page for ``.html``, else SVG.
+    """Write the picture: an HTML page for ``.html``, otherwise SVG.
 
     Raises:
         OSError: if the file cannot be written.
@@ -36,7 +36,7 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def plan_svg(plan: Plan) -> str:
-    """The picture as one ``<svg>`` element that brings its colours, light and dark."""
+    """The picture as one ``<svg>`` element with its own colours, light and dark."""
     with drawing():
         figure = Figure(figsize=SIZE_IN, layout="constrained")
         left, right = figure.subplots(1, 2)

@@ -1,4 +1,4 @@
-"""What a private job would cost and lose: epsilon by round, noise beside signal, and what would meet a target."""
+"""The plan of a private job: epsilon by round, signal-to-noise ratio, and cohorts and rounds that meet a target."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from atoll.server.errors import InvalidRequestError
+from atoll.server.jobs.refusals import has_secret_draw
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.privacy.refusals import has_secret_draw
-from atoll.server.privacy.signal import noise_of_round, signal_to_noise, signal_to_noise_of_run
-from atoll.server.privacy.values import Sampling
+from atoll.server.privacy.events import Sampling
+from atoll.server.privacy.signal_to_noise import noise_of_round, signal_to_noise, signal_to_noise_of_run
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.models import JobSpec
+    from atoll.server.jobs.spec import JobSpec
 
 SHOWN_ROUNDS = 10
 COHORT_FACTORS = (0.5, 1, 2, 4, 10)
 ROUND_FACTORS = (0.25, 0.5, 1, 2, 4)
 MAX_COHORT = 100_000
 MAX_LONGER = 100
-"""Rounds are tried up to so many times those planned."""
-Told = Callable[[int, int, str], None]
-"""Told how many steps are done, of how many, and what the next one works out."""
+"""Largest number of rounds that is tried, as a multiple of the planned rounds."""
+Progress = Callable[[int, int, str], None]
+"""Called with the steps done, the steps in all, and what the next step works out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Epsilon after so many rounds."""
+    """Epsilon after ``rounds`` rounds."""
 
     rounds: int
     epsilon: float
@@ -42,11 +42,11 @@ class Alternative:
     Attributes:
         cohort: reports expected in a round.
         rounds: train rounds.
-        sample_rate: probability of one participant to be in a round, of the same population; 1 where none is counted.
+        sample_rate: probability that one participant of the same population is in a round; 1 without amplification.
         population_least: participants that it is for, or needs at least; None without noise that meets the target.
         noise_multiplier: what meets the target; None if nothing does.
         signal_to_noise: of one round, at best; None without noise that meets the target.
-        signal_to_noise_run: of all rounds together, likewise.
+        signal_to_noise_run: of all rounds together, at best.
     """
 
     cohort: int
@@ -60,7 +60,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a job promises, and what that does to its model.
+    """What a job promises, and what that costs its model.
 
     Attributes:
         contract: as the job stands.
@@ -79,8 +79,8 @@ class Plan:
         rounds_within: rounds with the job's noise until the target is spent; None if all planned rounds are within and
             participation is capped, or a hundred times as many are.
         cohorts: cohorts of the same population, with the noise that they need for the target.
-        durations: numbers of rounds, likewise.
-        wanted: signal-to-noise of one round that the smallest cohort was looked for.
+        durations: numbers of rounds, with the noise that they need for the target.
+        wanted: signal-to-noise of one round that the smallest cohort must reach.
         cohort_wanted: that cohort, within a twentieth; None if no cohort of this population has it.
     """
 
@@ -105,16 +105,16 @@ class Plan:
 
 
 def plan_of(
-    spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0, told: Told = lambda *_: None
+    spec: JobSpec, elements: int, target: float | None = None, wanted: float = 1.0, progress: Progress = lambda *_: None
 ) -> Plan:
-    """The plan of a private job; takes up to a minute with many rounds.
+    """Plan a private job; takes up to a minute with many rounds.
 
     Args:
         spec: a valid job.
         elements: d, of the part of the model that one round updates.
         target: epsilon to meet; None for the job's own, or what the job comes to.
-        wanted: signal-to-noise of one round for which the smallest cohort is looked for.
-        told: before each step.
+        wanted: signal-to-noise of one round that the smallest cohort must reach.
+        progress: called before each step.
 
     Raises:
         InvalidRequestError: if the job has no privacy section, or no noise meets its target.
@@ -122,7 +122,7 @@ def plan_of(
     size, rounds = spec.cohort.size, spec.job.rounds
     cohorts = [found for found in _scaled(size, COHORT_FACTORS) if found <= _most(spec)]
     durations = _scaled(rounds, ROUND_FACTORS)
-    steps = _Steps(told, 4 + len(cohorts) + len(durations))
+    steps = _Steps(progress, 4 + len(cohorts) + len(durations))
     steps.next("the job's noise")
     contract = contract_of(spec)
     if contract is None:
@@ -166,14 +166,14 @@ def plan_of(
 
 @dataclass(slots=True)
 class _Steps:
-    """Tells of ``total`` steps, each before it begins."""
+    """Reports ``total`` steps, each before it begins."""
 
-    told: Told
+    progress: Progress
     total: int
     done: int = 0
 
     def next(self, label: str) -> None:
-        self.told(self.done, self.total, label)
+        self.progress(self.done, self.total, label)
         self.done += 1
 
     def each(self, numbers: Iterable[int], label: str) -> Iterator[int]:
@@ -183,7 +183,7 @@ class _Steps:
 
 
 def _scaled(number: int, factors: Iterable[float]) -> list[int]:
-    """A number times each of the factors, at least 1, without repeats."""
+    """The number times each factor, at least 1, without repeats."""
     return sorted({max(1, round(number * factor)) for factor in factors})
 
 
@@ -199,7 +199,7 @@ def _shown(rounds: int) -> list[int]:
 
 
 def _population_least(spec: JobSpec, contract: Contract) -> int:
-    """How many participants a rate is of; with capped participation, how many it takes to fill all rounds."""
+    """The population size that the rate implies; with capped participation, the number that fills all rounds."""
     size = spec.cohort.size
     if contract.sampling is not Sampling.NONE:
         return round(size / contract.sample_rate)
@@ -222,7 +222,7 @@ def _rounds_within(contract: Contract, target: float) -> int | None:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int, tolerance: float = 1.0) -> int:
-    """The smallest number from ``low`` to ``high`` that it holds for, as it does for ``high``, or one close above."""
+    """The smallest number from ``low`` to ``high`` that ``holds``, or one close above; ``high`` must hold."""
     while low < high and high > low * tolerance:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
@@ -231,7 +231,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int, tolerance: float =
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Other cohorts and durations of a job, all for one target."""
+    """Alternatives to a job, with other cohorts and numbers of rounds, all for one target."""
 
     spec: JobSpec
     elements: int
@@ -252,7 +252,7 @@ class _Search:
         return self.at(_first(enough, 1, size, 1.05), rounds)
 
     def at(self, size: int, rounds: int) -> Alternative:
-        """That cohort for so many rounds."""
+        """The job with a cohort of ``size`` for ``rounds`` rounds."""
         cohort, section = self.spec.cohort, self.spec.privacy
         changed = {"size": size}
         rate = None if cohort.rate is None else min(1.0, cohort.rate * size / cohort.size)

@@ -1,8 +1,8 @@
-"""Whether the ledger agrees with what is recorded beside it: which models private runs have released.
+"""Compares the ledger with the models that private runs have released.
 
-A release is written in one transaction with its charge and with the noise of the next one (``stores.release``). So of
-every run that is there, as many charges are on record as models, and its noise stands at that version. A ledger that
-was cut, with its counts and heads made to fit, disagrees.
+A release is written in one transaction with its charge and with the noise of the next one (``stores.release``). So
+every recorded run has as many charges as released models, and its noise state has that version. A ledger that was
+truncated, with counts and heads made to fit, disagrees.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from sqlalchemy import Connection, func, or_, select
 from atoll.server.stores.schema import charges, models, noise_states, runs
 
 MAX_TOLD = 3
-"""Disagreements that one message names."""
+"""Maximum number of disagreements named in one message."""
 _PAGE_RUNS = 500
 
 
 @lru_cache(maxsize=1024)
 def population_of_job(job_toml: str) -> str:
-    """The population that a job names, also a job that another version took; empty without a privacy section."""
+    """The population that a job names, even if another version accepted the job; empty without a privacy section."""
     try:
         section = tomllib.loads(job_toml).get("privacy", {})
-    except tomllib.TOMLDecodeError:  # the record of the run is damaged, and is told as such where it is read
+    except tomllib.TOMLDecodeError:  # the run's record is damaged, which is reported where it is read
         return ""
     return str(section.get("population", ""))
 
 
 def named_by_jobs(connection: Connection) -> dict[str, str]:
-    """Run → population, of every private run that is there."""
+    """Run → population, for every recorded private run."""
     noised = select(noise_states.c.run_id).where(noise_states.c.run_id == runs.c.id).exists()
     private = or_(runs.c.job_toml.like("%privacy%"), noised)
     found = connection.execute(select(runs.c.id, runs.c.job_toml).where(private))
@@ -45,12 +45,12 @@ def named(connection: Connection) -> frozenset[str]:
 
 
 def disagreement(connection: Connection, population: str, charged: Mapping[str, int]) -> str:
-    """In what a population's ledger and the releases of its runs disagree; empty if in nothing.
+    """How a population's ledger and the releases of its runs disagree; empty if they agree.
 
     Args:
         connection: to the database.
         population: its name.
-        charged: charges by run. Those of runs that are deleted stay, and have nothing to be compared with.
+        charged: number of charges by run. Deleted runs keep their charges, which have nothing to be compared with.
     """
     of_run = named_by_jobs(connection)
     ours = sorted(run for run, name in of_run.items() if name == population)
@@ -74,7 +74,7 @@ def _uncharged(connection: Connection, ours: Collection[str], charged: Mapping[s
 def _strangers(
     connection: Connection, of_run: Mapping[str, str], population: str, charged: Iterable[str]
 ) -> Iterator[str]:
-    """Runs that are charged here and are there, but name another population or none."""
+    """Recorded runs that are charged here although their jobs name another population or none."""
     suspects = sorted(run for run in charged if of_run.get(run) != population)
     for page in _pages(suspects):
         for run in connection.execute(select(runs.c.id).where(runs.c.id.in_(page)).order_by(runs.c.id)).scalars():
@@ -82,7 +82,7 @@ def _strangers(
 
 
 def _released(connection: Connection, ours: Collection[str]) -> dict[str, int]:
-    """Models that each run has released: by the list of them, or by its own count if that is more."""
+    """The number of models that each run has released: listed models or the run's own count, whichever is larger."""
     most: dict[str, int] = {}
     for page in _pages(ours):
         counted = func.count().label("released")

@@ -1,14 +1,14 @@
-"""What rounds under way will cost: counted before it is charged, so that no two runs take the last of a budget.
+"""Reserved costs of rounds in work: counted before they are charged, so that no two runs take the last of a budget.
 
-A round reserves first and is checked then, with what others have reserved: of two that come at once, either both fit or
-at least one is refused. Reservations are in memory; after a restart each round under way reserves again.
+A round reserves first and is then checked with what others have reserved: if two come at once, either both fit or at
+least one is refused. Reservations are in memory; after a restart each round under way reserves again.
 """
 
 from __future__ import annotations
 
 import threading
 
-from atoll.server.privacy.values import Event
+from atoll.server.privacy.events import Event
 
 
 class Reservations:
@@ -19,7 +19,7 @@ class Reservations:
         self._held: dict[str, tuple[str, Event | None]] = {}
 
     def hold(self, population: str, run_id: str, event: Event | None) -> tuple[Event, ...]:
-        """Reserve a round's cost (in place of what the run had reserved); what others have reserved now."""
+        """Reserve a round's cost, in place of the run's earlier reservation; returns the reservations of other runs."""
         with self._lock:
             self._held[run_id] = (population, event)
             return tuple(

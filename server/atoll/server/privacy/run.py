@@ -1,4 +1,4 @@
-"""One private run: what it promises, and what its next release needs.
+"""One private run: its contract, and the state that its next release needs.
 
 Everything here is a function of the contract and of a small state, which is stored when the run is submitted and
 replaced in the transaction that charges a release (``stores.noise_states``). So a release that is made again after a
@@ -13,28 +13,30 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll.server.aggregation.grid import Grid
-from atoll.server.aggregation.release import Readable
+from atoll.server.aggregation.next_model import Readable
 from atoll.server.errors import CorruptDataError
 from atoll.server.privacy.attendance import Attendance
+from atoll.server.privacy.capacity import most_members
 from atoll.server.privacy.clipping import AdaptiveClip
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.mechanisms import Mechanism, NoiseState, RoundNoise, derived, mechanism_named, new_secret
-from atoll.server.privacy.room import most_members
+from atoll.server.privacy.mechanisms.interface import NOISE_BYTES
+from atoll.server.privacy.noise import sigma_for
 from atoll.server.privacy.scale import least_clip, private_grid, sensitivity
-from atoll.wire.privacy import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
+from atoll.wire.privacy_terms import PrivacyAdjacency, PrivacyMechanism, PrivacySampling, PrivacyTerms
 
 CLIPPED_BY_ITSELF = 1 - 2.0**-10
-"""From this part of the clip norm on, an update counts as clipped: participants clip too, and arrive at the norm."""
+"""An update counts as clipped from this share of the clip norm on: participants clip too, to the norm itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateState:
-    """What a release depends on beside the sum.
+    """What a release depends on besides the sum.
 
     Attributes:
         clip: L2 norm that updates are clipped to.
         noise: the mechanism's state.
-        shortfall: by how much noised numbers of reports fell short (``attendance``).
+        shortfall: cumulative shortfall of the noised counts of reports (``attendance``).
     """
 
     clip: float
@@ -49,14 +51,14 @@ class PrivateState:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """What a round has summed, as far as its noise depends on it.
+    """What the noise of a round depends on in its sum.
 
     Attributes:
-        grid: of the round.
-        elements: in the sum.
+        grid: the round's grid.
+        elements: number of elements of the sum.
         binding: digest over the contributions: another set never gets the same noise.
-        norms: L2 norm of each contribution before it was clipped; only an adaptive clip looks at them.
-        reports: contributions; looked at only where their noised number is released.
+        norms: L2 norm of each contribution before it was clipped; used by adaptive clipping alone.
+        reports: number of contributions; used only where their noised count is released.
     """
 
     grid: Grid
@@ -67,7 +69,7 @@ class Summed:
 
 
 class PrivateRun:
-    """A run's contract with its current state; ``settle`` gives the next one, ``to_text`` what is stored of it.
+    """A run's contract with its current state; ``settle`` gives the next state, ``to_text`` the stored form.
 
     ``epsilon`` is what all planned rounds cost together, at the contract's delta.
     """
@@ -121,6 +123,10 @@ class PrivateRun:
         """Names of the noise that is kept from round to round, as blobs."""
         return self._mechanism.needs
 
+    def kept_bytes(self, elements: int) -> int:
+        """Maximum number of values of earlier noise kept during a round, for a sum of ``elements`` elements."""
+        return NOISE_BYTES * elements * self._mechanism.most_kept_values
+
     def grid(self, total_weight: int, max_abs: float) -> Grid:
         """The grid of the next round, whose members weigh at most ``total_weight`` together: the same for all rounds.
 
@@ -137,7 +143,7 @@ class PrivateRun:
         return self.contract.noise_multiplier * self.contract.weight_bound
 
     def rehearse(self, elements: int, max_abs: float) -> None:
-        """Play the first release with a sum of nobody's, so that what cannot be drawn is found before anybody is asked.
+        """Rehearse the first release with an empty sum, to find noise that cannot be drawn before a round opens.
 
         Raises:
             GridError: if the sum has no room for the noise, or no grid is fine enough for it.
@@ -154,7 +160,7 @@ class PrivateRun:
 
     @property
     def terms(self) -> PrivacyTerms:
-        """What members of the next round are told of it."""
+        """The privacy terms that members of the next round receive."""
         contract = self.contract
         return PrivacyTerms(
             mechanism=PrivacyMechanism(contract.mechanism),
@@ -169,7 +175,7 @@ class PrivateRun:
         )
 
     def settle(self, summed: Summed) -> PrivateRun:
-        """The run after this release; its secret is another one each time."""
+        """The run after this release, with a new secret."""
         before, version = self.state, self.state.version
         noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed), new_secret())
         after = PrivateState(self._next_clip(summed), noise, self._next_shortfall(summed))
@@ -177,12 +183,12 @@ class PrivateRun:
 
     @property
     def is_short(self) -> bool:
-        """Whether too few report, as far as may be known: less than half of those planned."""
+        """Whether the noised counts show that less than half of the planned members report."""
         attendance = self._attendance
         return attendance is not None and self.state.shortfall > attendance.limit
 
     def forgiven(self) -> PrivateRun:
-        """The run with its count of missing reports begun anew."""
+        """The run with its shortfall reset to 0."""
         return PrivateRun(self.contract, self.epsilon, replace(self.state, shortfall=0.0))
 
     @property
@@ -191,7 +197,7 @@ class PrivateRun:
         return None if noise is None else Attendance(self.contract.planned_cohort, noise)
 
     def _next_shortfall(self, summed: Summed) -> float:
-        """After a noised number of reports; paid for with the release (``Contract.cost``)."""
+        """The shortfall after a noised count of reports, which the release pays for (``Contract.cost``)."""
         attendance = self._attendance
         if attendance is None:
             return 0.0
@@ -199,7 +205,7 @@ class PrivateRun:
         return attendance.next_shortfall(self.state.shortfall, attendance.noised_count(summed.reports, key))
 
     def _next_clip(self, summed: Summed) -> float:
-        """The norm after a noised count of the updates within it; paid for with the release (``Contract.cost``)."""
+        """The norm after a noised count of the updates within it, which the release pays for (``Contract.cost``)."""
         clip, settings = self.state.clip, self.contract.adaptive
         if settings is None:
             return clip
@@ -213,7 +219,7 @@ class PrivateRun:
     def _sigma(self, summed: Summed) -> float:
         contract = self.contract
         moved = contract.weight_bound * sensitivity(summed.grid, summed.elements)
-        return contract.noise_multiplier * (moved + self._mechanism.allowance(summed.elements))
+        return sigma_for(contract.noise_multiplier * (moved + self._mechanism.allowance(summed.elements)))
 
 
 def _mechanism_of(contract: Contract) -> Mechanism:

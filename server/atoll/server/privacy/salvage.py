@@ -1,4 +1,4 @@
-"""What can still be read of a ledger that is damaged: to be shown and exported, never to be built on."""
+"""What can still be read of a damaged ledger: shown and exported, never used for a decision."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from atoll.server.privacy.chain import charge_line, first_line
-from atoll.server.privacy.tally import PAGE, RunTally, Tally
+from atoll.server.privacy.tally import PAGE, RunTally, Tally, add_charge
 from atoll.server.stores import Charge, Population, StoreDamagedError, charges, populations
-from atoll.server.stores.chain import canonical
+from atoll.server.stores.hash_chain import canonical
 
 
 @dataclass(frozen=True)
 class Remains:
-    """Of one population: its row as it stands, also where it was changed; None if it is gone.
+    """What is left of one population: its row as it is, even if it was changed; None if it is lost.
 
-    The tally counts every charge and adds up those that say what they cost, whether or not they follow one another.
-    ``line`` is the first of its export, empty if there is none.
+    The tally counts every charge and adds up the readable ones, whether or not they follow one another. ``line`` is the
+    first line of its export, empty without a row.
     """
 
     row: Population | None
@@ -33,8 +33,7 @@ def remains(connection: Connection, population: str) -> Remains:
     for charge in _every(connection, population):
         count += 1
         try:
-            standing = runs.get(charge.run_id)
-            runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+            add_charge(runs, charge)
         except StoreDamagedError:
             continue
     row = _readable(populations.as_it_stands(connection, population))
@@ -43,7 +42,7 @@ def remains(connection: Connection, population: str) -> Remains:
 
 
 def line_as_it_stands(charge: Charge) -> str:
-    """The line of a charge, whether its digest fits it or not; of one that cannot be read, its fields as text."""
+    """The line of a charge, even if its digest does not match; a charge that cannot be read has its fields as text."""
     try:
         return charge_line(charge)
     except (StoreDamagedError, ValueError, TypeError):
@@ -72,7 +71,7 @@ def _every(connection: Connection, population: str) -> Iterator[Charge]:
 
 
 def _readable(row: Population | None) -> Population | None:
-    """The row with values that are what they should be; None where SQLite holds other kinds of them."""
+    """The row with values of the right types; None if SQLite holds other types."""
     if row is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How wide the noise is in the grid's units, and a grid on which sum and noise fit.
+"""The noise's standard deviation in grid units, and a grid on which sum and noise fit.
 
 One participant's clipped update, in grid units, is ``q = rint(x * 2**f)`` with ``|x| <= C``. Rounding moves each of d
 elements by less than 1 (half a unit, and the float64 product before it), so ``|q| < C * 2**f + sqrt(d)``: that is the
@@ -14,9 +14,9 @@ from atoll.server.aggregation.errors import GridError
 from atoll.server.aggregation.grid import MAX_FRACTION_BITS, MIN_FRACTION_BITS, SUM_BITS, VALUE_BITS, Grid
 
 NOISE_BITS = 48
-"""The noise's standard deviation takes at most so many bits: 13 of them and a full sum are below 2**63."""
+"""Maximum bits of the noise's standard deviation: 13 standard deviations and a full sum are below 2**63."""
 LEAST_NOISE = 2.0**16
-"""The noise's standard deviation in the grid's units, at least: there it costs what continuous noise is charged."""
+"""Least standard deviation of the noise in grid units: from there on it costs what continuous noise is charged."""
 
 
 def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: float) -> Grid:
@@ -52,7 +52,7 @@ def private_grid(total_weight: int, max_abs: float, clip: float, noise_weight: f
         raise GridError(
             f"noise of standard deviation {noise_weight * clip:g} is {units:.4g} units of the sum's grid, whose "
             f"{fraction_bits} fraction bits a total weight of {total_weight} and max_abs {max_abs:g} allow; at least "
-            f"{LEAST_NOISE:g} are needed for the noise to be as good as it is charged",
+            f"{LEAST_NOISE:g} are needed for the noise to cost no more than it is charged",
             "raise clip or the noise, or lower max_abs or max_weight",
         )
     return Grid(fraction_bits, max_abs, 0, bits, clip)

@@ -1,6 +1,6 @@
-"""What a population's chain of charges adds up to, verified link by link.
+"""A population's chain of charges, verified link by link and tallied by run.
 
-Nothing here knows an accountant: charges become events by run, which ``ledger`` has counted.
+Charges become events; ``ledger`` has an accountant compose them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from sqlalchemy import Connection
 
 from atoll.accounting import Accountant
 from atoll.server.privacy.contract import Contract
-from atoll.server.privacy.values import Adjacency, Event, Sampling
+from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.stores import Charge, Population, charges
-from atoll.server.stores.chain import canonical, digest_of
 from atoll.server.stores.errors import StoreDamagedError
+from atoll.server.stores.hash_chain import canonical, digest_of
 
 PAGE = 2000
-"""Charges that are read at once."""
+"""Charges read at once."""
 _REMEMBERED = 256
-"""Populations whose newest tally is kept: about 1 kB each."""
+"""Number of populations whose newest tally is kept: about 1 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Cost:
     """The body of a charge: what one release cost, and under which promise.
 
     Attributes:
-        accountant: what adds up the run's own cost.
-        adjacency: which two worlds look alike.
-        delta: of the run's promise.
+        accountant: the accountant that composes the run's own cost.
+        adjacency: which data sets are neighbours.
+        delta: delta of the run's promise.
         epsilon: the run's target; None if it gave its noise instead.
         version: train rounds that the run had released before.
-        event: what is added; None for a release that adds nothing.
+        event: what the release adds; None if it adds nothing.
         clip: L2 norm to which updates were clipped in this round.
     """
 
@@ -92,7 +92,7 @@ def parsed_cost(charge: Charge) -> Cost:
 
 
 def counted(events: Iterable[Event]) -> tuple[Event, ...]:
-    """The same events, equal ones counted together, in one order whatever theirs was."""
+    """The same events with equal ones counted together, in an order that does not depend on theirs."""
     counts: Counter[tuple[float, float, Sampling]] = Counter()
     for event in events:
         counts[event.noise_multiplier, event.sample_rate, event.sampling] += event.count
@@ -111,16 +111,14 @@ class RunTally:
     events: tuple[Event, ...]
     first_at: float
     last_at: float
-    first: Event | None = None
-    """The first event."""
 
     @classmethod
     def of(cls, charge: Charge) -> RunTally:
-        """Of the run's first charge."""
+        """The tally after the run's first charge."""
         cost = parsed_cost(charge)
         events = () if cost.event is None else (cost.event,)
         at = charge.charged_at
-        return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at, cost.event)
+        return cls(charge.run_id, cost.accountant, cost.delta, cost.epsilon, 1, events, at, at)
 
     def plus(self, charge: Charge) -> RunTally:
         """With one more charge."""
@@ -129,9 +127,18 @@ class RunTally:
             self,
             releases=self.releases + 1,
             events=self.events if cost.event is None else counted((*self.events, cost.event)),
-            first=self.first or cost.event,
             last_at=charge.charged_at,
         )
+
+
+def add_charge(runs: dict[str, RunTally], charge: Charge) -> None:
+    """Add a charge to the tally of its run.
+
+    Raises:
+        StoreDamagedError: if the charge cannot be read.
+    """
+    standing = runs.get(charge.run_id)
+    runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
 
 
 @dataclass(frozen=True)
@@ -145,13 +152,8 @@ class Tally:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All runs' together."""
+        """The events of all runs together."""
         return counted(event for run in self.runs.values() for event in run.events)
-
-    @property
-    def first(self) -> Event | None:
-        """The event that was charged first."""
-        return next((run.first for run in self.runs.values() if run.first is not None), None)
 
     def plus(self, found: Iterable[Charge]) -> Tally:
         """With the charges that follow.
@@ -168,8 +170,7 @@ class Tally:
             digest = digest_of(charge.entry)
             if digest != charge.digest:
                 raise damaged(self.population, f"charge {count} was changed")
-            standing = runs.get(charge.run_id)
-            runs[charge.run_id] = RunTally.of(charge) if standing is None else standing.plus(charge)
+            add_charge(runs, charge)
             count, head = count + 1, digest
         return Tally(self.population, count, head, runs)
 

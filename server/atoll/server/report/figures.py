@@ -13,10 +13,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 
-from atoll.server.control import Round
+from atoll.server.control import RoundSummary
 from atoll.server.control.curves import Panel, Source
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 HALF_IN = (5.4, 3.0)
 FULL_IN = (10.8, 2.6)
@@ -81,7 +81,7 @@ def metric_figure(panel: Panel, name: str) -> str:
         return to_svg(figure, name, f"{panel.metric} over rounds", _SOURCE_COLOURS)
 
 
-def time_figure(rounds: Sequence[Round], size: tuple[float, float] = FULL_IN) -> str:
+def time_figure(rounds: Sequence[RoundSummary], size: tuple[float, float] = FULL_IN) -> str:
     """Seconds per round: open, waiting between rounds, and spent on attempts that were abandoned."""
     numbers, parts = _time_parts(rounds)
     with drawing():
@@ -130,7 +130,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=1.4, columnspacing=1.2)
 
 
-def _time_parts(rounds: Sequence[Round]) -> tuple[list[int], dict[str, np.ndarray]]:
+def _time_parts(rounds: Sequence[RoundSummary]) -> tuple[list[int], dict[str, np.ndarray]]:
     timed = [(item, item.duration_s) for item in rounds if item.opened_at is not None]
     numbers = sorted({item.round + 1 for item, _ in timed})
     column = {number: index for index, number in enumerate(numbers)}

@@ -31,7 +31,7 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
     Args:
         detail: the run with its rounds and their members.
         now: seconds since the epoch, UTC; stands at the foot of the page.
-        elements: of the model; for what plain data parallel would have sent.
+        elements: size of the model, to compute what plain data parallelism would have sent.
     """
     found = panels(detail.rounds)
     loss = next((panel for panel in found if panel.metric == "loss"), None)

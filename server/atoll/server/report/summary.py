@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from atoll.server.control import Member, Round, RunDetail
+from atoll.server.control import MemberSummary, RoundSummary, RunDetail
 from atoll.server.control.curves import Panel
 from atoll.server.control.words import duration, round_label
 from atoll.server.report.figures import Grid
-from atoll.wire.figures import counted
+from atoll.text.figures import counted
 
 MAX_ROWS = 60
 MAX_COLUMNS = 300
@@ -68,9 +68,9 @@ def tiles(detail: RunDetail, panels: Sequence[Panel]) -> Iterator[Tile]:
         yield Tile("reports", f"{reported:,}", f"of {len(members):,} asked, {counted(people, 'participant')}")
 
 
-def attendance(rounds: Sequence[Round]) -> tuple[Attendance, ...]:
+def attendance(rounds: Sequence[RoundSummary]) -> tuple[Attendance, ...]:
     """Each participant's part in the run, by organisation and id."""
-    parts: dict[str, list[Member]] = defaultdict(list)
+    parts: dict[str, list[MemberSummary]] = defaultdict(list)
     for item in rounds:
         for member in item.members:
             parts[member.participant].append(member)
@@ -78,7 +78,7 @@ def attendance(rounds: Sequence[Round]) -> tuple[Attendance, ...]:
     return tuple(sorted(found, key=lambda item: (item.organisation, item.participant)))
 
 
-def absences(rounds: Sequence[Round]) -> tuple[Absence, ...]:
+def absences(rounds: Sequence[RoundSummary]) -> tuple[Absence, ...]:
     """The reasons for which participants did not count, the most frequent first."""
     found: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for item in rounds:
@@ -98,7 +98,7 @@ def absences(rounds: Sequence[Round]) -> tuple[Absence, ...]:
     return tuple(sorted(made, key=lambda item: (-item.times, item.status, item.detail)))
 
 
-def presence(rounds: Sequence[Round]) -> Grid:
+def presence(rounds: Sequence[RoundSummary]) -> Grid:
     """Who reported when; beyond ``MAX_ROWS`` those who missed most often, beyond ``MAX_COLUMNS`` the latest."""
     shown = [item for item in rounds if item.members][-MAX_COLUMNS:]
     rows = attendance(shown)
@@ -110,7 +110,7 @@ def presence(rounds: Sequence[Round]) -> Grid:
     return Grid(tuple(row.participant for row in rows), tuple(map(round_label, shown)), cells)
 
 
-def _attended(participant: str, members: Sequence[Member]) -> Attendance:
+def _attended(participant: str, members: Sequence[MemberSummary]) -> Attendance:
     times = [member.report_s for member in members if member.counted and member.report_s is not None]
     return Attendance(
         participant=participant,

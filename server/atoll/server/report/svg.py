@@ -46,7 +46,7 @@ _STYLE: dict[str, Any] = {
 
 
 def drawing(**settings: object) -> AbstractContextManager[None]:
-    """Within this, matplotlib draws in the page's style (and with ``settings``), whatever the user's own settings."""
+    """Within this, matplotlib draws in the page's style (and with ``settings``), not the user's own settings."""
     return style.context(
         [_STYLE, {name.replace("__", "."): value for name, value in settings.items()}], after_reset=True
     )

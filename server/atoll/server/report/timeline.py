@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from atoll.server.control import Member, Round
+from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.timeline import STEPS, segments, slowest_first
 from atoll.server.control.words import round_label
 from atoll.server.report.svg import drawing, stand_in, to_svg
@@ -17,13 +17,13 @@ _COLOURS = {step: stand_in(32 + index) for index, step in enumerate(STEPS)}
 _PAGE_COLOURS = {colour: f"--t-{step}" for step, colour in _COLOURS.items()}
 
 
-def slowest_round(rounds: Sequence[Round]) -> Round | None:
+def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
     """The released round that took longest of those whose members are known; None if there is none."""
     timed = [item for item in rounds if item.released and any(segments(member) for member in item.members)]
     return max(timed, key=lambda item: sum(item.phases_s.values()), default=None)
 
 
-def timeline_figure(item: Round) -> str:
+def timeline_figure(item: RoundSummary) -> str:
     """What the members of a round did from the invitation on, in seconds: the slowest ``MAX_BARS`` of them."""
     shown = [member for member in slowest_first(item) if segments(member)][:MAX_BARS]
     with drawing(axes__grid=True, axes__grid__axis="x"):
@@ -43,7 +43,7 @@ def timeline_figure(item: Round) -> str:
         return to_svg(figure, "timeline", label, _PAGE_COLOURS)
 
 
-def _of_step(shown: Sequence[Member], step: str) -> tuple[list[int], list[float], list[float]]:
+def _of_step(shown: Sequence[MemberSummary], step: str) -> tuple[list[int], list[float], list[float]]:
     """Rows, starts and lengths of one step's bars."""
     found = [(row, one) for row, member in enumerate(shown) for one in segments(member) if one.step == step]
     return [row for row, _ in found], [one.start_s for _, one in found], [one.end_s - one.start_s for _, one in found]

@@ -15,7 +15,7 @@ from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
 INNER_STEPS = "inner_steps"
 """The training setting by which a job of silos says how many steps each participant makes in a round."""
 GRADIENT_BYTES = 4
-"""Of an element: float32."""
+"""Size of an element: float32."""
 _SENT, _PLAIN = stand_in(48), stand_in(49)
 _COLOURS = {_SENT: "--server", _PLAIN: "--train"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -42,7 +42,7 @@ def traffic_of(detail: RunDetail, elements: int) -> Traffic:
 
     Args:
         detail: with the rounds' members.
-        elements: of the model.
+        elements: size of the model.
     """
     steps = _inner_steps(detail.job_toml)
     sent, plain, sums = [], [], [0, 0]
@@ -90,7 +90,7 @@ def in_bytes(value: float) -> str:
 
 
 def _inner_steps(job_toml: str) -> int:
-    """Of the job; 0 if it does not say, or is none."""
+    """The job's value; 0 if it has none, or if it cannot be read."""
     try:
         found = tomllib.loads(job_toml).get("training", {}).get(INNER_STEPS, 0)
     except tomllib.TOMLDecodeError:

@@ -7,25 +7,24 @@ A run is a `RunState`. Something happens to it: an `Event`. `step(state, event, 
 message or awaits.
 
 *One table.* `TABLE` (table.py) lists, for each `Situation` of a run and each event, the handler and the situations
-that it may lead to. What is not listed is refused with `IllegalTransition`. Messages that are normal in a network
-(twice, late, out of order) are entries that ignore or record; only what a correct shell never sends is left out. A
+that it may lead to. `IGNORED` lists, for each situation, the events that have no effect there: what a network sends
+twice, late or out of order. Every other event is refused with `IllegalTransition`: a correct shell never sends it. A
 step that changes nothing returns the very state that it was given.
 
-*The shell's part*, for each event, one at a time per run:
+*The shell's part*, for each event, one event at a time per run:
 
 1. `step`. If it raises, the event never happened: report it, persist nothing.
 2. If the state changed, persist the event, with its `now`, and in the same transaction write what the step's
    `RecordRound` and `RecordMember` effects say.
-3. Do the other effects, in order. What takes long answers later with an event (`CohortDrawn`, `Aggregated`, ...).
+3. Do the other effects, in order. An effect that takes long answers later with an event (`CohortDrawn`, `Aggregated`).
 
 After a crash: `replay` the persisted events, then do what `resume` returns. Effects are therefore done at least
-once, and each of them must be idempotent. Answers may arrive twice, and be about a round that is long over: the
-table expects it.
+once, and each of them must be idempotent. An answer may arrive twice, or after its round has ended.
 
 *A round*: CREATED (a cohort is being drawn), SAMPLED (window and grid are being chosen), OPEN (members train and
 report), CLOSING (the set is fixed, its sum is being taken), AGGREGATED (the privacy charge and the result are being
-stored), CHARGED (the result is being published), RELEASED. Or ABANDONED, when the quorum cannot be met any more,
-and then tried again.
+stored), CHARGED (the result is being published), RELEASED. An attempt whose quorum is out of reach is ABANDONED,
+and the round is tried again.
 
 *Invariants*, which tests/server/rounds checks after every step of ten thousand random schedules of crashes,
 duplicates, reorderings, losses and clock jumps:
@@ -33,10 +32,10 @@ duplicates, reorderings, losses and clock jumps:
 - A participant is in a round's sum at most once, and an update in at most one released sum.
 - A report that was acknowledged is in a sum, waits for one, or has a recorded reason why not.
 - The set of a sum only shrinks while CLOSING (a report found unusable) and is fixed from AGGREGATED on.
-- A result is published only after it was charged; the same sum is charged once.
-- Without budget a run pauses, before a draw or with its sum taken; what is taken is charged when it goes on.
+- A result is published only after it was charged; a sum is charged once.
+- Without privacy budget a run pauses, before a draw or before a charge; a sum already taken is charged on resuming.
 - Every member of an ended round has reported, or has a final status and a reason.
-- Time decides nothing: deadlines and retries are events.
+- No transition depends on the clock: deadlines and retries are events.
 - The state's size does not grow with the number of rounds played.
 
 *Stragglers and asynchrony are one policy* (`StragglerPolicy`). Under `LateMode.CARRY` a late update waits for the
@@ -45,8 +44,8 @@ with a small cohort and much over-selection this is buffered asynchronous aggreg
 with none it is synchronous FedAvg.
 """
 
-from atoll.server.rounds.course import trained_before
-from atoll.server.rounds.diagram import state_diagram, transition_lines
+from atoll.server.rounds.closing import aggregate as aggregate_of
+from atoll.server.rounds.diagram import state_diagram
 from atoll.server.rounds.effects import (
     Aggregate,
     ChargeAndStore,
@@ -66,7 +65,6 @@ from atoll.server.rounds.effects import (
     Stop,
     Verdict,
 )
-from atoll.server.rounds.ending import aggregate as aggregate_of
 from atoll.server.rounds.engine import initial, replay, resume, situation, step, wants
 from atoll.server.rounds.errors import IllegalTransition, MismatchedSum, PolicyError, RoundError
 from atoll.server.rounds.events import (
@@ -92,12 +90,10 @@ from atoll.server.rounds.events import (
     SumLost,
     WentSilent,
 )
+from atoll.server.rounds.lifecycle import trained_before
 from atoll.server.rounds.policy import LateMode, LatePolicy, Patience, RunPolicy, StragglerPolicy, Weighting
 from atoll.server.rounds.roster import Member, MemberStatus, Roster
-from atoll.server.rounds.step import Step
-from atoll.server.rounds.table import TABLE, Move, Situation
-from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef
-from atoll.server.rounds.values import (
+from atoll.server.rounds.run_state import (
     Carried,
     Contribution,
     PastRound,
@@ -109,8 +105,12 @@ from atoll.server.rounds.values import (
     RunStatus,
     Tally,
 )
+from atoll.server.rounds.step import Step
+from atoll.server.rounds.table import IGNORED, TABLE, Move, Situation
+from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef
 
 __all__ = [
+    "IGNORED",
     "TABLE",
     "Accepted",
     "Aggregate",
@@ -187,6 +187,5 @@ __all__ = [
     "state_diagram",
     "step",
     "trained_before",
-    "transition_lines",
     "wants",
 ]

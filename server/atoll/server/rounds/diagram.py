@@ -1,4 +1,4 @@
-"""The transition table as pictures and text, for the documentation and for its tests."""
+"""The transition table as a diagram, for the documentation."""
 
 from dataclasses import fields
 
@@ -6,7 +6,7 @@ from atoll.server.rounds.table import TABLE, Situation
 
 
 def event_kind(event: type) -> str:
-    """The tag of an event's class."""
+    """The tag of an event class, as in the event log."""
     return next(str(f.default) for f in fields(event) if f.name == "kind")
 
 
@@ -19,12 +19,3 @@ def state_diagram() -> str:
                 labels.setdefault((here, there), []).append(event_kind(event))
     arrows = [f"    {here} --> {there}: {', '.join(events)}" for (here, there), events in labels.items()]
     return "\n".join(["stateDiagram-v2", "    [*] --> new", *arrows, "    ended --> [*]"]) + "\n"
-
-
-def transition_lines() -> tuple[str, ...]:
-    """The table as text, one line per entry: situation, event, where it may lead, handler."""
-    lines = []
-    for (here, event), move in TABLE.items():
-        to = " | ".join(move.to) or "-"
-        lines.append(f"{here:<11}{event_kind(event):<18}{to:<48}{move.handler.__name__}")
-    return tuple(lines)

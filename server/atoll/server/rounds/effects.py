@@ -1,23 +1,23 @@
-"""What the shell must do, in the order given, once the event is durable.
+"""Effects: what the shell must do after a step, in the order given, once the event is durable.
 
 Every effect may be issued again (by `resume`, or for a repeated event) and must then change nothing more.
-Those that are answered by an event: `DrawCohort` → `CohortDrawn`, `PrepareRound` → `RoundPrepared`,
+These are answered by an event: `DrawCohort` → `CohortDrawn`, `PrepareRound` → `RoundPrepared`,
 `StartDeadline` → `DeadlinePassed`, `Aggregate` → `Aggregated`, `ChargeAndStore` → `Charged`, `Publish` → `Published`,
-`StartRetry` → `RetryDue`. `EffectFailed` answers any of them that cannot ever be done, `BudgetSpent` a draw or charge
-that there is no privacy left for.
+`StartRetry` → `RetryDue`. `EffectFailed` answers an effect that can never be done; `BudgetSpent` answers a draw or a
+charge for which no privacy budget is left.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from atoll.server.rounds.roster import Member
+from atoll.server.rounds.run_state import Carried, Contribution, RoundKind, RoundState, RunStatus
 from atoll.server.rounds.updates import RoundKey, UpdateRef
-from atoll.server.rounds.values import Carried, Contribution, RoundKind, RoundState, RunStatus
 
 
 @dataclass(frozen=True, slots=True)
 class DrawCohort:
-    """Draw a cohort when enough participants are online. A newer one for the same key replaces one not yet answered.
+    """Draw a cohort when enough participants are online. A newer request for the same key replaces an unanswered one.
 
     Attributes:
         key: the round to draw for.
@@ -43,7 +43,7 @@ class PrepareRound:
         kind: train or evaluate; only a train round has a grid.
         members: (participant, declared weight).
         carried: late updates that the round counts from its opening on.
-        total_weight: bound on the sum of what all of these can count for, in units before the grid's shift.
+        total_weight: upper bound on the sum of their weights, in units before the grid's shift.
     """
 
     key: RoundKey
@@ -55,7 +55,7 @@ class PrepareRound:
 
 @dataclass(frozen=True, slots=True)
 class Invite:
-    """Push the round's task to these participants, and to each of them again when it reconnects."""
+    """Push the round's task to these participants now, and again whenever one reconnects."""
 
     key: RoundKey
     participants: tuple[str, ...]
@@ -63,7 +63,7 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Tell these participants that the round no longer wants their work."""
+    """Tell these participants to stop working on the round."""
 
     key: RoundKey
     participants: tuple[str, ...]
@@ -81,7 +81,7 @@ class StartDeadline:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Add `weight` times the update to the sum of round `key`, once. A carried update's own key is an earlier one."""
+    """Add `weight` times the update to the sum of round `key`, once. A carried update has an earlier round's key."""
 
     key: RoundKey
     update: UpdateRef
@@ -90,7 +90,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """Make the round's result from exactly these contributions: fold those not yet folded, leave out all others."""
+    """Make the round's result from exactly these contributions: fold the missing ones, leave out all others."""
 
     key: RoundKey
     kind: RoundKind
@@ -100,7 +100,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class ChargeAndStore:
-    """In one transaction, charge the privacy ledger for the round and store its result, visible to nobody yet."""
+    """In one transaction, charge the privacy ledger for the round and store its result, which is not yet visible."""
 
     key: RoundKey
     kind: RoundKind
@@ -125,19 +125,19 @@ class StartRetry:
 
 
 class Verdict(StrEnum):
-    """What became of a report."""
+    """The outcome of a report."""
 
     COUNTED = "counted"
     CARRIED = "carried"
     LATE = "late"
     REJECTED = "rejected"
     CONFLICT = "conflict"
-    """Another report was acknowledged before, and stands."""
+    """An earlier, different report was acknowledged; it stands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Tell a participant what became of its report: COUNTED and CARRIED acknowledge it, the others refuse it."""
+    """Answer a participant's report: COUNTED and CARRIED acknowledge it, the other verdicts refuse it."""
 
     key: RoundKey
     participant: str
@@ -147,14 +147,14 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class RecordRound:
-    """Keep this ended round, every member with its reason, in the run's history."""
+    """Write this ended round, with each member's status and reason, to the run's history."""
 
     round: RoundState
 
 
 @dataclass(frozen=True, slots=True)
 class RecordMember:
-    """Amend a member of a round that is no longer open: a late report arrived, or a carried update met its end."""
+    """Update a member of a closed round: its late report arrived, or its carried update was counted or dropped."""
 
     key: RoundKey
     member: Member
@@ -162,7 +162,7 @@ class RecordMember:
 
 @dataclass(frozen=True, slots=True)
 class DropSpools:
-    """Delete the uploads of every round up to and including `through`, but for those in `keep`."""
+    """Delete the uploads of every round up to and including `through`, except those in `keep`."""
 
     through: RoundKey
     keep: tuple[tuple[RoundKey, str], ...]

@@ -1,9 +1,10 @@
-"""The engine's face: begin a run, take one step, replay a log, resume after a crash."""
+"""The engine's interface: begin a run, take one step, replay a log, resume after a crash."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from atoll.server.rounds import late
-from atoll.server.rounds.effects import Effect
+from atoll.server.rounds import late_reports
+from atoll.server.rounds.closing import aggregate, wait_for_retry
+from atoll.server.rounds.effects import Effect, Finish
 from atoll.server.rounds.errors import IllegalTransition, RoundError
 from atoll.server.rounds.events import (
     CancelRequested,
@@ -13,14 +14,16 @@ from atoll.server.rounds.events import (
     ResumeRequested,
     Started,
 )
+from atoll.server.rounds.lifecycle import draw, drop_spools, drop_unneeded
+from atoll.server.rounds.opening import open_effects, prepare
 from atoll.server.rounds.policy import RunPolicy
-from atoll.server.rounds.reports import is_of
-from atoll.server.rounds.resuming import RESUME
+from atoll.server.rounds.publication import charge, publish
+from atoll.server.rounds.report_checks import is_of
 from atoll.server.rounds.roster import MAY_REPORT
+from atoll.server.rounds.run_state import RunState, RunStatus
 from atoll.server.rounds.step import Step, live
-from atoll.server.rounds.table import TABLE, Situation
+from atoll.server.rounds.table import IGNORED, TABLE, Situation
 from atoll.server.rounds.updates import RoundKey
-from atoll.server.rounds.values import RunState, RunStatus
 
 
 def initial(run_id: str, policy: RunPolicy, model: str) -> RunState:
@@ -40,16 +43,18 @@ def situation(state: RunState) -> Situation:
 
 
 def step(state: RunState, event: Event, now: float) -> Step:
-    """What the event makes of the run at epoch second `now`, and what the shell must do about it.
+    """The run after the event at epoch second `now`, and the effects that the shell must do.
 
     Pure: equal arguments give equal steps. `now` is only written down; no transition depends on it.
 
     Raises:
-        IllegalTransition: the table does not list the event for the run's situation.
+        IllegalTransition: the table neither lists nor ignores the event in the run's situation.
         MismatchedSum: an `Aggregated` is about another set than the round's.
     """
     here = situation(state)
     row = row_of(state, event, here)
+    if type(event) in IGNORED[row]:
+        return Step(state)
     move = TABLE.get((row, type(event)))
     if move is None:
         raise IllegalTransition(state.run_id, row, event.kind, _where(state))
@@ -89,16 +94,39 @@ def replay(state: RunState, log: Iterable[tuple[Event, float]]) -> RunState:
 
 
 def resume(state: RunState, now: float) -> tuple[Effect, ...]:
-    """The effects that the run is waiting for, to be done again after a restart.
+    """The effects whose answers the run is waiting for, to be done again after a restart.
 
     Records (`RecordRound`, `RecordMember`) and receipts are not among them: the shell writes records in the transaction
     that persists their event, and a participant without its receipt sends its report again.
     """
-    return RESUME[situation(state)](state, now)
+    return _RESUME[situation(state)](state, now)
+
+
+_Pending = Callable[[RunState, float], tuple[Effect, ...]]
+
+
+def _open(state: RunState, now: float) -> tuple[Effect, ...]:
+    """A clock that jumped makes the rest of the window neither negative nor longer than the whole."""
+    rnd = live(state)
+    return open_effects(state, min(rnd.window_s, max(0.0, rnd.deadline_at - now)))
+
+
+_RESUME: dict[Situation, _Pending] = {
+    Situation.NEW: lambda _state, _now: (),
+    Situation.CREATED: lambda state, _now: (*drop_spools(state, state.carried), draw(state)),
+    Situation.SAMPLED: lambda state, _now: (prepare(state),),
+    Situation.OPEN: _open,
+    Situation.CLOSING: lambda state, _now: (aggregate(state),),
+    Situation.AGGREGATED: lambda state, _now: (charge(state),),
+    Situation.CHARGED: lambda state, _now: (publish(state),),
+    Situation.ABANDONED: lambda state, now: (*drop_spools(state, state.carried), wait_for_retry(state, now)),
+    Situation.PAUSED: lambda state, _now: drop_unneeded(state),
+    Situation.ENDED: lambda state, _now: (*drop_spools(state, ()), Finish(state.status, state.reason)),
+}
 
 
 def wants(state: RunState, key: RoundKey, participant: str) -> bool:
-    """Whether a report of this participant for that round would still be taken, counted or carried.
+    """Whether a report of this participant for that round would still be counted or carried.
 
     For the shell: ask before an upload begins, and when a participant reconnects with work in hand.
     """
@@ -106,4 +134,4 @@ def wants(state: RunState, key: RoundKey, participant: str) -> bool:
     if rnd is not None and rnd.key == key and situation(state) is Situation.OPEN:
         member = rnd.roster.get(participant)
         return member is not None and member.status in MAY_REPORT
-    return late.wants(state, key, participant)
+    return late_reports.wants(state, key, participant)

@@ -3,7 +3,7 @@
 ::
 
     RoundError
-    ├── PolicyError        the operator's: a setting that no run can be played by
+    ├── PolicyError        the operator's: a setting that is out of range
     ├── IllegalTransition  the shell's: an event that cannot happen in this situation
     └── MismatchedSum      the shell's: a sum was taken over another set than the round's
 
@@ -20,7 +20,7 @@ class PolicyError(RoundError, ValueError):
 
 
 class IllegalTransition(RoundError):  # noqa: N818 - the field's term, as in h11's tables
-    """An event that the transition table does not list for the run's situation.
+    """An event that the transition table neither lists nor ignores in the run's situation.
 
     Attributes:
         run_id: the run that refused the event.
@@ -37,4 +37,4 @@ class IllegalTransition(RoundError):  # noqa: N818 - the field's term, as in h11
 
 
 class MismatchedSum(RoundError):  # noqa: N818 - reads as what happened, beside IllegalTransition
-    """The shell says that it summed another set of updates than the one that the round closed with."""
+    """The shell summed another set of updates than the one that the round closed with."""

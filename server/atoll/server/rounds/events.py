@@ -1,4 +1,4 @@
-"""What can happen to a run. Each event is a fact, persisted before anything is done about it.
+"""Events: what can happen to a run. Each is a fact, and is persisted before the shell acts on it.
 
 `kind` is the tag by which a JSON mapper tells them apart: in pydantic's words,
 `Annotated[Event, Field(discriminator="kind")]`.
@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from atoll.server.rounds.run_state import RoundGrid
 from atoll.server.rounds.updates import Metrics, RoundKey, UpdateRef, check_metrics
-from atoll.server.rounds.values import RoundGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class CohortDrawn:
-    """Answer to `DrawCohort`: who takes part, as (participant, declared weight), and how they were chosen.
+    """Answer to `DrawCohort`: the members as (participant, declared weight), and how they were drawn.
 
     Raises:
         ValueError: a participant is drawn twice, or declares a weight below 0.
@@ -46,7 +46,7 @@ class CohortDrawn:
 
 @dataclass(frozen=True, slots=True)
 class RoundPrepared:
-    """Answer to `PrepareRound`: window, deadline and, for a train round with anyone to count, the grid.
+    """Answer to `PrepareRound`: window and deadline, and the grid for a train round with members or carried updates.
 
     Raises:
         ValueError: the window is not a finite number of seconds above 0: every round has a deadline.
@@ -74,7 +74,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A member will not take the task, and says why: its own policy, or other work."""
+    """A member declines the task and gives its reason: its own policy, or other work."""
 
     key: RoundKey
     participant: str
@@ -84,7 +84,7 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """A member says that its training failed."""
+    """A member reports that its training failed."""
 
     key: RoundKey
     participant: str
@@ -94,7 +94,7 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class WentSilent:
-    """A member's connection is lost for longer than the shell's patience."""
+    """A member's connection has been lost for longer than the shell waits."""
 
     key: RoundKey
     participant: str
@@ -107,7 +107,8 @@ class Reported:
     """A member's report is durable: an update (train) or metrics alone (evaluate).
 
     Raises:
-        ValueError: the update is another's or another round's, the weight is negative, or a metric is not finite.
+        ValueError: the update is by another participant or for another round, the weight is negative, or a metric is
+            not finite.
     """
 
     key: RoundKey
@@ -139,8 +140,8 @@ class Rejected:
         key: the round that the update was made for, which for a carried one is an earlier round.
         participant: who made it.
         reason: what is wrong with it.
-        unreported: it was refused while it was being sent. A participant may send anything at any time, so this touches
-            nothing that was acknowledged; only damage that the server finds by itself does.
+        unreported: the update was refused while it was being sent. Participants may send anything at any time, so such
+            a rejection never removes an acknowledged report. Only damage that the server itself finds does.
     """
 
     key: RoundKey
@@ -160,7 +161,7 @@ class DeadlinePassed:
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """Answer to `Aggregate`: the sum is taken, and what came of it is durable under `digest`.
+    """Answer to `Aggregate`: the sum is taken, and the result is durable under `digest`.
 
     Attributes:
         key: the round.
@@ -202,21 +203,21 @@ class RetryDue:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequested:
-    """The operator wants no further round to begin."""
+    """The operator pauses the run: no further round begins."""
 
     kind: Literal["pause_requested"] = "pause_requested"
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequested:
-    """The operator wants rounds to go on."""
+    """The operator resumes the run."""
 
     kind: Literal["resume_requested"] = "resume_requested"
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The operator ends the run."""
+    """The operator cancels the run."""
 
     reason: str
     kind: Literal["cancel_requested"] = "cancel_requested"
@@ -224,7 +225,7 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """An effect cannot be done, now or ever (disk lost, model unreadable): the run fails."""
+    """An effect can never be done (disk lost, model unreadable): the run fails."""
 
     key: RoundKey
     effect: str
@@ -234,7 +235,7 @@ class EffectFailed:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent:
-    """The round would cost more privacy than is left: before its draw, or when its sum was to be charged."""
+    """The round would cost more privacy than is left; found before its draw, or when its sum was to be charged."""
 
     key: RoundKey
     reason: str
@@ -243,10 +244,17 @@ class BudgetSpent:
 
 @dataclass(frozen=True, slots=True)
 class SumLost:
-    """A sum that waits for its charge cannot be made again: its updates are gone, as after a restoration."""
+    """A sum that waits for its charge cannot be made again: updates are gone, for example after a restore.
+
+    Attributes:
+        key: of the round.
+        reason: what is gone.
+        lost: its updates that cannot be read.
+    """
 
     key: RoundKey
     reason: str
+    lost: tuple[UpdateRef, ...]
     kind: Literal["sum_lost"] = "sum_lost"
 
 

@@ -1,26 +1,26 @@
-"""Handlers of a round's beginning: drawn, prepared, open."""
+"""Handlers that open a round: cohort drawn, round prepared."""
 
 from dataclasses import replace
 
-from atoll.server.rounds.course import advance
+from atoll.server.rounds.closing import judge
 from atoll.server.rounds.effects import Effect, Fold, Invite, PrepareRound, StartDeadline
-from atoll.server.rounds.ending import judge
 from atoll.server.rounds.errors import IllegalTransition
 from atoll.server.rounds.events import CohortDrawn, RoundPrepared, Started
+from atoll.server.rounds.lifecycle import advance
 from atoll.server.rounds.roster import MAY_REPORT, Member, Roster
+from atoll.server.rounds.run_state import Carried, Phase, RoundKind, RunState, RunStatus
 from atoll.server.rounds.step import Step, live
-from atoll.server.rounds.values import Carried, Phase, RoundKind, RunState, RunStatus
 from atoll.server.rounds.weights import contributions, staleness_factor
 
 
 def on_started(state: RunState, event: Started, now: float) -> Step:
-    """The first round, or the pause that was asked for meanwhile."""
+    """Begin the first round, or pause if a pause was requested meanwhile."""
     del event
     return advance(replace(state, status=RunStatus.RUNNING), now)
 
 
 def on_cohort_drawn(state: RunState, event: CohortDrawn, now: float) -> Step:
-    """Fix the members and the carried updates that the round counts, and have it prepared."""
+    """Fix the members and the carried updates of the round, and ask for its preparation."""
     rnd = live(state)
     drawn = {participant for participant, _ in event.members}
     taken, waiting = _take_carried(state, drawn) if rnd.kind is RoundKind.TRAIN else ((), state.carried)
@@ -39,10 +39,10 @@ def on_cohort_drawn(state: RunState, event: CohortDrawn, now: float) -> Step:
 
 
 def _take_carried(state: RunState, drawn: set[str]) -> tuple[tuple[Carried, ...], tuple[Carried, ...]]:
-    """Split the waiting updates into those that the live round counts and those that wait on.
+    """Split the waiting updates into those that the live round takes and those that keep waiting.
 
-    A participant is in one sum at most once: one that was drawn contributes afresh, and of several carried updates of
-    one participant the oldest goes first.
+    A participant is in a sum at most once: a drawn participant contributes afresh, and the oldest of several carried
+    updates of one participant goes first.
     """
     exponent = state.policy.straggler.late.exponent
     taken: list[Carried] = []
@@ -62,16 +62,16 @@ def prepare(state: RunState) -> PrepareRound:
     """Ask for the window and the grid of the sampled round."""
     rnd, policy = live(state), state.policy
     members = tuple((m.participant, m.declared_weight) for m in rnd.roster)
-    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # some evaluate and train on nothing
+    bound = sum(max(1, policy.counted_weight(weight)) for _, weight in members)  # some declare 0: they only evaluate
     bound += sum(policy.counted_weight(c.update.weight) for c in rnd.carried)
     return PrepareRound(rnd.key, rnd.kind, members, rnd.carried, bound)
 
 
 def on_round_prepared(state: RunState, event: RoundPrepared, now: float) -> Step:
-    """Open the round: count what was carried, invite the members, start the clock.
+    """Open the round: fold the carried updates, invite the members, start the deadline.
 
     Raises:
-        IllegalTransition: a train round with someone to count comes without a grid.
+        IllegalTransition: a train round with members or carried updates comes without a grid.
     """
     rnd = live(state)
     anyone = len(rnd.roster) > 0 or rnd.carried != ()
@@ -90,7 +90,7 @@ def on_round_prepared(state: RunState, event: RoundPrepared, now: float) -> Step
 
 
 def open_effects(state: RunState, remaining_s: float) -> tuple[Effect, ...]:
-    """Everything that an open round has under way: folds of what was reported, invitations, the deadline."""
+    """The effects that an open round waits for: folds of its reports, invitations, the deadline."""
     rnd = live(state)
     folds = tuple(Fold(rnd.key, t.update, t.weight) for t in contributions(state.policy, rnd) if t.update is not None)
     expected = tuple(m.participant for m in rnd.roster if m.status in MAY_REPORT)

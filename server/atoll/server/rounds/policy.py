@@ -1,4 +1,4 @@
-"""The rules that a run is played by: rounds, stragglers, late reports, weights. Validated whole, then frozen."""
+"""The rules of a run: rounds, stragglers, late reports, weights. Validated whole, then frozen."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from atoll.server.rounds.errors import PolicyError
 
 
 class LateMode(StrEnum):
-    """What becomes of a report that arrives after its round has closed."""
+    """What happens to a report that arrives after its round has closed."""
 
     DROP = "drop"
     CARRY = "carry"
@@ -18,9 +18,9 @@ class Patience(StrEnum):
     """How long an open round waits once its quorum is met.
 
     GOAL: until `cohort_size` contributions are there.
-    ALL: until nobody is outstanding; Poisson sampling needs it, for a cut at a fixed count would undo the independence
-        that its amplification rests on.
-    DEADLINE: until the deadline, whoever has reported, so that how long a round takes tells nothing of who was drawn.
+    ALL: until no member is outstanding. Poisson sampling needs it: cutting the sample at a fixed count would break the
+        independence that privacy amplification requires.
+    DEADLINE: until the deadline, so that the duration of a round does not depend on who was drawn.
     """
 
     GOAL = "goal"
@@ -46,7 +46,7 @@ class LatePolicy:
 
     A carried update counts with its weight times `(1 + staleness) ** -exponent`, where staleness is the number of
     models released since the one that it was trained on: the polynomial discount of FedAsync (Xie et al. 2019,
-    section 5.2), which FedBuff (Nguyen et al. 2022) takes with exponent 0.5. Past `max_staleness` it is dropped.
+    section 5.2), which FedBuff (Nguyen et al. 2022) uses with exponent 0.5. Beyond `max_staleness` it is dropped.
     """
 
     mode: LateMode = LateMode.DROP
@@ -65,15 +65,15 @@ class StragglerPolicy:
     """How many are asked, how many are enough, and for how many attempts.
 
     Attributes:
-        cohort_size: contributions (fresh reports and carried updates) that a round is after: it closes with them under
-            Patience.GOAL.
+        cohort_size: goal of a round in contributions (fresh reports and carried updates); under Patience.GOAL the
+            round closes when it is reached.
         over_selection: factor of participants invited over those needed (Bonawitz et al. 2019, section 2.2), 1 or more.
         patience: how long a round waits.
         quorum: fewest contributions that a round may close with. 0 only without Patience.GOAL: an empty Poisson sample
             has a valid sum.
-        refused_count: whether a refused report takes its place in quorum and goal, with nothing: what is in an update
-            then decides about nobody else's.
-        late: what becomes of late reports.
+        refused_count: whether a refused report counts towards quorum and goal, with a contribution of zero, so that
+            the content of one update never decides whether others count.
+        late: what happens to late reports.
         max_attempts: attempts at a round before the run fails, 1 or more.
         retry_delay_s: seconds between an abandoned attempt and the next.
     """
@@ -105,7 +105,7 @@ class StragglerPolicy:
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """Everything that decides how a run goes, apart from the model.
+    """All settings of a run that the engine knows.
 
     Attributes:
         rounds: train rounds to release. 0 only with `final_evaluation`: the run evaluates the given model and ends.
@@ -137,7 +137,7 @@ class RunPolicy:
 
     @property
     def secret_draw(self) -> bool:
-        """Whether nothing outside the run, and nothing that participants see, may depend on who was drawn."""
+        """Whether the draw is secret: nothing that participants or other runs see may depend on it."""
         return self.straggler.patience is Patience.DEADLINE
 
     def counted_weight(self, weight: int) -> int:

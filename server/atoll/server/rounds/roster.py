@@ -1,4 +1,4 @@
-"""The members of a round, as an immutable table that is cheap to change one member at a time."""
+"""The members of a round: an immutable table in which changing one member is cheap."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ _BLOCK = (
 
 
 class MemberStatus(StrEnum):
-    """Where a member of a round stands. Only REPORTED counts; all but the first two are final when the round ends."""
+    """The status of a member. Only REPORTED counts; every status but the first two is final when the round ends."""
 
     INVITED = "invited"
     TRAINING = "training"
@@ -36,14 +36,14 @@ MAY_REPORT = OUTSTANDING | {MemberStatus.SILENT}
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A participant's part in one round.
+    """A participant in one round.
 
     Attributes:
-        participant: who.
+        participant: its id.
         declared_weight: examples declared at check-in, which bounds what may be reported.
-        status: where it stands.
-        detail: the reason for that, in words for an operator.
-        reported_weight: examples really used, 0 until reported.
+        status: its status.
+        detail: the reason for the status, for an operator.
+        reported_weight: examples that it trained on, 0 until reported.
         update: the acknowledged update of a train round.
         metrics: reported figures.
         at: epoch seconds of the last change.
@@ -116,12 +116,12 @@ class Roster:
         return (i, j) if j < len(block) and block[j].participant == participant else None
 
     def get(self, participant: str) -> Member | None:
-        """The participant's part in the round, None for a stranger."""
+        """The member of that id, None for a participant that is not in the round."""
         place = self._place(participant)
         return None if place is None else self.blocks[place[0]][place[1]]
 
     def put(self, member: Member) -> "Roster":
-        """A roster in which `member` takes the place of the one with the same participant.
+        """A roster with `member` in place of the entry with the same participant.
 
         Raises:
             KeyError: the participant is not a member.
@@ -142,14 +142,14 @@ class Roster:
         )
 
     def outstanding_among(self, participants: Iterable[str] | None = None) -> Iterator[str]:
-        """Participants INVITED or TRAINING; of the named ones alone if any are named."""
+        """Participants INVITED or TRAINING, among all members or among the named ones."""
         members = self if participants is None else map(self.get, participants)
         return (m.participant for m in members if m is not None and m.status in OUTSTANDING)
 
     def changed_since(self, before: "Roster") -> set[str]:
-        """Participants whose part is another than it was in ``before``, or that only one of both has.
+        """Participants whose entry differs from ``before``, or that only one of the two rosters has.
 
-        For two states of one round that takes as long as it has blocks, and members in those that changed.
+        For two states of one round the cost is the number of blocks plus the members of changed blocks.
         """
         if len(self.blocks) != len(before.blocks):
             return {m.participant for roster in (before, self) for m in roster}

@@ -1,10 +1,10 @@
-"""What one event makes of a run."""
+"""The result of one event: the next state and the effects."""
 
 from dataclasses import dataclass
 
 from atoll.server.rounds.effects import Effect
 from atoll.server.rounds.errors import RoundError
-from atoll.server.rounds.values import RoundState, RunState
+from atoll.server.rounds.run_state import RoundState, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Step:
 
 
 def live(state: RunState) -> RoundState:
-    """The round being played.
+    """The live round.
 
     Raises:
-        RoundError: there is none, so the table has sent an event to a handler that cannot take it.
+        RoundError: the run has no round: the table passed an event to a handler that needs one.
     """
     if state.round is None:
-        raise RoundError(f"run {state.run_id} has no round; the transition table lets an event through too early")
+        raise RoundError(f"run {state.run_id} has no round; the transition table passed an event too early")
     return state.round

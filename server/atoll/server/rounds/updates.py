@@ -1,4 +1,4 @@
-"""What names a round and an update in it."""
+"""Keys of rounds, and references to updates."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class RoundKey:
 
     @property
     def label(self) -> str:
-        """As people are told, who count from 1: ``7`` for the seventh round, ``7.2`` for its second attempt."""
+        """The round as shown to operators, counted from 1: ``7`` for the seventh, ``7.2`` for its second attempt."""
         return f"{self.round + 1}.{self.attempt + 1}" if self.attempt else f"{self.round + 1}"
 
 
@@ -29,7 +29,7 @@ class UpdateRef:
 
     Attributes:
         key: the round that it was made for.
-        participant: who made it.
+        participant: its author.
         digest: hex digest of its manifest.
         weight: examples that it was trained on.
         node: ingest node that holds it.
@@ -43,7 +43,7 @@ class UpdateRef:
 
 
 def check_metrics(metrics: Metrics) -> None:
-    """Refuse figures that no mean survives.
+    """Refuse metrics that would make every mean useless.
 
     Raises:
         ValueError: a value is NaN or infinite.

@@ -1,11 +1,11 @@
-"""What each contribution counts for: integers, so that a sum has one value whatever the order."""
+"""The weight of each contribution: an integer, so that the sum does not depend on the order."""
 
 from decimal import Context, Decimal
 from fractions import Fraction
 
 from atoll.server.rounds.policy import RunPolicy
 from atoll.server.rounds.roster import MemberStatus
-from atoll.server.rounds.values import Contribution, RoundKind, RoundState
+from atoll.server.rounds.run_state import Contribution, RoundKind, RoundState
 
 # libm's pow may differ in the last bit from machine to machine, and a replay elsewhere must find the same integers.
 _DECIMAL = Context(prec=28)

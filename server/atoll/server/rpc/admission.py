@@ -1,4 +1,4 @@
-"""What each caller may take of this process: calls, streams, bytes (``daemon.limits``).
+"""What each caller may take of this process: calls, streams, bytes (``config.limits``).
 
 A caller that is refused for coming too often gets its answer only after a while: on each connection it has no more
 calls in the air than the connection admits, so a flood waits for itself instead of keeping this process busy with
@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from atoll.server.daemon.limits import GIB, MIB, Limits
+from atoll.server.config.limits import GIB, MIB, Limits
 from atoll.server.errors import LimitExceededError
 from atoll.server.rpc.buckets import Bucket, Kept
 

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import Message
 
-from atoll.server.daemon.audit import RefusalLog
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
 from atoll.server.ingest.desk import Caller, Desk
 from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.open_calls import OpenCalls
 from atoll.server.rpc.peers import network_of
 from atoll.server.telemetry.context import remember
+from atoll.server.telemetry.refusal_log import RefusalLog
 from atoll.wire.loopback import INSECURE_OPERATOR, INSECURE_PARTICIPANT
 from atoll.wire.status import Recovery
 
@@ -43,11 +44,17 @@ class Authenticator:
 
     ``enter`` begins a call, before its request is received: it counts against what the caller may take, and a
     revocation ends it (``calls``).
+
+    Attributes:
+        admission: how much each caller may take.
+        connections: those of the port that it stands at.
+        calls: those under way there.
     """
 
     def __init__(self, desk: Desk, admission: Admission, *, insecure: bool) -> None:
         self.admission = admission
-        self.calls = OpenCalls()
+        self.connections = Connections()
+        self.calls = OpenCalls(self.connections)
         self._desk = desk
         self._insecure = insecure
         self._refusals = RefusalLog(log)
@@ -81,10 +88,7 @@ class Authenticator:
     async def _found(self, context: Context) -> Caller:
         if self._insecure:
             return self._from_metadata(context)
-        pems = list(context.auth_context().get("x509_pem_cert", ()))
-        if not pems:
-            raise UnauthenticatedError("certificate.missing", "no client certificate", "enrol with a join token first")
-        return await self._desk.identify(pems[0])
+        return await self._desk.identify(certificate_of(context))
 
     async def participant(self, context: Context) -> str:
         """The calling participant's id.
@@ -127,6 +131,18 @@ class Authenticator:
                 "insecure.participant", f"no {INSECURE_PARTICIPANT} metadata", "start the client with --insecure"
             )
         return Caller(Role.PARTICIPANT, check_participant_id(name))
+
+
+def certificate_of(context: Context) -> bytes:
+    """The certificate (PEM) whose key the caller has proved in the TLS handshake.
+
+    Raises:
+        UnauthenticatedError: if there is none.
+    """
+    pems = list(context.auth_context().get("x509_pem_cert", ()))
+    if not pems:
+        raise UnauthenticatedError("certificate.missing", "no client certificate", "enrol with a join token first")
+    return bytes(pems[0])
 
 
 class Watch:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from atoll.server.daemon.listeners import MAX_OPERATOR_BYTES
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
 
+MAX_OPERATOR_BYTES = 64 << 20
+"""What the operator's commands take in one message."""
 MAX_ROUND_BYTES = 8 << 20
 """One round with its members."""
 MAX_ROUNDS_BYTES = MAX_OPERATOR_BYTES - 2 * MAX_ROUND_BYTES

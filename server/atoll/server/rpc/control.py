@@ -13,12 +13,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 import atoll.server
-from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.daemon.coordinator import ActiveRun, Coordinator
-from atoll.server.daemon.janitor import Pruned
-from atoll.server.daemon.operators import Operators
-from atoll.server.daemon.services import Services
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.operators import Operators
+from atoll.server.control import message_of
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
@@ -26,8 +23,12 @@ from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.people import PeopleHandlers, page_size
 from atoll.server.rpc.privacy import PrivacyHandlers
 from atoll.server.rpc.watching import LiveRound, Told
+from atoll.server.runs.coordinator import ActiveRun, Coordinator
+from atoll.server.runs.janitor import Pruned
+from atoll.server.runs.services import Services
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
-from atoll.server.stores.pages import mark
+from atoll.server.stores.paging import mark
+from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import PROTOCOL, layout_from_proto, manifest_from_proto
 from atoll.wire.v1 import control_pb2, tensors_pb2
@@ -345,7 +346,7 @@ def _tell_order(run: str, done: str, operator: str, reason: str = "") -> None:
 
 
 def _pruned(one: Pruned) -> control_pb2.PrunedStorage:
-    return control_pb2.PrunedStorage(kind=one.kind, run=one.run, count=one.count, stored_bytes=one.stored_bytes)
+    return message_of(control_pb2.PrunedStorage, one)
 
 
 def _write_chunk(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from atoll.server.daemon.certificates import CertificateBook
+from atoll.server.access.certificates import CertificateBook
 from atoll.server.identity import ParticipantKind
-from atoll.server.rpc.authentication import Authenticator, Context
-from atoll.server.rpc.door import Door
+from atoll.server.rpc.authentication import Authenticator, Context, certificate_of
+from atoll.server.rpc.enrolment_rate import EnrolmentRate
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1.enrolment_pb2_grpc import EnrolmentServiceServicer, RenewalServiceServicer
 
@@ -23,16 +23,20 @@ class EnrolmentService(EnrolmentServiceServicer):
     Args:
         certificates: makes them.
         server_address: the main port, which participants go to.
-        door: counts attempts by address.
+        rate: counts attempts by address.
         origin: the peer that a call comes from, given the one that it seems to come from.
     """
 
     def __init__(
-        self, certificates: CertificateBook, server_address: str, door: Door, origin: Callable[[str], str] = str
+        self,
+        certificates: CertificateBook,
+        server_address: str,
+        rate: EnrolmentRate,
+        origin: Callable[[str], str] = str,
     ) -> None:
         self._certificates = certificates
         self._server_address = server_address
-        self._door = door
+        self._rate = rate
         self._origin = origin
 
     async def Enrol(
@@ -41,7 +45,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         context: Context,
     ) -> enrolment_pb2.EnrolResponse:
         """A certificate for the key of the request."""
-        with self._door.knock(self._origin(context.peer())):
+        with self._rate.attempt(self._origin(context.peer())):
             participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
         return enrolment_pb2.EnrolResponse(
             participant=participant.id,
@@ -56,7 +60,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
         """A new certificate for one that has expired: TLS on the main port takes it no more."""
-        with self._door.knock(self._origin(context.peer())):
+        with self._rate.attempt(self._origin(context.peer())):
             pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewExpiredResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
@@ -72,8 +76,8 @@ class RenewalService(RenewalServiceServicer):
 
     async def Renew(self, request: enrolment_pb2.RenewRequest, context: Context) -> enrolment_pb2.RenewResponse:
         """A new certificate for the same participant."""
-        participant = await self._authenticator.participant(context)
-        pem = await self._certificates.renew(participant, request.csr_pem)
+        await self._authenticator.participant(context)
+        pem = await self._certificates.renew(certificate_of(context), request.csr_pem)
         return enrolment_pb2.RenewResponse(
             certificate_pem=pem, ca_certificate_pem=self._certificates.ca_certificate_pem
         )

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from atoll.server import errors
-from atoll.server.ingest.meter import ignore
+from atoll.server.ingest.transfer_meter import ignore
 from atoll.wire.errors import WireError
 from atoll.wire.status import ErrorDetail, Fault
 

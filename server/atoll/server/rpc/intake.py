@@ -2,8 +2,9 @@
 
 From the moment a message is waited for, gRPC holds whatever arrives of it, up to the largest size that the port takes,
 and does not say how much that is. So every message counts as the largest one until it is whole: a place. Messages of a
-caller whose places are taken wait for them. Once the places of all are taken, the caller that has most of them loses
-its oldest message to a caller that has fewer (max-min fairness: Bertsekas and Gallager, Data Networks, section 6.5.2).
+caller whose places are taken wait for them. Places of all callers together are shared max-min fairly (Bertsekas and
+Gallager, Data Networks, section 6.5.2): a free place goes to the waiting caller that has fewest; where none is free,
+the caller that has most loses its oldest message to a caller that has fewer.
 """
 
 from __future__ import annotations
@@ -27,10 +28,6 @@ class _Arrival:
         self._task = asyncio.current_task()
         self._error: LimitExceededError | None = None
 
-    @property
-    def broken_off(self) -> bool:
-        return self._error is not None
-
     def break_off(self, error: LimitExceededError) -> None:
         """Have the task raise this error in place of the message."""
         if self._error is None and self._task is not None:
@@ -45,15 +42,46 @@ class _Arrival:
 
 
 class _Caller:
-    """The messages of one caller: those that arrive, oldest first, and how many there are with those that wait."""
+    """The messages of one caller.
 
-    __slots__ = ("arriving", "name", "places", "total")
+    Attributes:
+        places: how many may have or wait for one of the places of all.
+        waiting: those that wait for one of the places of all, oldest first, and what tells them that they have one.
+        arriving: those that have a place and were not broken off, oldest first.
+        total: all of them, with those that wait for one of the caller's own places.
+    """
+
+    __slots__ = ("arriving", "name", "places", "total", "waiting")
 
     def __init__(self, places: int, name: str) -> None:
         self.name = name
         self.places = asyncio.Semaphore(places)
+        self.waiting: dict[_Arrival, asyncio.Future[None]] = {}
         self.arriving: dict[_Arrival, None] = {}
         self.total = 0
+
+
+class _ByCount:
+    """Callers by how many of their messages are arriving: those with fewest or most are found without a search."""
+
+    def __init__(self, most: int) -> None:
+        self._callers: list[dict[_Caller, None]] = [{} for _ in range(most + 1)]
+
+    def put(self, caller: _Caller) -> None:
+        """Add a caller, behind those that have as many."""
+        self._callers[len(caller.arriving)][caller] = None
+
+    def drop(self, caller: _Caller) -> None:
+        """Remove a caller, if it is there; before the number of its arriving messages changes."""
+        self._callers[len(caller.arriving)].pop(caller, None)
+
+    def with_fewest(self) -> _Caller | None:
+        """The caller with fewest that is there for longest; None without any."""
+        return next((next(iter(callers)) for callers in self._callers if callers), None)
+
+    def with_most(self) -> _Caller | None:
+        """The caller with most that is there for longest; None without any."""
+        return next((next(iter(callers)) for callers in reversed(self._callers) if callers), None)
 
 
 class Intake:
@@ -66,8 +94,10 @@ class Intake:
 
     def __init__(self, each: int, most: int) -> None:
         self._each = each
-        self._free = asyncio.Semaphore(most)
+        self._free = most
         self._callers: dict[str, _Caller] = {}
+        self._holding = _ByCount(each)
+        self._waiting = _ByCount(each)
 
     async def receive(self, caller: str, read: Callable[[], Awaitable[T]], within_s: float | None = None) -> T:
         """Await ``read`` in one of the caller's places.
@@ -86,7 +116,8 @@ class Intake:
             timer = asyncio.get_running_loop().call_later(within_s, _expire, arrival, within_s)
         mine.total += 1
         try:
-            return await self._in_place(mine, arrival, read)
+            async with mine.places:
+                return await self._in_place(mine, arrival, read)
         except asyncio.CancelledError:
             error = arrival.error()
             if error is None:
@@ -110,27 +141,83 @@ class Intake:
         return found
 
     async def _in_place(self, mine: _Caller, arrival: _Arrival, read: Callable[[], Awaitable[T]]) -> T:
-        await mine.places.acquire()
+        if self._free:  # then none waits
+            self._free -= 1
+            self._hold(mine, arrival)
+        else:
+            self._displace_for(mine)
+            await self._turn(mine, arrival)
         try:
-            if self._free.locked():
-                self._displace_for(mine)
-            await self._free.acquire()
-            mine.arriving[arrival] = None
-            try:
-                return await read()
-            finally:
-                del mine.arriving[arrival]
-                self._free.release()
+            return await read()
         finally:
-            mine.places.release()
+            self._let_go(mine, arrival)
+            self._pass_on()
+
+    async def _turn(self, mine: _Caller, arrival: _Arrival) -> None:
+        """Wait until ``_pass_on`` gives the message a place."""
+        turn = mine.waiting[arrival] = asyncio.get_running_loop().create_future()
+        if len(mine.waiting) == 1:
+            self._waiting.put(mine)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if arrival in mine.waiting:
+                del mine.waiting[arrival]
+                if not mine.waiting:
+                    self._waiting.drop(mine)
+            else:  # it was given one at the same time
+                self._let_go(mine, arrival)
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give a place that has become free to the oldest message of the waiting caller that has fewest."""
+        fewest = self._waiting.with_fewest()
+        if fewest is None:
+            self._free += 1
+            return
+        arrival = next(iter(fewest.waiting))
+        turn = fewest.waiting[arrival]
+        self._hold(fewest, arrival)
+        if not turn.done():
+            turn.set_result(None)
+
+    def _hold(self, caller: _Caller, arrival: _Arrival) -> None:
+        self._unfile(caller)
+        caller.waiting.pop(arrival, None)
+        caller.arriving[arrival] = None
+        self._file(caller)
+
+    def _let_go(self, caller: _Caller, arrival: _Arrival) -> None:
+        if arrival in caller.arriving:
+            self._unfile(caller)
+            del caller.arriving[arrival]
+            self._file(caller)
+
+    def _file(self, caller: _Caller) -> None:
+        if caller.arriving:
+            self._holding.put(caller)
+        if caller.waiting:
+            self._waiting.put(caller)
+
+    def _unfile(self, caller: _Caller) -> None:
+        self._holding.drop(caller)
+        self._waiting.drop(caller)
 
     def _displace_for(self, mine: _Caller) -> None:
-        """Break off the oldest message of the caller that has most, if that leaves it with no fewer than ``mine``."""
-        greediest = max(self._callers.values(), key=lambda caller: len(caller.arriving))
-        if len(greediest.arriving) > len(mine.arriving) + 1:
-            oldest = next((arrival for arrival in greediest.arriving if not arrival.broken_off), None)
-            if oldest is not None:
-                oldest.break_off(_crowded(greediest.name))
+        """Break off the oldest message of the caller that has most, if that leaves it with no fewer than ``mine``.
+
+        A message that was broken off keeps its place until its task has ended, and the newcomer waits for that long.
+        So the messages of ``mine`` that wait count too: otherwise each message of a burst would break off another, far
+        beyond the fair share of ``mine``. If ``mine`` waits for lack of a fair share to claim, nothing is lost either:
+        free places go to the caller with fewest, so no caller has come to have two more than ``mine`` since.
+        """
+        greediest = self._holding.with_most()
+        if greediest is None or len(greediest.arriving) <= len(mine.arriving) + len(mine.waiting) + 1:
+            return
+        oldest = next(iter(greediest.arriving))
+        self._let_go(greediest, oldest)  # its place is free once its task has ended
+        oldest.break_off(_crowded(greediest.name))
 
 
 def _expire(arrival: _Arrival, within_s: float) -> None:

@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc.aio
 
 from atoll.server.errors import ServerError
 from atoll.server.ingest.desk import Caller
-from atoll.server.rpc import peers
+from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.errors import refuse
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CLOSE_S = 2.0
-"""After a call was ended its connection is closed: the caller has so long to take the status."""
+"""After a caller was shut out its connections are closed: it has so long to take the status of its calls."""
 
 
 class OpenCalls:
-    """Ends the calls of a caller. Single-threaded: only the event loop touches it."""
+    """Ends calls. Single-threaded: only the event loop touches it.
 
-    def __init__(self) -> None:
+    A handler whose caller does not read is suspended in its ``yield``, and its cancellation strikes the code outside it
+    that writes: so the status is sent by a task of its own. Such a caller does not see it, and what waits to be read
+    stays in gRPC: so the connection is closed after a while.
+
+    Args:
+        connections: those that the calls come over.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._open: dict[Caller, dict[asyncio.Task[Any], Context]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -42,11 +52,12 @@ class OpenCalls:
         context.add_done_callback(ended)
 
     def end(self, caller: Caller, error: ServerError) -> None:
-        """End every call of ``caller`` with ``error``, but for the one that asks for it."""
+        """Shut a caller out: end its calls with ``error``, but for the one that asks for it, and their connections."""
         asking = asyncio.current_task()
         found = [(task, context) for task, context in self._open.get(caller, {}).items() if task is not asking]
         for task, context in found:
-            end_call(task, context, error, self._ending)
+            if task.cancel():
+                self._begin(self._shut_out(context, error))
         if found:
             log.info("%d calls of %s ended: %s", len(found), caller.name, error.detail.code)
 
@@ -60,24 +71,21 @@ class OpenCalls:
             if not calls:
                 del self._open[caller]
 
+    def _begin(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
-def end_call(task: asyncio.Task[Any], context: Context, error: ServerError, ending: set[asyncio.Task[None]]) -> None:
-    """End a call with ``error`` even where its handler waits for a peer that does not read.
-
-    There the handler is suspended in its ``yield``, and the cancellation strikes the code outside it that writes: so
-    the status is sent by a task of its own, which ``ending`` keeps alive. Such a peer would not see it, and what waits
-    to be read would stay in gRPC: so its connection is closed a moment later.
-    """
-    if task.cancel():
-        sending = asyncio.get_running_loop().create_task(_end(context, error))
-        ending.add(sending)
-        sending.add_done_callback(ending.discard)
+    async def _shut_out(self, context: Context, error: ServerError) -> None:
+        peer = context.peer()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await _end(context, error)
+                await asyncio.sleep(CLOSE_S)
+        self._connections.close(peer)
 
 
 async def _end(context: Context, error: ServerError) -> None:
-    peer = context.peer()
     # Sent; or the call has ended meanwhile; or its answer is on its way already, and waits for its reader.
     with contextlib.suppress(grpc.aio.AbortError, grpc.aio.UsageError, grpc.aio.InternalError):
         await refuse(context, error, "a call that was ended")
-    await asyncio.sleep(CLOSE_S)
-    await asyncio.get_running_loop().run_in_executor(None, peers.cut, peer)

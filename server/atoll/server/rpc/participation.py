@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -12,17 +12,16 @@ import grpc
 import grpc.aio
 
 import atoll.server
-from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.instructions import Instruction, serialised
-from atoll.server.daemon.sessions import ComeBack, Introduction, Session, Sessions, come_back
-from atoll.server.errors import InvalidRequestError, UnavailableError
+from atoll.server.errors import InvalidRequestError
 from atoll.server.rpc.admission import Replies
 from atoll.server.rpc.authentication import Authenticator, Context
-from atoll.server.rpc.open_calls import end_call
+from atoll.server.runs.instructions import Instruction, serialised
+from atoll.server.runs.sessions import ComeBack, Introduction, Session, Sessions, come_back
+from atoll.server.telemetry.refusal_log import one_line
+from atoll.text.printable import printable
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES
 from atoll.wire.encoding import Encoding
 from atoll.wire.messages import PROTOCOL
-from atoll.wire.text import printable
 from atoll.wire.v1 import participation_pb2
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,6 @@ class ParticipationService:
         self._desk = desk
         self._authenticator = authenticator
         self._transfer_address = transfer_address
-        self._ending: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; an invitation is joined only when it is sent."""
@@ -84,7 +82,7 @@ class ParticipationService:
         await self._desk.introduced(participant, introduction)
         # The hello may have come long after the call: no await between this and the session.
         await self._authenticator.identify(context)
-        session = self._sessions.connect(participant, introduction, self._cutter(context))
+        session = self._sessions.connect(participant, introduction, lambda: self._sessions.disconnect(session))
         known = {"participant": participant}
         log.debug("connected, client version %s", one_line(introduction.client_version) or "unknown", extra=known)
         expiry = self._close_at_expiry(session)
@@ -101,16 +99,6 @@ class ParticipationService:
             expiry.cancel()
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
-
-    def _cutter(self, context: Context) -> Callable[[], None]:
-        """Ends the calling handler's stream even where it waits for a participant that does not read."""
-        handler = asyncio.current_task()
-
-        def cut() -> None:
-            if handler is not None:
-                end_call(handler, context, _unread(), self._ending)
-
-        return cut
 
     def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
         """A participant that has renewed its certificate in time comes back with the new one."""
@@ -150,12 +138,6 @@ class ParticipationService:
                 await self._desk.replied(session.participant, request.reply)
         finally:
             session.close()
-
-
-def _unread() -> UnavailableError:
-    return UnavailableError(
-        "stream.unread", "the stream was closed and not read to its end", "come back", retry_after_s=1.0
-    )
 
 
 async def _introduction(requests: AsyncIterator[participation_pb2.CheckInRequest]) -> Introduction:

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from atoll.server.daemon.audit import one_line
-from atoll.server.daemon.certificates import CertificateBook
-from atoll.server.daemon.coordinator import MAX_REASON_CHARS, Coordinator
-from atoll.server.daemon.operators import Operators
-from atoll.server.daemon.services import Services
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.operators import Operators
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Peer
 from atoll.server.rpc import views
 from atoll.server.rpc.authentication import Authenticator, Context
 from atoll.server.rpc.enrolment import KINDS
+from atoll.server.runs.coordinator import MAX_REASON_CHARS, Coordinator
+from atoll.server.runs.services import Services
 from atoll.server.stores import history, participants, tokens
-from atoll.server.stores.pages import mark
+from atoll.server.stores.paging import mark
+from atoll.server.telemetry.refusal_log import one_line
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)

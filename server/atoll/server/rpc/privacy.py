@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from atoll.server.daemon.services import Services
 from atoll.server.errors import InvalidRequestError
-from atoll.server.privacy import ledger
-from atoll.server.privacy.values import Adjacency
-from atoll.server.rpc import ledger_answers as answers
+from atoll.server.privacy import ledger, ledger_answers
+from atoll.server.privacy.events import Adjacency
 from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.runs.services import Services
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class PrivacyHandlers:
                 populations=[await self._population(request.population, verify=request.verify)]
             )
         names = [name for name in await self._services.reader.run(ledger.names) if name > request.after]
-        shown = names[: answers.MAX_POPULATIONS]
+        shown = names[: ledger_answers.MAX_POPULATIONS]
         return control_pb2.ListPopulationsResponse(
             populations=[await self._population(name, verify=request.verify) for name in shown],
             next=shown[-1] if len(names) > len(shown) else "",
@@ -46,17 +45,17 @@ class PrivacyHandlers:
             raise InvalidRequestError(
                 "privacy.charges", "a population or a run is wanted, and a run where epsilon is", "name one"
             )
-        page = await self._services.reader.run(answers.read_charges, request)
-        return await self._services.call(answers.told_charges, request, page)
+        page = await self._services.reader.run(ledger_answers.read_charges, request)
+        return await self._services.call(ledger_answers.charges_page, request, page)
 
     async def GetParticipantPrivacy(
         self, request: control_pb2.GetParticipantPrivacyRequest, context: Context
     ) -> control_pb2.GetParticipantPrivacyResponse:
         """What holds for one participant."""
         await self._authenticator.operator(context)
-        found = await self._services.reader.run(answers.read_parts, request.participant)
+        found = await self._services.reader.run(ledger_answers.read_participant, request.participant)
         spent = [await self._population(name, verify=True) for name in found.populations]
-        return answers.told_parts(found, spent)
+        return ledger_answers.participant_privacy(found, spent)
 
     async def LimitPopulation(
         self, request: control_pb2.LimitPopulationRequest, context: Context
@@ -83,10 +82,10 @@ class PrivacyHandlers:
 
     async def _population(self, name: str, *, verify: bool) -> control_pb2.PopulationSummary:
         """Of one population; with its flaw, if its ledger is damaged, what can be read of it."""
-        found = await self._services.reader.run(answers.read_population, name, verify=verify)
+        found = await self._services.reader.run(ledger_answers.read_population, name, verify=verify)
         if found.flaw:
             log.error("%s", found.flaw)
-        return await self._services.call(answers.told_population, found)
+        return await self._services.call(ledger_answers.population_summary, found)
 
 
 def _adjacency(text: str) -> Adjacency | None:

@@ -15,20 +15,20 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from atoll.server.daemon.reporting import ReportRefusedError
 from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.arrivals import Arrivals
 from atoll.server.ingest.commit import DurableUpload, commit_upload
 from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
-from atoll.server.ingest.meter import Meter
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
+from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool, UploadRef
-from atoll.server.ingest.whole import commit_whole
+from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
 from atoll.server.rpc.desk import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
-from atoll.server.rpc.turns import Turns
+from atoll.server.rpc.upload_locks import UploadLocks
+from atoll.server.runs.reporting import ReportRefusedError
 from atoll.server.stores import BlobStore
 from atoll.server.telemetry.context import remember
 from atoll.wire.chunks import Chunk, UploadKey, key_from_proto, merged, parse_upload, range_to_proto
@@ -70,7 +70,7 @@ class TransferService:
         blobs: BlobStore,
         spool: Spool,
         executor: Executor,
-        meter: Meter | None = None,
+        meter: TransferMeter | None = None,
     ) -> None:
         self._node = node
         self._desk = desk
@@ -80,8 +80,8 @@ class TransferService:
         self._spool = spool
         self._executor = executor
         self._arrivals = Arrivals(time.time)
-        self._meter = meter or Meter()
-        self._turns = Turns()
+        self._meter = meter or TransferMeter()
+        self._upload_locks = UploadLocks()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
@@ -206,14 +206,16 @@ class TransferService:
         participant = await self._authenticator.participant(context)
         key = key_from_proto(request.key)
         await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
-        async with self._turns.status(participant):
+        async with self._upload_locks.status(participant):
             return await self._call(_status, self._spool, UploadRef.of(key, participant))
 
     async def report(self, request: transfer_pb2.ReportRequest, context: Context) -> transfer_pb2.ReportResponse:
         """Commit an upload: durable and counted once when this answers; the same report gets the same answer."""
         participant = await self._authenticator.participant(context)
         remember(run=request.round.run, round=f"{request.round.round}.{request.round.attempt}")
-        async with self._turns.commit(participant):  # the same report, sent again meanwhile, then finds its receipt
+        async with self._upload_locks.commit(
+            participant
+        ):  # the same report, sent again meanwhile, then finds its receipt
             return await self._report(participant, request)
 
     async def _report(self, participant: str, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
@@ -261,7 +263,7 @@ class TransferService:
                 )
             self._arrivals.began(upload)
             try:
-                done = await self._call(commit_whole, self._spool, upload, grant, request.digest, chunk, self._executor)
+                done = await self._call(commit_small_update, self._spool, upload, grant, request.digest, chunk)
             except RejectedUpdateError as error:
                 await self._tell_rejected(participant, key, str(error))
                 raise

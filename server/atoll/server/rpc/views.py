@@ -1,22 +1,22 @@
-"""What operators see: rows and live state as the control service's messages."""
+"""Rows and live state as the messages of the control service."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from atoll.server.daemon.operators import Operator
-from atoll.server.daemon.records import metrics_of, phase_seconds
+from atoll.server.access.operators import Operator
+from atoll.server.control import message_of
 from atoll.server.identity import TokenRecord
 from atoll.server.jobs import JobFileError, parse_job
-from atoll.server.rounds import Member, MemberStatus, RoundKind, RoundState, RunState, RunStatus, trained_before
+from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
+from atoll.server.rounds.durations import phase_seconds
 from atoll.server.rpc.enrolment import KINDS
+from atoll.server.runs.records import metrics_of
 from atoll.server.stores import ParticipantHistory, rounds, runs
 from atoll.server.stores.participants import Participant
 from atoll.wire.v1 import control_pb2
 
-NEVER = -1.0
-"""Seconds to something that did not happen, or is not known."""
 _STATUSES = {
     RunStatus.SUBMITTED: control_pb2.RUN_STATUS_RUNNING,
     RunStatus.RUNNING: control_pb2.RUN_STATUS_RUNNING,
@@ -25,43 +25,31 @@ _STATUSES = {
     RunStatus.FAILED: control_pb2.RUN_STATUS_FAILED,
     RunStatus.CANCELLED: control_pb2.RUN_STATUS_CANCELLED,
 }
+_ONLY_LIVE = {"quorum": 0, "wanted": 0, "remaining_s": None}
+"""Fields of the attempt in work alone."""
+_UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
+"""Fields that ``Course.placed`` sets."""
 
 
 def run_summary(run: runs.Run) -> control_pb2.RunSummary:
-    """A run as its row says."""
-    return control_pb2.RunSummary(
-        run=run.id,
-        name=run.name,
-        status=_STATUSES[RunStatus(run.status)],
-        reason=run.reason,
-        rounds_total=run.rounds_total,
-        rounds_released=run.rounds_released,
-        created_at=run.created_at,
-        finished_at=run.finished_at or 0.0,
-        model_blob=run.current_model,
+    """A run from its row."""
+    return message_of(
+        control_pb2.RunSummary, run, run=run.id, status=_STATUSES[RunStatus(run.status)], model_blob=run.current_model
     )
 
 
 def past_round(
     row: rounds.Round, members: Iterable[rounds.Member], organisations: Mapping[str, str]
 ) -> control_pb2.RoundSummary:
-    """An attempt that has ended, as its rows say."""
-    return control_pb2.RoundSummary(
-        round=row.round,
-        attempt=row.attempt,
-        kind=row.kind,
-        phase=row.phase,
-        reason=row.reason,
-        cohort=row.cohort,
-        reported=row.reported,
-        total_weight=row.total_weight,
-        opened_at=row.opened_at or 0.0,
-        closed_at=row.closed_at or 0.0,
-        remaining_s=-1.0,
+    """An attempt that has ended, from its rows."""
+    return message_of(
+        control_pb2.RoundSummary,
+        row,
         metrics=dict(row.metrics),
-        created_at=row.created_at,
-        phase_seconds=dict(row.durations_s),
+        phases_s=dict(row.durations_s),
         members=[_past_member(member, organisations) for member in members],
+        **_ONLY_LIVE,
+        **_UNPLACED,
     )
 
 
@@ -70,36 +58,36 @@ def live_round(
 ) -> control_pb2.RoundSummary:
     """The attempt in work, without its members."""
     straggler = state.policy.straggler
-    return control_pb2.RoundSummary(
+    return message_of(
+        control_pb2.RoundSummary,
+        live,
         round=live.key.round,
         attempt=live.key.attempt,
-        kind=live.kind.value,
-        phase=live.phase.value,
-        reason=live.reason,
         cohort=len(live.roster),
         reported=live.roster.reported,
         total_weight=sum(m.reported_weight for m in live.roster if m.status is MemberStatus.REPORTED),
-        opened_at=live.opened_at,
-        closed_at=live.ended_at,
-        remaining_s=max(0.0, live.deadline_at - now) if live.phase.value == "open" else -1.0,
+        opened_at=live.opened_at or None,
+        closed_at=live.ended_at or None,
+        remaining_s=max(0.0, live.deadline_at - now) if live.phase is Phase.OPEN else None,
         metrics={**metrics_of(live.roster, state.policy.max_weight), **server_metrics},
+        members=None,
         quorum=straggler.quorum,
-        wanted_reports=straggler.cohort_size,
-        created_at=live.created_at,
-        phase_seconds=phase_seconds(live),
+        wanted=straggler.cohort_size,
+        phases_s=phase_seconds(live),
+        **_UNPLACED,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How many fragments the rounds of a job take turns with, and after how many train rounds one evaluates."""
+    """How many fragments the train rounds of a job update in turn, and how many train rounds precede an evaluation."""
 
     fragments: int = 1
     evaluate_every: int = 0
 
     @classmethod
     def of(cls, job_toml: str) -> Course:
-        """What a job says; of one of another version that cannot be read here, rounds are shown without it."""
+        """From a job; the defaults if another version wrote the job and it cannot be read here."""
         try:
             spec = parse_job(job_toml)
         except JobFileError:
@@ -107,7 +95,7 @@ class Course:
         return cls(spec.aggregation.fragments, spec.evaluation.every)
 
     def placed(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
-        """The round with its place among the train rounds, and the fragment of the model that it is over."""
+        """The round with its place among the train rounds, and the fragment of the model that it updates."""
         found.version = trained_before(self.evaluate_every, found.round)
         if self.fragments > 1 and found.kind == RoundKind.TRAIN:
             found.fragment = found.version % self.fragments
@@ -117,67 +105,47 @@ class Course:
 
 def token_summary(record: TokenRecord) -> control_pb2.TokenSummary:
     """A join token, without its secret."""
-    return control_pb2.TokenSummary(
-        token_id=record.id,
-        organisation=record.organisation,
-        kind=KINDS[record.kind],
-        created_at=record.created_at,
-        expires_at=record.expires_at,
-        used_by=record.used_by or "",
-    )
+    return message_of(control_pb2.TokenSummary, record, token_id=record.id, kind=KINDS[record.kind])
 
 
 def operator_summary(operator: Operator) -> control_pb2.OperatorSummary:
     """An operator."""
-    return control_pb2.OperatorSummary(
-        name=operator.name,
-        issued_at=operator.issued_at,
-        expires_at=operator.expires_at,
-        certificates=operator.certificates,
-        revoked_at=operator.revoked_at or 0.0,
-        revoked_reason=operator.revoked_reason,
-    )
+    return message_of(control_pb2.OperatorSummary, operator)
 
 
 def participant_summary(
     row: Participant, history: ParticipantHistory | None, *, connected: bool
 ) -> control_pb2.ParticipantSummary:
     """A participant."""
-    return control_pb2.ParticipantSummary(
+    return message_of(
+        control_pb2.ParticipantSummary,
+        row,
         participant=row.id,
-        organisation=row.organisation,
-        kind=KINDS[row.kind],
-        enrolled_at=row.enrolled_at,
-        last_seen_at=row.last_seen_at or 0.0,
-        revoked_at=row.revoked_at or 0.0,
-        connected=connected,
-        examples=row.examples,
         times_selected=history.times_selected if history else 0,
         times_reported=history.times_reported if history else 0,
+        kind=KINDS[row.kind],
+        connected=connected,
         labels=dict(row.labels),
     )
 
 
 def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> control_pb2.MemberSummary:
-    return control_pb2.MemberSummary(
-        participant=member.participant,
+    return message_of(
+        control_pb2.MemberSummary,
+        member,
         organisation=organisations.get(member.participant, ""),
-        status=member.status,
-        detail=member.detail,
-        weight=member.weight,
-        report_seconds=_since(member.invited_at, member.reported_at),
+        report_s=_since(member.invited_at, member.reported_at),
         metrics=dict(member.metrics),
-        accept_seconds=_since(member.invited_at, member.accepted_at),
-        upload_seconds=_since(member.invited_at, member.upload_at),
-        fold_seconds=_since(member.invited_at, member.folded_at),
-        end_seconds=_since(member.invited_at, member.ended_at),
-        claimed_seconds=dict(member.claimed_s),
-        payload_bytes=member.payload_bytes,
+        accept_s=_since(member.invited_at, member.accepted_at),
+        upload_s=_since(member.invited_at, member.upload_at),
+        fold_s=_since(member.invited_at, member.folded_at),
+        end_s=_since(member.invited_at, member.ended_at),
+        claimed_s=dict(member.claimed_s),
     )
 
 
 def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
-    """A member of the attempt in work."""
+    """A member of the attempt in work. A cohort has thousands of them, so its message is made field by field."""
     reported = member.status is MemberStatus.REPORTED
     ended = member.status not in (MemberStatus.INVITED, MemberStatus.TRAINING)
     return control_pb2.MemberSummary(
@@ -185,15 +153,13 @@ def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
         status=member.status.value,
         detail=member.detail,
         weight=member.reported_weight,
-        report_seconds=_since(live.opened_at, member.at if reported else None),
+        report_s=_since(live.opened_at, member.at if reported else None),
         metrics=dict(member.metrics),
-        accept_seconds=_since(live.opened_at, member.accepted_at),
-        upload_seconds=NEVER,
-        fold_seconds=NEVER,
-        end_seconds=_since(live.opened_at, member.at if ended else None),
+        accept_s=_since(live.opened_at, member.accepted_at),
+        end_s=_since(live.opened_at, member.at if ended else None),
     )
 
 
-def _since(invited_at: float | None, at: float | None) -> float:
-    """Seconds from the invitation; 0 for a clock that was set back, ``NEVER`` if either did not happen."""
-    return max(0.0, at - invited_at) if at and invited_at else NEVER
+def _since(invited_at: float | None, at: float | None) -> float | None:
+    """Seconds from the invitation; 0 for a clock that was set back, None if either did not happen."""
+    return max(0.0, at - invited_at) if at and invited_at else None

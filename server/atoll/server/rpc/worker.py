@@ -99,7 +99,7 @@ class WorkerService(WorkerServiceServicer):
 
 
 class WorkerCalls:
-    """A worker, as the coordinator sees it: ``daemon.nodes.RemoteCalls``."""
+    """A worker, as the coordinator sees it: ``ingest.node_pool.RemoteCalls``."""
 
     def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
         self._name = name

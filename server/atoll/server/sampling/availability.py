@@ -1,17 +1,16 @@
-"""How likely a participant is to report in time, learned from its past."""
+"""The probability that a participant reports in time, estimated from its past."""
 
-from atoll.server.sampling.values import HOURS, History
+from atoll.server.sampling.draw_request import HOURS, History
 
 HOUR_S = 3600.0
-LEAST_CHANCE = 0.05  # nobody is written off: the slow are still asked now and then, and may have become faster
+LEAST_CHANCE = 0.05  # slow participants are still drawn now and then: they may have become faster
 
 
 def chance_to_report(known: History, at: float, window_s: float) -> float:
     """Estimated probability of a report by `at + window_s`, in [0.05, 1].
 
-    The product of three shares: of the usual online time that the window's hours see, of past reports that took no
-    longer than the window, and of past draws that ended with a report. Each is optimistic about what it does not know,
-    so that newcomers are tried.
+    The product of three shares: online time in the window's hours, past reports that took no longer than the window,
+    and past draws that ended with a report. Each is optimistic without data, so that newcomers are drawn.
     """
     chance = online_share(known, at, window_s) * in_time_share(known, window_s) * reporting_share(known)
     return max(LEAST_CHANCE, chance)

@@ -1,7 +1,7 @@
-"""Whom a bound on participation keeps from being drawn: how often, and how soon again, one may be in a sum.
+"""The bound on participation: how many sums a participant may be in, and how many rounds apart.
 
-Mechanisms that do not count on a random draw (``privacy.mechanisms``) take their sensitivity from these two numbers
-(Choquette-Choo et al. 2023, "(k, b)-participation"), so the draw has to keep them.
+Mechanisms without amplification by sampling (``privacy.mechanisms``) take their sensitivity from these two numbers
+(Choquette-Choo et al. 2023, "(k, b)-participation"), so the draw must enforce them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Participation:
-    """The released sums of a run that one participant is in: how many, and the newest one's round."""
+    """How many released sums of a run a participant is in, and the round of the newest."""
 
     times: int
     last_round: int
@@ -20,11 +20,11 @@ class Participation:
 
 @dataclass(frozen=True, slots=True)
 class ParticipationLimit:
-    """The bound of a run.
+    """The participation bound of a run.
 
     Attributes:
-        most: sums that one participant may be in.
-        separation: rounds from one to the next, at least: 1 allows every round.
+        most: largest number of sums that one participant may be in.
+        separation: fewest rounds from one participation to the next; 1 allows every round.
 
     Raises:
         ValueError: for a number below 1.
@@ -38,9 +38,9 @@ class ParticipationLimit:
             raise ValueError(f"most = {self.most}, separation = {self.separation}: must be 1 or more")
 
     def bars(self, known: Participation, round_number: int) -> bool:
-        """Whether one with this past must not be drawn for the round."""
+        """Whether a participant with this past must not be drawn for the round."""
         return known.times >= self.most or round_number - known.last_round < self.separation
 
     def barred(self, known: Mapping[str, Participation], round_number: int) -> frozenset[str]:
-        """Who must not be drawn for the round."""
+        """The participants that must not be drawn for the round."""
         return frozenset(name for name, past in known.items() if self.bars(past, round_number))

@@ -1,10 +1,10 @@
-"""Samplers by name, each with what a privacy account may assume of it."""
+"""Samplers by name, each with the properties that a privacy account relies on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from atoll.server.sampling import samplers
-from atoll.server.sampling.values import Cohort, Eligible, Request
+from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,21 +12,21 @@ class Sampler:
     """A way to draw cohorts.
 
     Attributes:
-        name: as in a job file.
+        name: its name in a job file.
         choose: the pure function from request to chosen participants, sorted.
-        uses_history: whether it looks at what is known of participants from before.
-        independent: whether it draws each participant by itself, with one known probability. Only such a draw amplifies
-            privacy: participants who know whether they were drawn then learn nothing of others' draws. Their number is
-            random, so a round must wait for all of those drawn instead of closing at a goal. The other samplers draw
-            `size` participants when so many are eligible.
+        uses_history: whether it reads the histories of participants.
+        independent: whether it draws each participant independently, with one known probability. Only such a draw
+            amplifies privacy: participants who know whether they were drawn learn nothing about other draws. The
+            cohort's size is random, so a round waits for all members instead of closing at a goal. The other samplers
+            draw `size` participants if so many are eligible.
     """
 
     name: str
-    choose: Callable[[Request], tuple[Eligible, ...]]
+    choose: Callable[[DrawRequest], tuple[Eligible, ...]]
     independent: bool = False
     uses_history: bool = False
 
-    def draw(self, request: Request) -> Cohort:
+    def draw(self, request: DrawRequest) -> Cohort:
         """The cohort for the request, recorded so that it can be drawn again."""
         members = tuple((e.participant, e.examples) for e in self.choose(request))
         return Cohort(members, len(request.eligible), self.name, request.seed)
@@ -48,7 +48,7 @@ def sampler_named(name: str) -> Sampler:
     """The sampler of that name.
 
     Raises:
-        ValueError: there is none; the error lists those that there are.
+        ValueError: there is no such sampler; the error lists the names.
     """
     try:
         return SAMPLERS[name]

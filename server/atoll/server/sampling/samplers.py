@@ -1,25 +1,25 @@
 """The samplers: each a pure function from a request to the chosen participants.
 
-All of them look at the eligible in the order of their ids, so that the order in which they connected does not matter.
+All sort the eligible participants by id, so that the order in which they connected does not matter.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from atoll.server.sampling.availability import chance_to_report
+from atoll.server.sampling.draw_request import DrawRequest, Eligible
 from atoll.server.sampling.streams import raw_stream, unit_interval
-from atoll.server.sampling.values import Eligible, Request
 
 
-def _in_order(request: Request) -> list[Eligible]:
+def _in_order(request: DrawRequest) -> list[Eligible]:
     return sorted(request.eligible, key=lambda e: e.participant)
 
 
-def _raw(sampler: str, request: Request) -> npt.NDArray[np.uint64]:
+def _raw(sampler: str, request: DrawRequest) -> npt.NDArray[np.uint64]:
     return raw_stream(sampler, request.seed, request.round, request.attempt, len(request.eligible))
 
 
-def uniform(request: Request) -> tuple[Eligible, ...]:
+def uniform(request: DrawRequest) -> tuple[Eligible, ...]:
     """`size` of the eligible without replacement, every subset equally likely.
 
     Each gets a random 64-bit ticket and the smallest tickets win, which is a uniformly random permutation's head.
@@ -29,7 +29,7 @@ def uniform(request: Request) -> tuple[Eligible, ...]:
     return tuple(everyone[i] for i in sorted(ranked))
 
 
-def poisson(request: Request) -> tuple[Eligible, ...]:
+def poisson(request: DrawRequest) -> tuple[Eligible, ...]:
     """Each of the eligible independently with the same probability; the cohort's size is random and may be 0."""
     everyone = _in_order(request)
     if not everyone:
@@ -39,15 +39,15 @@ def poisson(request: Request) -> tuple[Eligible, ...]:
     return tuple(e for e, taken in zip(everyone, chosen, strict=True) if taken)
 
 
-def weighted(request: Request) -> tuple[Eligible, ...]:
-    """`size` of the eligible without replacement, each draw in proportion to the declared examples of those left."""
+def weighted(request: DrawRequest) -> tuple[Eligible, ...]:
+    """`size` of the eligible without replacement, in proportion to their declared examples."""
     everyone = _in_order(request)
     weights = np.array([max(1, e.examples) for e in everyone], np.float64)
     return _exponential_race(everyone, weights, _raw("weighted", request), request.size)
 
 
-def least_recent(request: Request) -> tuple[Eligible, ...]:
-    """The `size` whose last draw is longest ago, the never drawn first; equals by fewest draws, then at random."""
+def least_recent(request: DrawRequest) -> tuple[Eligible, ...]:
+    """The `size` participants drawn longest ago, never drawn ones first; ties by fewest draws, then at random."""
     everyone = _in_order(request)
     tickets = _raw("least_recent", request)
 
@@ -60,8 +60,8 @@ def least_recent(request: Request) -> tuple[Eligible, ...]:
     return tuple(everyone[i] for i in sorted(ranked))
 
 
-def availability(request: Request) -> tuple[Eligible, ...]:
-    """`size` of the eligible without replacement, in proportion to how likely each is to report in time."""
+def availability(request: DrawRequest) -> tuple[Eligible, ...]:
+    """`size` of the eligible without replacement, in proportion to their probability of reporting in time."""
     everyone = _in_order(request)
     chances = [chance_to_report(request.known(e.participant), request.at, request.window_s) for e in everyone]
     return _exponential_race(everyone, np.array(chances, np.float64), _raw("availability", request), request.size)

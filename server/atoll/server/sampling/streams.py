@@ -1,8 +1,8 @@
 """The random numbers of a draw: a function of sampler, seed, round and attempt, the same on every machine.
 
-They are the keystream of AES-256 in counter mode (NIST SP 800-38A, Section 6.5), keyed by 256 bits of blake3 over the
-names above: private runs count on nobody's being able to tell who was drawn, also not participants who know of their
-own draws.
+They are the keystream of AES-256 in counter mode (NIST SP 800-38A, Section 6.5), keyed by 256 bits of BLAKE3 over these
+four. A cryptographic generator, because private runs rely on an unpredictable draw: participants who know their own
+draws must not be able to compute other draws.
 """
 
 import numpy as np
@@ -25,5 +25,5 @@ def raw_stream(sampler: str, seed: int, number: int, attempt: int, count: int) -
 
 
 def unit_interval(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """Uniform doubles in [0, 1), the multiples of 2**-53 that the upper 53 bits name."""
+    """Uniform doubles in [0, 1): the upper 53 bits as multiples of 2**-53."""
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,4 +1,4 @@
-"""What a server must not forget: the database, the blobs, and the functions that read and write them.
+"""Durable state of a server: the database, the blobs, and the functions that read and write them.
 
 ``Store.open`` gives a ``writer``, a ``reader`` and ``blobs``. Each table has a module of functions that take a
 connection and give or take frozen records, so that several can share one transaction::

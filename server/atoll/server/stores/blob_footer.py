@@ -1,4 +1,4 @@
-"""The manifest of a blob, and the checksums of its chunks, as they lie at the end of the blob's file.
+"""The footer of a blob's file: the blob's manifest and the checksums of its chunks.
 
 ::
 
@@ -13,14 +13,14 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from atoll.server.stored_checksum import CHECKSUM_BYTES, stored_checksum
+from atoll.server.disk.stored_checksum import CHECKSUM_BYTES, stored_checksum
 from atoll.server.stores.errors import BlobDamagedError
 from atoll.wire.digest import DIGEST_BYTES, BlobManifest
 from atoll.wire.errors import DigestError
 
 _MAGIC = b"ATOLBLB2"
 _HEADER = struct.Struct("<QI")  # size_bytes, chunk_bytes
-_TAIL = struct.Struct("<Q8s")  # length of what lies before, magic
+_TAIL = struct.Struct("<Q8s")  # length of the footer before it, magic
 _CHUNK_BYTES = DIGEST_BYTES + CHECKSUM_BYTES
 
 
@@ -50,7 +50,7 @@ def read_footer(descriptor: int, path: Path) -> StoredManifest:
     file_bytes = os.fstat(descriptor).st_size
     tail = os.pread(descriptor, _TAIL.size, max(0, file_bytes - _TAIL.size))
     if len(tail) != _TAIL.size:
-        raise BlobDamagedError(f"a blob is cut short: it has {file_bytes} bytes", where=path)
+        raise BlobDamagedError(f"a blob is truncated: it has {file_bytes} bytes", where=path)
     packed_bytes, magic = _TAIL.unpack(tail)
     body_bytes = file_bytes - _TAIL.size - packed_bytes
     if magic != _MAGIC or body_bytes < 0:
@@ -74,7 +74,7 @@ def _unpack(packed: bytes, path: Path) -> StoredManifest:
     try:
         manifest = BlobManifest(size_bytes, chunk_bytes, digests)
     except DigestError as error:
-        raise BlobDamagedError(f"the manifest in a blob's footer is impossible: {error}", where=path) from None
+        raise BlobDamagedError(f"the manifest in a blob's footer is invalid: {error}", where=path) from None
     return StoredManifest(manifest, _pieces(content[digests_end:], CHECKSUM_BYTES))
 
 

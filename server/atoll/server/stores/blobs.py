@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """What a blob takes on disk, manifest included, and the epoch second at which it was made, last."""
+    """Size of a blob on disk, manifest included, and the epoch second of its latest writing."""
 
     stored_bytes: int
     made_at: float
 
 
 class BlobWriter(Protocol):
-    """A blob being written, piece by piece in order; leaving the ``with`` block without ``commit`` drops it."""
+    """A blob being written, in order; leaving the ``with`` block without ``commit`` discards it."""
 
     def write(self, piece: Buffer) -> None:
-        """Append bytes, any number.
+        """Append any number of bytes.
 
         Raises:
             StoreUnavailableError: if the place is full or cannot be written.
@@ -39,7 +39,7 @@ class BlobWriter(Protocol):
         ...
 
     def commit(self) -> BlobManifest:
-        """Make the blob durable and visible under its manifest's name; the same blob again is no error.
+        """Make the blob durable and visible under its manifest's name; a blob that exists is no error.
 
         Raises:
             StoreUnavailableError: if that fails; the blob is then not there.
@@ -53,12 +53,12 @@ class BlobWriter(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drop what was not committed."""
+        """Discard what was not committed."""
         ...
 
 
 class Blob(Protocol):
-    """An open blob. Views that it gives stay valid after it is closed. Thread-safe."""
+    """An open blob. Its views stay valid after it is closed. Thread-safe."""
 
     @property
     def manifest(self) -> BlobManifest:
@@ -67,7 +67,7 @@ class Blob(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes it has."""
+        """Size in bytes."""
         ...
 
     def chunk(self, index: int) -> memoryview:
@@ -90,10 +90,10 @@ class Blob(Protocol):
 
 
 class BlobStore(Protocol):
-    """A place that keeps blobs. Thread-safe; several processes may use the same place. Calls block: use threads."""
+    """A store of blobs. Thread-safe; several processes may share one. Calls block: use threads."""
 
     def create(self, *, chunk_bytes: int = DEFAULT_CHUNK_BYTES, expected_bytes: int = 0) -> BlobWriter:
-        """Begin a new blob, of about ``expected_bytes`` if that is known: a place may have room ready for it.
+        """Begin a new blob, of about ``expected_bytes`` if known: the store may have space ready for it.
 
         Raises:
             StoreUnavailableError: if the place cannot be written.
@@ -119,11 +119,11 @@ class BlobStore(Protocol):
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether a blob of that name is there; its bytes are not looked at."""
+        """Whether a blob of that name exists; its bytes are not read."""
         ...
 
     def set_aside(self, name: str) -> bool:
-        """Make a blob invisible at once, for the next ``sweep`` to remove; whether it is gone.
+        """Make a blob invisible at once, for the next ``sweep`` to remove; returns whether it is gone.
 
         It stays where it is while a back-up is made. Views of it that are held stay valid. Quick: may be called in a
         transaction, so that no other one can begin to name the blob meanwhile.
@@ -134,7 +134,7 @@ class BlobStore(Protocol):
         ...
 
     def sweep(self) -> int:
-        """Remove what was set aside, and what killed processes left unfinished; how many.
+        """Remove blobs set aside and files that killed processes left unfinished; returns their number.
 
         Raises:
             StoreUnavailableError: if the place cannot be read or written.
@@ -142,15 +142,15 @@ class BlobStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Remove what is kept to be written over. Blobs may still be used, at their full price."""
+        """Remove files kept for overwriting; later blobs are then written to new files, which costs more."""
         ...
 
     def facts(self, name: str) -> BlobFacts | None:
-        """What a blob takes, and since when; None if there is none of that name."""
+        """Size and time of a blob; None if there is none of that name."""
         ...
 
     def names(self) -> Iterator[str]:
-        """The names of all blobs, in no order."""
+        """The names of all blobs, in no particular order."""
         ...
 
     def verify(self, name: str) -> None:

@@ -1,10 +1,10 @@
-"""Certificates issued to participants and operators, and which of them are revoked."""
+"""Certificates issued to participants and operators, and their revocation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from atoll.server.identity import Peer, Role
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all
@@ -13,7 +13,20 @@ from atoll.server.stores.schema import certificates
 
 @dataclass(frozen=True)
 class Certificate:
-    """One issued certificate; ``subject`` is a participant id or an operator's name."""
+    """One issued certificate. Times are epoch seconds UTC.
+
+    Attributes:
+        fingerprint: SHA-256 of the certificate's DER, hex.
+        role: of its holder.
+        subject: a participant id or an operator's name.
+        serial: hex.
+        issued_at: when it was made. A participant's later certificate has a later time, also after the clock was set
+            back.
+        not_after: when it ends.
+        first_used_at: when a participant first made a call with it; None before, and for an operator's.
+        revoked_at: when it was revoked; None if it was not.
+        revoked_reason: why.
+    """
 
     fingerprint: str
     role: Role
@@ -21,6 +34,7 @@ class Certificate:
     serial: str
     issued_at: float
     not_after: float
+    first_used_at: float | None = None
     revoked_at: float | None = None
     revoked_reason: str = ""
 
@@ -58,14 +72,34 @@ def of_operators(connection: Connection) -> tuple[Certificate, ...]:
 
 
 def issued_since(connection: Connection, role: Role, subject: str, *, since: float) -> tuple[float, ...]:
-    """When each certificate of one participant or operator was issued, those after ``since``, in order."""
+    """Times after ``since`` at which certificates of one participant or operator were issued, in order."""
     chosen = (certificates.c.role == role) & (certificates.c.subject == subject) & (certificates.c.issued_at > since)
     query = select(certificates.c.issued_at).where(chosen).order_by(certificates.c.issued_at)
     return tuple(connection.execute(query).scalars())
 
 
+def last_issued_at(connection: Connection, participant: str) -> float:
+    """When the newest certificate of a participant was issued; 0 if there is none."""
+    newest = select(func.max(certificates.c.issued_at)).where(_of_participant(participant))
+    return connection.execute(newest).scalar_one() or 0.0
+
+
+def record_use(connection: Connection, fingerprint: str, *, at: float) -> Certificate | None:
+    """Record the first use of a participant's certificate; returns its current row."""
+    unused = (certificates.c.fingerprint == fingerprint) & certificates.c.first_used_at.is_(None)
+    connection.execute(update(certificates).where(unused).values(first_used_at=at))
+    return get(connection, fingerprint)
+
+
+def newer_was_used(connection: Connection, participant: str, *, issued_at: float) -> bool:
+    """Whether the participant has used a certificate that was issued after this time."""
+    used = (certificates.c.issued_at > issued_at) & certificates.c.first_used_at.is_not(None)
+    query = select(certificates.c.fingerprint).where(_of_participant(participant), used).limit(1)
+    return connection.execute(query).scalar_one_or_none() is not None
+
+
 def revoke_subject(connection: Connection, role: Role, subject: str, *, at: float, reason: str) -> int:
-    """Revoke every certificate of a participant or operator that is not yet; how many."""
+    """Revoke all certificates of a participant or operator; returns how many were not revoked before."""
     standing = (certificates.c.role == role) & (certificates.c.subject == subject) & certificates.c.revoked_at.is_(None)
     return connection.execute(
         update(certificates).where(standing).values(revoked_at=at, revoked_reason=reason)
@@ -81,12 +115,16 @@ def revoked(connection: Connection, *, now: float) -> frozenset[str]:
 
 
 def count_expired(connection: Connection, *, expired_before: float) -> int:
-    """How many certificates ``prune`` would forget."""
+    """How many certificates ``prune`` would delete."""
     query = select(func.count()).select_from(certificates).where(certificates.c.not_after < expired_before)
     return connection.execute(query).scalar_one()
 
 
 def prune(connection: Connection, *, expired_before: float, most: int) -> int:
-    """Forget up to ``most`` certificates that expired before then; how many."""
+    """Delete up to ``most`` certificates that expired before then; returns their number."""
     stale = select(certificates.c.fingerprint).where(certificates.c.not_after < expired_before).limit(most)
     return connection.execute(delete(certificates).where(certificates.c.fingerprint.in_(stale))).rowcount
+
+
+def _of_participant(name: str) -> ColumnElement[bool]:
+    return (certificates.c.role == Role.PARTICIPANT) & (certificates.c.subject == name)

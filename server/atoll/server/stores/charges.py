@@ -1,4 +1,4 @@
-"""The privacy ledger: what each released round has cost. At most one charge per round of a run.
+"""The privacy ledger: the cost of each released round. At most one charge per round of a run.
 
 Charges to a population are a hash chain: each has the number after the last one's and names its digest. They are never
 changed or removed, also when their run is deleted.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, insert, select
 
 from atoll.server.stores import populations
-from atoll.server.stores.chain import Entry, canonical, digest_of
 from atoll.server.stores.errors import StoreDamagedError
+from atoll.server.stores.hash_chain import Entry, canonical, digest_of
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import charges
 
@@ -22,7 +22,7 @@ NO_MECHANISM = "none"
 
 @dataclass(frozen=True)
 class Charge:
-    """What a round's release cost: the mechanism (``none``: released without noise) and its parameters as JSON text.
+    """The cost of a round's release: the mechanism (``none``: without noise) and its parameters as JSON text.
 
     A charge to a ``population`` gets its place in that population's chain when it is added: ``seq`` (0, 1, 2, ... no
     gap), the digest of the charge before (of the population itself for the first), and its own.
@@ -41,7 +41,7 @@ class Charge:
 
     @property
     def entry(self) -> Entry:
-        """What its digest is over: all of it, under the names of an export.
+        """The entry that its digest covers: all fields, under the names of an export.
 
         Raises:
             StoreDamagedError: if its body is no JSON.
@@ -64,7 +64,7 @@ class Charge:
 
 
 def add(connection: Connection, charge: Charge) -> Charge:
-    """Charge a round; the charge as it is kept.
+    """Charge a round; returns the charge as stored.
 
     Raises:
         RecordConflictError: (from the writer) if it has been charged.
@@ -128,7 +128,7 @@ def digest_at(connection: Connection, population: str, seq: int) -> str | None:
 
 
 def _chained(connection: Connection, charge: Charge, population: str) -> Charge:
-    """The charge in its place at the end of the chain, which now ends with it."""
+    """Append the charge to the end of the chain; returns it with its number and link."""
     standing = populations.locked(connection, population)
     body = canonical(json.loads(charge.body))
     placed = replace(charge, body=body, seq=standing.charges, previous=standing.head)

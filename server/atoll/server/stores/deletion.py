@@ -1,4 +1,4 @@
-"""Forgetting a run: no row is left that names it, but for what it has spent of a population's privacy."""
+"""Deleting a run: all rows that name it go, except its charges to a population's privacy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from atoll.server.stores.schema import charges, runs
 
 
 def delete_run(connection: Connection, run_id: str) -> frozenset[str]:
-    """Remove every row of a run; the blobs that these named, which other rows may name as well.
+    """Remove every row of a run; returns the blobs that they named, which other rows may name too.
 
-    Its charges to a population stay. Participants and what is known of their habits stay too: they are of no run.
+    Its charges to a population stay. Participants and their histories stay too: they belong to no run.
 
     Raises:
         RecordMissingError: no such run.

@@ -1,4 +1,4 @@
-"""Everything that SQLite and PostgreSQL do differently; no other module of the stores may ask which one it is.
+"""All differences between SQLite and PostgreSQL; no other module of the stores depends on the dialect.
 
 SQLite: write-ahead log, ``synchronous=FULL`` (a commit is on disk when it returns), foreign keys on, transactions begun
 explicitly (the driver's implicit ones do not cover savepoints). PostgreSQL: read committed for the writer, one snapshot
@@ -58,7 +58,7 @@ def sqlite_url(path: Path) -> URL:
 
 
 def parse_url(url: str) -> URL:
-    """The URL of a database that this code can use.
+    """Parse a database URL; SQLite and PostgreSQL are supported.
 
     Raises:
         SchemaError: for anything but SQLite files and PostgreSQL.
@@ -103,14 +103,14 @@ def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> 
 
 
 def lock_schema(connection: Connection) -> None:
-    """Keep other processes from migrating until this transaction ends."""
+    """Prevent other processes from migrating until this transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
-    # SQLite: the writer's BEGIN IMMEDIATE already keeps everyone else out.
+    # SQLite: the writer's BEGIN IMMEDIATE already excludes other writers.
 
 
 def check_database(connection: Connection) -> None:
-    """Look for damage that can be found without knowing the content; takes about a second per GB in SQLite.
+    """Check the database for damage; takes about a second per GB in SQLite.
 
     Raises:
         StoreDamagedError: if there is any.
@@ -198,10 +198,10 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
 
 
 def _use_write_ahead_log(cursor: DBAPICursor) -> None:
-    """Change a new database to the write-ahead log; it stays so.
+    """Switch a new database to the write-ahead log, permanently.
 
-    The change upgrades a read lock, for which SQLite does not wait, whatever the timeout: who is refused waits by
-    beginning a transaction, and tries again.
+    The switch upgrades a read lock, and for that SQLite ignores the busy timeout. A refused process waits by beginning
+    a transaction, then tries again.
     """
     deadline_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:

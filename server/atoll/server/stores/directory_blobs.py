@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from atoll.server.disk import begin_writing_out, fsync_directory, is_full, write_at
-from atoll.server.file_locks import hold, is_at, share
-from atoll.server.recycling import FreeFiles
-from atoll.server.stored_checksum import stored_checksum
+from atoll.server.disk.file_locks import hold, is_at, share
+from atoll.server.disk.recycling import FreeFiles
+from atoll.server.disk.space import begin_writing_out, fsync_directory, is_full, write_at
+from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.stores.blob_builder import BlobBuilder
 from atoll.server.stores.blob_footer import StoredManifest, pack_footer, read_footer
 from atoll.server.stores.blobs import BlobFacts
@@ -79,7 +79,7 @@ class DirectoryBlobStore:
             return stored.manifest
 
     def exists(self, name: str) -> bool:
-        """Whether a blob of that name is there: see ``BlobStore``."""
+        """Whether a blob of that name exists: see ``BlobStore``."""
         return self.path_of(name).exists()
 
     def set_aside(self, name: str) -> bool:
@@ -94,7 +94,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """While inside, no process sets a blob aside. Blocks for the moment that one may just be doing it.
+        """A context in which no process sets a blob aside. Waits for one that is just doing so.
 
         Raises:
             StoreUnavailableError: if the directory cannot be used.
@@ -104,7 +104,7 @@ class DirectoryBlobStore:
             yield
 
     def facts(self, name: str) -> BlobFacts | None:
-        """What a blob takes: see ``BlobStore``."""
+        """Size and time of a blob: see ``BlobStore``."""
         try:
             found = self.path_of(name).stat()
         except FileNotFoundError:
@@ -132,7 +132,7 @@ class DirectoryBlobStore:
                 blob.verify_chunk(index)
 
     def sweep(self) -> int:
-        """Remove what was set aside or left unfinished: see ``BlobStore``. Files of living writers are left alone."""
+        """Remove blobs set aside or left unfinished: see ``BlobStore``. Files of running writers stay."""
         with _disk(self.root / INCOMING):
             return sum(self._swept(path) for path in (self.root / INCOMING).iterdir())
 
@@ -146,7 +146,7 @@ class DirectoryBlobStore:
         return False
 
     def close(self) -> None:
-        """Remove what is kept to be written over: see ``BlobStore``."""
+        """Remove files kept for overwriting: see ``BlobStore``."""
         self._free.close()
 
     @contextlib.contextmanager
@@ -158,7 +158,7 @@ class DirectoryBlobStore:
             except FileNotFoundError:
                 raise BlobMissingError(name) from None
             try:
-                # The lock is the open file's: a map keeps it until it goes, and nobody writes over the file meanwhile.
+                # The lock belongs to the open file, which the map keeps open: the file is not overwritten meanwhile.
                 if not (hold(descriptor, shared=True) and is_at(descriptor, path)):
                     raise BlobMissingError(name)
                 stored = read_footer(descriptor, path)
@@ -169,7 +169,7 @@ class DirectoryBlobStore:
                 os.close(descriptor)
 
     def path_of(self, name: str) -> Path:
-        """Where the blob of that name is, or would be.
+        """The path of the blob of that name, whether it exists or not.
 
         Raises:
             BlobMissingError: if nothing can have that name.
@@ -223,7 +223,7 @@ class DirectoryBlobWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drop what was not committed."""
+        """Discard what was not committed."""
         if self._open:
             try:
                 with _disk(self._path):
@@ -296,7 +296,7 @@ class MappedBlob:
 
 @contextlib.contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Errors of the disk, as the store's error with a remedy."""
+    """Translate disk errors into the store's errors, with a remedy."""
     try:
         yield
     except OSError as error:

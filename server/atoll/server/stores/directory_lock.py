@@ -1,4 +1,4 @@
-"""One server per data directory: a lock that goes when its process does, however it ends."""
+"""One server per data directory: a lock that is released when its process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, directory: Path) -> DirectoryLock:
-        """Lock a directory, which is made if it is not there.
+        """Lock a directory; create it if it does not exist.
 
         Raises:
             StoreUnavailableError: if another process has it, or it cannot be made or written.
@@ -49,7 +49,7 @@ class DirectoryLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Let go of the directory; again does nothing."""
+        """Release the lock; repeated calls do nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -25,7 +25,7 @@
 
 from __future__ import annotations
 
-from atoll.server.disk import FREE_SOME_SPACE
+from atoll.server.disk.space import FREE_SOME_SPACE
 from atoll.server.errors import (
     ConflictError,
     CorruptDataError,
@@ -40,7 +40,7 @@ _RETRY_AFTER_S = 1.0
 
 
 class StoreUnavailableError(StorageError):
-    """Database or disk cannot be used: read-only, gone, locked."""
+    """Database or disk cannot be used: read-only, missing or locked."""
 
     def __init__(self, message: str, remedy: str, *, where: object = "") -> None:
         super().__init__("store.unavailable", message, remedy, _RETRY_AFTER_S, where=where)
@@ -64,7 +64,7 @@ class CommitError(StorageError):
 
 
 class SchemaError(StorageError):
-    """The database is not one that this version can use."""
+    """This version cannot use the database's schema."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__("store.schema", message, remedy)
@@ -87,7 +87,7 @@ class BlobDamagedError(CorruptDataError):
 
 
 class StoreBusyError(UnavailableError):
-    """Too much work is waiting for the database."""
+    """The database's queue is full."""
 
     def __init__(self, message: str) -> None:
         super().__init__("store.busy", message, "try again a little later", _RETRY_AFTER_S)
@@ -101,14 +101,14 @@ class StoreClosedError(UnavailableError):
 
 
 class RecordConflictError(ConflictError):
-    """Something else is recorded under the same key."""
+    """A different record exists under the same key."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__("store.conflict", message, remedy)
 
 
 class ReportConflictError(RecordConflictError):
-    """Another update is recorded for this participant and round."""
+    """A different update is recorded for this participant and round."""
 
     recovery = Recovery.NEXT_TASK
 

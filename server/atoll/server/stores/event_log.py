@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordConflictError, StoreDamagedError
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.schema import events
 
 PAGE_EVENTS = 1000
 _ROW_BYTES = 110
 """Of an event besides its body: run, place, time, kind, checksum and the index."""
+# Each transaction of a run needs both: making a statement costs more than running it.
+_APPEND = insert(events)
+_LAST_SEQ = select(func.max(events.c.seq)).where(events.c.run_id == bindparam("run"))
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
     """Append events; ``seq`` continues the log without a gap.
 
     Raises:
-        RecordConflictError: if the log has moved on: somebody else drives this run.
+        RecordConflictError: if the log has moved on: another server drives this run.
         ValueError: if the batch or its place leaves a gap.
     """
     if not batch:
@@ -45,7 +48,7 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
     ].seq > expected:
         raise ValueError(f"run {run_id}: events {[event.seq for event in batch][:8]} do not continue at {expected}")
     try:
-        connection.execute(insert(events), [_row(run_id, event) for event in batch])
+        connection.execute(_APPEND, [_row(run_id, event) for event in batch])
     except IntegrityError as error:
         raise RecordConflictError(
             f"run {run_id}: event {batch[0].seq} is already in the log, which goes on at {expected}",
@@ -54,7 +57,7 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
 
 
 def has_kind(connection: Connection, run_id: str, kind: str, *, since: float) -> bool:
-    """Whether an event of this kind was taken at the epoch second ``since`` or later, and is still in the log."""
+    """Whether the log holds an event of this kind from epoch second ``since`` or later."""
     query = select(events.c.seq).where(events.c.run_id == run_id, events.c.kind == kind, events.c.at >= since)
     return connection.execute(query.limit(1)).first() is not None
 
@@ -66,14 +69,14 @@ def prune(connection: Connection, run_id: str, *, below: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeldEvents:
-    """How many events a run's log has, and about how many bytes they take in the database."""
+    """Number of events in a run's log, and their approximate size in the database."""
 
     count: int
     stored_bytes: int
 
 
 def held(connection: Connection, run_id: str) -> HeldEvents:
-    """What a run's log takes; looks at every event."""
+    """The size of a run's log; reads every event."""
     size = func.sum(func.length(events.c.body) + _ROW_BYTES)
     row = connection.execute(select(func.count(), size).where(events.c.run_id == run_id)).one()
     return HeldEvents(row[0], int(row[1] or 0))
@@ -87,7 +90,7 @@ def first_seq(connection: Connection, run_id: str) -> int | None:
 
 def next_seq(connection: Connection, run_id: str) -> int:
     """The place of the next event."""
-    last: int | None = connection.execute(select(func.max(events.c.seq)).where(events.c.run_id == run_id)).scalar()
+    last: int | None = connection.execute(_LAST_SEQ, {"run": run_id}).scalar()
     return 0 if last is None else last + 1
 
 

@@ -1,4 +1,4 @@
-"""What is known of each participant from before: when it is online, how long it takes, how often it was chosen."""
+"""Histories of participants: online hours, report times and numbers of draws, for samplers and windows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAMES = 500  # names per query: databases limit the parameters of one state
 
 @dataclass(frozen=True)
 class ParticipantHistory:
-    """Bounded memory of one participant.
+    """The history of one participant, of bounded size.
 
     ``online_s`` holds 24 numbers: seconds seen online in each hour of the day (UTC); ``report_s`` the seconds from
     invitation to report of its last reports, oldest first, at most ``REPORTS_KEPT``.

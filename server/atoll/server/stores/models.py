@@ -1,4 +1,4 @@
-"""Released models: which blob each version is, and what the server optimiser needs to go on from it."""
+"""Released models: the blob of each version, and the server optimiser's state for it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, func, insert, select
 
-from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.columns import NamedTexts
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import models, runs
 
@@ -17,7 +17,7 @@ _WHOLE = select(runs.c.id, runs.c.initial_model, runs.c.best_model, runs.c.keep_
 ITERATE_AVERAGE = "iterate_average"
 """The mean of a run's released models, among ``Model.optimiser_blobs``; kept as long as the newest model."""
 LOOK_BACK = 8
-"""Versions that are looked at after each release; what was missed then is the sweep's."""
+"""Versions checked for deletable blobs after each release; the sweep finds those missed."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Model:
 
 
 def add(connection: Connection, model: Model) -> None:
-    """Keep a model's name.
+    """Record a model.
 
     Raises:
         RecordConflictError: (from the writer) if the version or round has one.
@@ -87,13 +87,13 @@ def of_round(connection: Connection, run_id: str, round_number: int) -> Model | 
 
 
 def listed(connection: Connection, run_id: str) -> tuple[Model, ...]:
-    """Every version of a run, in order, also those whose row is damaged: to be counted, not to be worked with."""
+    """Every version of a run, in order, damaged rows included: for counting, not for use."""
     query = select_all(Model, models).where(models.c.run_id == run_id).order_by(models.c.version)
     return fetch_all(connection, Model, query)
 
 
 def forget_optimiser(connection: Connection, run_id: str, *, below_version: int) -> None:
-    """Let go of the optimiser states of versions below this one: only the newest is needed to go on."""
+    """Forget the optimiser states of versions below this one: only the newest is needed to continue."""
     older = (models.c.run_id == run_id) & models.c.version.between(below_version - LOOK_BACK, below_version - 1)
     for model in fetch_sound(connection, Model, checksummed(Model, models).where(older)):
         if model.optimiser_blobs:
@@ -125,7 +125,7 @@ def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
 
 
 def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozenset[str]:
-    """Every blob that should be there: all others may go once no run is being submitted or released.
+    """Every blob that a row names: all others may be deleted while no run is being submitted or released.
 
     Of each run the first, the best and the newest model, with the mean of its models if there is one; of runs that have
     not ended, or not before ``ended_before``, the newest ``keep`` and, until then, the optimiser's states.
@@ -156,7 +156,7 @@ def _named_by_runs(connection: Connection, names: Collection[str]) -> set[str]:
 
 
 def _optimiser_blobs(connection: Connection) -> set[str]:
-    """The optimiser states of every run's newest versions: those of older ones are let go of."""
+    """The optimiser states of every run's newest version."""
     other = models.alias()
     newest = select(func.max(other.c.version)).where(other.c.run_id == runs.c.id).correlate(runs).scalar_subquery()
     query = select(models.c.optimiser_blobs).join(

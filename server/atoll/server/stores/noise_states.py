@@ -1,7 +1,7 @@
-"""What each private run needs to draw its next noise: one row per run, replaced in the transaction that charges.
+"""Noise states of private runs, for their next noise: one row per run, replaced in the charging transaction.
 
-The old row is gone then, and with it the secret that drew the noise of what is released: whoever reads the database
-later cannot take the noise off again.
+The old row goes, and with it the secret that drew the noise of the released model: a later reader of the database
+cannot remove that noise.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, insert, update
 
-from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordConflictError, RecordMissingError
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.rows import checksummed, fetch_sound, to_checksummed_row
 from atoll.server.stores.schema import noise_states
 
@@ -36,7 +36,7 @@ class NoiseRecord:
 
 
 def add(connection: Connection, record: NoiseRecord) -> None:
-    """Keep the state that a run begins with.
+    """Record the initial state of a run.
 
     Raises:
         RecordConflictError: (from the writer) if the run has one.
@@ -52,6 +52,17 @@ def find(connection: Connection, run_id: str) -> NoiseRecord | None:
     """
     query = checksummed(NoiseRecord, noise_states).where(noise_states.c.run_id == run_id)
     return next(iter(fetch_sound(connection, NoiseRecord, query)), None)
+
+
+def amend(connection: Connection, record: NoiseRecord) -> None:
+    """Replace what goes with a run's state of the same version: an operator's decision, not a release.
+
+    Raises:
+        RecordMissingError: if the run has no state of that version.
+    """
+    standing = (noise_states.c.run_id == record.run_id) & (noise_states.c.version == record.version)
+    if connection.execute(update(noise_states).where(standing).values(to_checksummed_row(record))).rowcount != 1:
+        raise RecordMissingError("noise", record.run_id)
 
 
 def advance(connection: Connection, record: NoiseRecord) -> None:

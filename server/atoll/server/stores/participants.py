@@ -1,4 +1,4 @@
-"""Enrolled participants. A row is never removed: rounds and the ledger refer to it."""
+"""Enrolled participants. Rows are never removed: rounds and the ledger refer to them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_NAMES = 500  # names per query: databases limit the parameters of one state
 
 @dataclass(frozen=True)
 class Participant:
-    """One enrolled participant. ``examples`` is what it last declared; ``token_id`` the token that admitted it."""
+    """One enrolled participant: ``examples`` as last declared, ``token_id`` of the join token that it used."""
 
     id: str
     organisation: str
@@ -67,7 +67,7 @@ def of(connection: Connection, names: Sequence[str]) -> dict[str, Participant]:
 
 
 def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """How many of these participants are of each kind."""
+    """Number of these participants by kind."""
     found: Counter[str] = Counter()
     for at in range(0, len(names), _MAX_NAMES):
         chosen = participants.c.id.in_(names[at : at + _MAX_NAMES])
@@ -79,7 +79,7 @@ def count_kinds(connection: Connection, names: Sequence[str]) -> dict[str, int]:
 def check_in(
     connection: Connection, participant: str, *, at: float, examples: int, labels: NamedTexts
 ) -> ParticipantKind:
-    """Record what a participant says of itself when it connects; its kind.
+    """Record what a participant declares when it connects; returns its kind.
 
     Raises:
         RecordMissingError: no such participant.
@@ -93,7 +93,7 @@ def check_in(
 
 
 def seen(connection: Connection, at: Mapping[str, float]) -> None:
-    """Record when participants were last heard of; unknown ones are left out."""
+    """Record when participants were last seen; unknown ones are ignored."""
     if at:
         statement = (
             update(participants).where(participants.c.id == bindparam("who")).values(last_seen_at=bindparam("at"))
@@ -102,7 +102,7 @@ def seen(connection: Connection, at: Mapping[str, float]) -> None:
 
 
 def revoke(connection: Connection, participant: str, *, at: float, reason: str) -> Participant:
-    """Shut a participant out, with all its certificates; again changes nothing. Returns the participant.
+    """Revoke a participant and all its certificates; repeated calls change nothing. Returns the participant.
 
     Raises:
         RecordMissingError: no such participant.

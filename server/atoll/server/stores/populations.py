@@ -1,4 +1,4 @@
-"""Populations: the groups of participants whose privacy is accounted for together, across runs. Never removed."""
+"""Populations: groups of participants whose privacy is accounted for together across runs. Never removed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, insert, select, update
 
-from atoll.server.stores.chain import Entry, digest_of
-from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordMissingError
+from atoll.server.stores.hash_chain import Entry, digest_of
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.rows import checksummed, fetch_one, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import populations
 
 UNIT = "participant"
-"""What is protected: whether one participant took part, with all that it ever sent."""
+"""The unit of privacy: one participant, with everything that it ever sent."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Population:
 
     @property
     def entry(self) -> Entry:
-        """What its chain of charges begins with: what never changes of it."""
+        """The first entry of its chain of charges: its constant fields."""
         return {
             "adjacency": self.adjacency,
             "created_at": float(self.created_at),
@@ -60,12 +60,12 @@ class Population:
 
     @property
     def root(self) -> str:
-        """What the first charge names as the digest before it."""
+        """The digest that the first charge links to."""
         return digest_of(self.entry)
 
 
 def add(connection: Connection, name: str, adjacency: str, created_at: float) -> Population:
-    """Keep a new population, without charges or limit.
+    """Record a new population, without charges or limit.
 
     Raises:
         RecordConflictError: (from the writer) if the name is taken.
@@ -101,7 +101,7 @@ def as_it_stands(connection: Connection, name: str) -> Population | None:
 
 
 def locked(connection: Connection, name: str) -> Population:
-    """As ``get``, and no other transaction charges the population before this one ends."""
+    """``get`` with a lock: no other transaction charges the population before this one ends."""
     query = checksummed(Population, populations).where(populations.c.name == name).with_for_update()
     found = fetch_sound(connection, Population, query)
     if not found:

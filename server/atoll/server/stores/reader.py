@@ -1,4 +1,4 @@
-"""Reads, beside the writer and never behind it: a few threads, each read in one snapshot."""
+"""Database reads on a few threads of their own, each in one snapshot; they never wait for the writer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUEUE_LIMIT = 4096  # reads that may wait
 
 
 class Reader:
-    """Runs functions on connections that can only read. Thread-safe."""
+    """Runs functions on read-only connections. Thread-safe."""
 
     def __init__(self, engine: Engine, *, threads: int = THREADS, queue_limit: int = QUEUE_LIMIT) -> None:
         self._engine = engine
@@ -39,12 +39,12 @@ class Reader:
             StoreBusyError: if too many reads wait.
             StoreClosedError: if the store is closed.
             StoreUnavailableError, StoreDamagedError: what the database said.
-            Exception: whatever ``work`` raised.
+            Exception: what ``work`` raised.
         """
         return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
     def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As ``run``, for threads.
+        """``run`` for callers in threads.
 
         Raises:
             StoreBusyError: if too many reads wait.
@@ -59,7 +59,7 @@ class Reader:
         return future
 
     def close(self) -> None:
-        """Take no more work, finish what waits, and release the connections."""
+        """Refuse new work, finish waiting reads, and close the connections."""
         self._closed = True
         self._pool.shutdown(wait=True)
         self._engine.dispose()

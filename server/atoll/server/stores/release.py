@@ -36,7 +36,7 @@ class Release:
 
 
 def record(connection: Connection, release: Release) -> bool:
-    """Record a release; whether it is new. The same again (after a crash before its answer) changes nothing.
+    """Record a release; returns whether it is new. A repetition after a crash changes nothing.
 
     Raises:
         RecordConflictError: (also from the writer) if the round was charged for another attempt or model.

@@ -1,4 +1,4 @@
-"""Acknowledged reports: at most one per participant and attempt of a round, for ever the same."""
+"""Acknowledged reports: at most one per participant and attempt of a round; never replaced."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The report that stands, and whether it is this call that recorded it."""
+    """The recorded report, and whether this call recorded it."""
 
     report: Report
     is_new: bool
 
 
 def record(connection: Connection, report: Report) -> Recorded:
-    """Record a report; the same again (digest and weight) gives the one that stands.
+    """Record a report; a repetition (same digest and weight) returns the recorded one.
 
     Raises:
         ReportConflictError: if another report stands for this participant and attempt.

@@ -1,4 +1,4 @@
-"""Attempts of rounds and their members, for people to look at. The event log, not this, is what resumes a run."""
+"""Attempts of rounds and their members, for display. A run resumes from its event log, not from these rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Member:
-    """One participant's part in one attempt: what it did, or in ``detail`` why it did not count.
+    """One member of an attempt: its status, and in ``detail`` why it did not count.
 
     Times are None where that did not happen or is not known. ``upload_at`` is when the first byte of its update came,
     ``ended_at`` when its part was decided; ``claimed_s`` is what it said it had spent on each step, by its own clock.
@@ -70,19 +70,19 @@ class Member:
 
 
 def put(connection: Connection, record: Round) -> None:
-    """Write an attempt whole, new or again."""
+    """Insert or replace an attempt."""
     upsert(connection, rounds, [to_row(record)])
 
 
 def put_members(connection: Connection, records: Iterable[Member]) -> None:
-    """Write members whole, new or again; their attempt and the participants must exist."""
+    """Insert or replace members; their attempt and the participants must exist."""
     upsert(connection, members, [to_row(record) for record in records])
 
 
 def amend_member(
     connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, status: str, detail: str
 ) -> None:
-    """Change what became of a member of an ended attempt, ``key`` = (round, attempt); an unknown one is left out."""
+    """Update a member of an ended attempt, ``key`` = (round, attempt); unknown members are ignored."""
     this = (
         (members.c.run_id == run_id)
         & (members.c.round == key[0])
@@ -120,7 +120,7 @@ def members_of(connection: Connection, run_id: str, round_number: int, attempt: 
 
 
 def participations(connection: Connection, run_id: str, *, since: int = 0) -> dict[str, tuple[int, int]]:
-    """For how many released train rounds of a run each participant has sent an update, and the newest one's number.
+    """Per participant of a run: the number of released train rounds with an update of it, and the newest one.
 
     Of the rounds from number ``since`` on. Also an update that was refused; without participants that have sent none.
     """

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to rows and back: fields carry the names of columns."""
+"""Conversion between frozen dataclasses and rows: fields have the names of columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Checksummed(Protocol):
-    """A dataclass whose row carries a checksum over what must not change unnoticed."""
+    """A dataclass whose row has a checksum over its values."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

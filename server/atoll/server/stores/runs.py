@@ -1,4 +1,4 @@
-"""Runs: the job as submitted, and where it stands."""
+"""Runs: the submitted job and its status."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
-from atoll.server.stores.checksums import checksum_of
 from atoll.server.stores.errors import RecordMissingError
-from atoll.server.stores.pages import newest
+from atoll.server.stores.paging import newest
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import events, runs
 
@@ -48,13 +48,13 @@ class Run:
 
     @property
     def checksum(self) -> str:
-        """Over what it was submitted with, which never changes; how it stands is in its log."""
+        """Over the submitted fields, which never change; the status follows from the event log."""
         job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
 
 def add(connection: Connection, run: Run) -> None:
-    """Keep a new run.
+    """Record a new run.
 
     Raises:
         RecordConflictError: (from the writer) if the id is taken.
@@ -76,7 +76,7 @@ def get(connection: Connection, run_id: str) -> Run:
 
 
 def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
-    """The newest runs first, those after the place ``after`` (``pages.mark``).
+    """Runs, newest first, after the position ``after`` (``paging.mark``).
 
     Also those whose record is damaged: to be shown and counted, not to be worked with.
     """
@@ -84,13 +84,13 @@ def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tup
 
 
 def names(connection: Connection, run_ids: Collection[str]) -> dict[str, str]:
-    """Id → name of those of these runs that are there."""
+    """Names of these runs by id; missing runs are left out."""
     query = select(runs.c.id, runs.c.name).where(runs.c.id.in_(run_ids))
     return {row.id: row.name for row in connection.execute(query)}
 
 
 def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run, ...]:
-    """Every run in one of these statuses, oldest first: those to resume after a restart, say.
+    """Every run in one of these statuses, oldest first; for example those to resume after a restart.
 
     Raises:
         StoreDamagedError: if what one was submitted with was changed on disk.
@@ -100,7 +100,7 @@ def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run,
 
 
 def ended_with_events(connection: Connection, *, before: float) -> tuple[str, ...]:
-    """Ids of the runs that ended before an epoch second and still have their log."""
+    """Ids of runs that ended before an epoch second and still have an event log."""
     logged = select(events.c.seq).where(events.c.run_id == runs.c.id).exists()
     query = select(runs.c.id).where(runs.c.finished_at < before, logged).order_by(runs.c.finished_at, runs.c.id)
     return tuple(connection.execute(query).scalars())
@@ -109,7 +109,7 @@ def ended_with_events(connection: Connection, *, before: float) -> tuple[str, ..
 def set_status(
     connection: Connection, run_id: str, status: str, *, reason: str = "", finished_at: float | None = None
 ) -> None:
-    """Record where a run stands.
+    """Record the status of a run.
 
     Raises:
         RecordMissingError: no such run.

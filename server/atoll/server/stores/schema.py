@@ -87,6 +87,7 @@ certificates = Table(
     Column("serial", _NAME, nullable=False),
     Column("issued_at", Double, nullable=False),
     Column("not_after", Double, nullable=False),
+    Column("first_used_at", Double),
     Column("revoked_at", Double),
     Column("revoked_reason", Text, nullable=False),
     Index(None, "role", "subject"),

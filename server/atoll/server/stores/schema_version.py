@@ -1,4 +1,4 @@
-"""Bringing a database to the schema of this version, and refusing one that is newer."""
+"""Upgrade a database to the schema of this version; refuse a newer one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCRIPT = re.compile(r"r(\d{4})_\w+\.py")
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Every revision that this version knows, oldest first: by the names of their files, so without loading Alembic.
+    """Every revision that this version knows, oldest first; read from file names, without loading Alembic.
 
     Raises:
         SchemaError: if there is none.
@@ -40,12 +40,12 @@ def head_revision() -> str:
 
 
 def is_known(revision: str) -> bool:
-    """Whether this version knows a revision, and so can bring a database of it to the newest."""
+    """Whether this version knows a revision, and can therefore upgrade a database from it."""
     return revision in revisions()
 
 
 def upgrade(engine: Engine) -> None:
-    """Create the tables, or bring them to the newest revision, in one transaction; check the database for damage first.
+    """Check the database for damage, then create or upgrade its tables in one transaction.
 
     Raises:
         SchemaError: if the database is newer than this code, or holds tables that are not Atoll's.
@@ -63,7 +63,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def require_current(engine: Engine) -> None:
-    """Check that the database is at the newest revision: for processes beside the one that upgrades.
+    """Check that the database is at the newest revision; for processes other than the one that upgrades.
 
     Raises:
         SchemaError: if it is not.
@@ -82,7 +82,7 @@ def require_current(engine: Engine) -> None:
 
 
 def touch(connection: Connection) -> None:
-    """Write what is there already: a transaction that ends well shows that the database can be written."""
+    """Rewrite an existing value: if the transaction succeeds, the database can be written."""
     connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
 
 
@@ -105,7 +105,7 @@ def _known_revision(connection: Connection) -> str | None:
 
 
 def _current_revision(connection: Connection) -> str | None:
-    """What Alembic has noted."""
+    """The revision that Alembic recorded."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     noted: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()

@@ -1,4 +1,4 @@
-"""What a run's log amounts to at some place in it, so that a start need not replay the log from its beginning.
+"""Snapshots of a run's state at a place in its event log, so that a start need not replay the whole log.
 
 The newest two of a run are kept: should one be damaged, the other one and the events since then give the same state.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, insert, select
 
-from atoll.server.stores.checksums import checksum_of
+from atoll.server.stores.row_checksums import checksum_of
 from atoll.server.stores.rows import fetch_all, select_all, to_row
 from atoll.server.stores.schema import snapshots
 
@@ -33,12 +33,12 @@ class Snapshot:
 
     @property
     def whole(self) -> bool:
-        """Whether it is what was written."""
+        """Whether the checksum matches."""
         return self.checksum == checksum_of(self.run_id, self.seq, self.version, self.body)
 
 
 def put(connection: Connection, snapshot: Snapshot) -> int:
-    """Keep a snapshot, newer than those there are, and drop all but the newest two; the place of the older one kept.
+    """Record a newer snapshot and delete all but the newest two; returns the place of the older one kept.
 
     Events before that place are not needed to resume the run. 0 if this is the first.
     """
@@ -53,11 +53,11 @@ def put(connection: Connection, snapshot: Snapshot) -> int:
 
 
 def newest_first(connection: Connection, run_id: str) -> tuple[Snapshot, ...]:
-    """A run's snapshots; whether each is ``whole`` is for the caller to look at."""
+    """A run's snapshots; the caller checks whether each is ``whole``."""
     query = select_all(Snapshot, snapshots).where(snapshots.c.run_id == run_id).order_by(snapshots.c.seq.desc())
     return fetch_all(connection, Snapshot, query)
 
 
 def drop(connection: Connection, run_id: str) -> None:
-    """Remove a run's snapshots: it has ended."""
+    """Remove the snapshots of a run that has ended."""
     connection.execute(delete(snapshots).where(snapshots.c.run_id == run_id))

@@ -25,13 +25,13 @@ BLOBS_FOLDER = "blobs"
 SPOOL_FOLDER = "spool"
 PARTIALS_FOLDER = "partials"
 RESTORING_FOLDER = ".restoring"
-"""Where a back-up is copied to; it is there until the last file, the database, has moved out of it."""
+"""Folder that a back-up is copied to; it exists until the last file, the database, has been moved out of it."""
 _FILE_MODE = 0o600
 
 
 @dataclass(frozen=True)
 class Store:
-    """The database, by way of one writer and some readers, and the blobs."""
+    """The database, with one writer and several readers, and the blobs."""
 
     writer: Writer
     reader: Reader
@@ -87,7 +87,7 @@ class Store:
         return cls(Writer(engine), reader, blobs, lock)
 
     def close(self) -> None:
-        """Finish what waits and release everything; blocks until it is done."""
+        """Finish waiting work and close everything; blocks until done."""
         self.writer.close()
         self.reader.close()
         if self.lock is not None:
@@ -96,10 +96,10 @@ class Store:
 
 
 def _remove_partials(folder: Path) -> None:
-    """Partial sums of a server that was killed: however many workers the next one has, it folds anew."""
+    """Delete partial sums of a killed server: the next one folds anew with any number of workers."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        log.warning("%s, partial sums that nobody needs, could not be removed", folder)
+        log.warning("%s, unused partial sums, could not be removed", folder)
 
 
 def _sqlite(directory: Path, *, create: bool) -> URL:

@@ -6,13 +6,13 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from atoll.server.identity import TokenRecord, TokenUsedError
 from atoll.server.stores.errors import RecordMissingError
-from atoll.server.stores.pages import newest
+from atoll.server.stores.paging import newest
 from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import tokens
 
 
 def add(connection: Connection, record: TokenRecord) -> None:
-    """Keep a new token's record."""
+    """Record a new token."""
     connection.execute(insert(tokens).values(to_row(record)))
 
 
@@ -24,7 +24,7 @@ def get(connection: Connection, token_id: str) -> TokenRecord | None:
 def listed(
     connection: Connection, *, after: str = "", limit: int = 1000, unused: bool = False
 ) -> tuple[TokenRecord, ...]:
-    """The newest tokens first, those after the place ``after`` (``pages.mark``); ``unused``: not the spent ones."""
+    """Tokens, newest first, after the position ``after`` (``paging.mark``); ``unused`` leaves out spent ones."""
     query = select_all(TokenRecord, tokens)
     if unused:
         query = query.where(tokens.c.used_at.is_(None))
@@ -32,7 +32,7 @@ def listed(
 
 
 def spend(connection: Connection, token_id: str, *, participant: str, key: str, now: float) -> str:
-    """Spend a token for a participant and its public key (SHA-256 hex); of two that race, one wins.
+    """Spend a token for a participant and its public key (SHA-256 hex); only one of two concurrent calls succeeds.
 
     Returns the participant that the token stands for: ``participant``, or the earlier one if the same key had spent it
     already and its answer was lost.
@@ -54,7 +54,7 @@ def spend(connection: Connection, token_id: str, *, participant: str, key: str, 
 
 
 def void(connection: Connection, *, created_by: str, at: float) -> int:
-    """Have the unspent tokens of an operator's making expire; how many."""
+    """Expire the unspent tokens that an operator made; returns their number."""
     standing = (tokens.c.created_by == created_by) & tokens.c.used_at.is_(None) & (tokens.c.expires_at > at)
     return connection.execute(update(tokens).where(standing).values(expires_at=at)).rowcount
 
@@ -66,7 +66,7 @@ def count_expired(connection: Connection, *, expired_before: float) -> int:
 
 
 def prune(connection: Connection, *, expired_before: float, most: int) -> int:
-    """Remove up to ``most`` unspent tokens that expired before then; how many."""
+    """Remove up to ``most`` unspent tokens that expired before then; returns their number."""
     chosen = select(tokens.c.id).where(_stale(expired_before)).limit(most)
     return connection.execute(delete(tokens).where(tokens.c.id.in_(chosen))).rowcount
 

@@ -1,4 +1,4 @@
-"""What a data directory holds, by kind and by run; reads only, beside a server that may be running."""
+"""Disk usage of a data directory, by kind and by run; reads only, also while the server runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from atoll.server.disk import free_bytes
+from atoll.server.disk.space import free_bytes
 from atoll.server.stores import dialects, event_log, models, runs
 from atoll.server.stores.directory_blobs import FREE, INCOMING, DirectoryBlobStore
 from atoll.server.stores.errors import SchemaError
@@ -23,7 +23,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Held:
-    """Things of one kind, of one run (empty: of none, or of all).
+    """Files of one kind and one run (empty: of no run, or of all).
 
     ``stored_bytes`` of what lies in the database is an estimate, and part of the database's own.
     """
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True)
 class StorageUse:
-    """All that a data directory holds, and what its disk has free."""
+    """Disk usage of a data directory, and free space of its disk."""
 
     held: tuple[Held, ...]
     free_bytes: int
@@ -49,7 +49,7 @@ class StorageUse:
 
 
 def storage_use(data: Path) -> StorageUse:
-    """What a data directory holds.
+    """Measure a data directory.
 
     Raises:
         SchemaError: if there is no database in it.
@@ -78,7 +78,7 @@ def storage_use(data: Path) -> StorageUse:
 
 
 def _blobs(connection: Connection, blobs: DirectoryBlobStore) -> Iterator[Held]:
-    """Each blob once: of the oldest run that names it, as a model before as a state."""
+    """Count each blob once: for the oldest run that names it, as a model rather than as a state."""
     owners: dict[str, tuple[str, str]] = {}
     for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
         named = models.listed(connection, run.id)
@@ -102,7 +102,7 @@ def _database(data: Path) -> Iterator[Held]:
 
 
 def _logs(connection: Connection) -> Iterator[Held]:
-    """What of the database grows with a run's events and is pruned."""
+    """The part of the database that grows with a run's events and is pruned."""
     for run in reversed(runs.listed(connection, limit=_MOST_RUNS)):
         events = event_log.held(connection, run.id)
         if events.count:
@@ -114,7 +114,7 @@ def _logs(connection: Connection) -> Iterator[Held]:
 
 
 def _uploads(root: Path) -> Iterator[Held]:
-    """One entry for each run's folder, and one for the files that later uploads write over."""
+    """One entry per run's folder, and one for the files that later uploads overwrite."""
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         hidden = folder.name.startswith(".")
         yield from _folder("free files" if hidden else "uploads", folder, "" if hidden else folder.name)

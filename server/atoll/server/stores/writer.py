@@ -1,4 +1,4 @@
-"""The one writer: many small writes, one commit.
+"""The database writer: many small writes share one commit.
 
 Callers hand in functions; a thread takes all that wait (up to a limit), runs each inside its own savepoint (one that is
 alone needs none), commits once, and only then tells the callers. So a write is durable when its caller hears of it, a
@@ -29,7 +29,7 @@ BATCH_LIMIT = 512  # functions per commit: bounds how long the first waits for t
 
 
 class _Job(Generic[T]):
-    """One function on its way through the writer."""
+    """One function that the writer runs."""
 
     def __init__(self, work: Callable[[Connection], T]) -> None:
         self.future: Future[T] = Future()
@@ -49,7 +49,7 @@ class _Job(Generic[T]):
         transaction = undone or connection.begin_nested()
         try:
             result = self._work(connection)
-        except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+        except BaseException as error:  # noqa: BLE001 - handed to the caller
             failure = translate(error, connection.engine.url) if isinstance(error, SQLAlchemyError) else error
             if failure is not error:
                 failure.__cause__ = error
@@ -61,7 +61,7 @@ class _Job(Generic[T]):
             self._outcome = lambda: self.future.set_result(result)
 
     def resolve(self) -> None:
-        """Tell the caller: the commit is durable."""
+        """Resolve the caller's future: the commit is durable."""
         if self._outcome is not None:
             self._outcome()
 
@@ -86,7 +86,7 @@ class Writer:
         return len(self._jobs)
 
     def watch(self, watcher: Callable[[int, float, bool], None]) -> None:
-        """Tell of each commit, in the writer's thread: how many functions, the seconds it took, whether it failed."""
+        """Observe each commit, in the writer's thread: number of functions, seconds, whether it failed."""
         self._watcher = watcher
 
     async def run(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -100,12 +100,12 @@ class Writer:
             StoreClosedError: if the store is closed.
             CommitError: if the commit failed.
             StoreUnavailableError, RecordConflictError: what the database said to ``work``.
-            Exception: whatever ``work`` raised; nothing of it was stored.
+            Exception: what ``work`` raised; nothing was stored.
         """
         return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
 
     def submit(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As ``run``, for threads: the future resolves when the effect is durable.
+        """``run`` for callers in threads: the future resolves when the effect is durable.
 
         Raises:
             StoreBusyError: if too many functions wait.
@@ -122,7 +122,7 @@ class Writer:
         return job.future
 
     def close(self) -> None:
-        """Take no more work, finish what waits, and release the connection."""
+        """Refuse new work, finish waiting work, and close the connection."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -167,7 +167,7 @@ class Writer:
 
 
 def _unwatched(functions: int, seconds: float, failed: bool) -> None:
-    """Nobody wants to know."""
+    """Do nothing: the default observer."""
 
 
 def _undo(connection: Connection, done: Transaction, cause: BaseException) -> None:

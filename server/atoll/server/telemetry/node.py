@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from atoll.server.ingest.meter import Meter
+from atoll.server.ingest.transfer_meter import TransferMeter
 
 WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 LAG_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -45,7 +45,7 @@ class NodeFigures:
             registry=self.registry,
             buckets=LAG_BUCKETS_S,
         )
-        self.meter = Meter(committed=commits.observe, folded=folds.observe, refused=self._refuse)
+        self.meter = TransferMeter(committed=commits.observe, folded=folds.observe, refused=self._refuse)
         self.registry.register(_Transfers(self.meter))
         ProcessCollector(registry=self.registry)
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +80,7 @@ class NodeFigures:
 class _Transfers:
     """The meter's numbers, read when they are asked for."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: TransferMeter) -> None:
         self._meter = meter
 
     def collect(self) -> Iterable[Metric]:

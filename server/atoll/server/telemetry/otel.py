@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from threading import Thread
-from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -23,14 +22,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
-from atoll.server.daemon.observer import Observer
-from atoll.server.daemon.records import phase_seconds
 from atoll.server.rounds import Invite, MemberStatus, Phase, RecordRound, RoundKey, RoundState
+from atoll.server.rounds.durations import phase_seconds
+from atoll.server.telemetry.observer import Observer, StoredEvents
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
-
-if TYPE_CHECKING:
-    from atoll.server.daemon.stepping import Entry
-    from atoll.server.daemon.tasks import Job
 
 SERVICE = "atoll-server"
 CLOSE_S = 3.0
@@ -75,26 +70,26 @@ class RoundTracer(Observer):
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("atoll.server")
 
-    def stored(self, entry: Entry) -> None:
+    def stored(self, stored: StoredEvents) -> None:
         """See ``Observer``."""
-        for played in entry.played:
+        for played in stored.played:
             for effect in played.effects:
                 if isinstance(effect, Invite):
                     facts = {"atoll.members": len(effect.participants)}
-                    parent = self._root(entry.run, effect.key)
+                    parent = self._root(stored.run, effect.key)
                     span = self._tracer.start_span("invite", parent, attributes=facts, start_time=_ns(played.at))
                     span.end()
                 elif isinstance(effect, RecordRound):
-                    self._tell_round(entry.run, effect.round)
+                    self._record_round(stored.run, effect.round)
 
     @contextlib.contextmanager
-    def working(self, run: str, job: Job) -> Iterator[None]:
-        """See ``Observer``; what the job raises is told in its span."""
-        if job.key is None or job.kind not in STEPS:
+    def working(self, run: str, step: str, key: RoundKey | None, what: str) -> Iterator[None]:
+        """See ``Observer``; the step's span records what it raises."""
+        if key is None or step not in STEPS:
             yield
             return
-        facts = _facts(run, job.key) | ({"atoll.what": job.what} if job.what else {})
-        with self._tracer.start_as_current_span(job.kind, self._root(run, job.key), attributes=facts):
+        facts = _facts(run, key) | ({"atoll.what": what} if what else {})
+        with self._tracer.start_as_current_span(step, self._root(run, key), attributes=facts):
             yield
 
     def traceparent(self, run: str, key: RoundKey, participant: str) -> str:
@@ -107,7 +102,7 @@ class RoundTracer(Observer):
         ending.start()
         ending.join(CLOSE_S)
 
-    def _tell_round(self, run: str, ended: RoundState) -> None:
+    def _record_round(self, run: str, ended: RoundState) -> None:
         key = ended.key
         facts = _facts(run, key) | {
             "atoll.kind": ended.kind.value,
@@ -121,17 +116,17 @@ class RoundTracer(Observer):
         if ended.phase is Phase.ABANDONED:
             root.set_status(Status(StatusCode.ERROR, ended.reason))
         root.end(_ns(max(ended.created_at, ended.ended_at)))
-        self._tell_phases(run, ended)
-        self._tell_members(run, ended)
+        self._record_phases(run, ended)
+        self._record_members(run, ended)
 
-    def _tell_phases(self, run: str, ended: RoundState) -> None:
+    def _record_phases(self, run: str, ended: RoundState) -> None:
         parent, at = self._root(run, ended.key), ended.created_at
         for name, seconds in phase_seconds(ended).items():
             span = self._tracer.start_span(name, parent, attributes=_facts(run, ended.key), start_time=_ns(at))
             at += seconds
             span.end(_ns(at))
 
-    def _tell_members(self, run: str, ended: RoundState) -> None:
+    def _record_members(self, run: str, ended: RoundState) -> None:
         key, parent = ended.key, self._root(run, ended.key)
         for member in ended.roster if ended.opened_at else ():
             facts = _facts(run, key) | {

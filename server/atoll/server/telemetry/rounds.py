@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from atoll.server.daemon.records import phase_seconds
 from atoll.server.rounds import (
     Effect,
     Finish,
@@ -20,10 +18,9 @@ from atoll.server.rounds import (
     RunStatus,
     Verdict,
 )
+from atoll.server.rounds.durations import phase_seconds
 from atoll.server.rounds.roster import OUTSTANDING
-
-if TYPE_CHECKING:
-    from atoll.server.daemon.stepping import Entry
+from atoll.server.telemetry.observer import StoredEvents
 
 ROUND_BUCKETS_S = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 PHASE_BUCKETS_S = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86_400.0)
@@ -108,11 +105,11 @@ class RoundFigures:
         for verdict in Verdict:
             self._reports.labels(verdict.value)
 
-    def stored(self, entry: Entry) -> None:
+    def stored(self, stored: StoredEvents) -> None:
         """A run's events are durable."""
-        for played in entry.played:
+        for played in stored.played:
             for effect in played.effects:
-                self._count(effect, secret=entry.after.policy.secret_draw)
+                self._count(effect, secret=stored.after.policy.secret_draw)
 
     def retried(self, effect: str) -> None:
         """A step of a round is tried again."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from atoll.wire.installing import install_hint
+from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
     from atoll.server.telemetry.otel import RoundTracer

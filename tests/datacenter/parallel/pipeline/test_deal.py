@@ -1,4 +1,4 @@
-"""Blocks are dealt so that the dearest stage is as cheap as can be."""
+"""Blocks are divided so that the most expensive stage is as cheap as possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.datacenter.errors import LayoutError
 from atoll.datacenter.job import SiloJob
 from atoll.datacenter.job.parallel import PipelineSection
 from atoll.datacenter.models import spec_of
-from atoll.datacenter.parallel.pipeline.deal import Deal, deal, place
+from atoll.datacenter.parallel.pipeline.deal import Deal, deal, stage_ranks
 from atoll.datacenter.parallel.pipeline.split import build_stage
 from tests.datacenter.training import small
 
@@ -26,7 +26,7 @@ def stage_costs(costs: list[float], ends: tuple[int, ...], first: float, last: f
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_other_cut_has_a_cheaper_dearest_stage(seed: int) -> None:
-    """Against every cut there is; ties go to the evenest."""
+    """Compared with every division; ties go to the most even one."""
     drawn = random.Random(seed)
     costs = [drawn.choice((1.0, 1.5, 2.0, 7.0)) for _ in range(drawn.randint(3, 9))]
     first, last, stages = drawn.random(), 3 * drawn.random(), drawn.randint(2, 3)
@@ -54,9 +54,9 @@ def test_fewer_blocks_than_stages() -> None:
 
 
 def test_where_stages_live() -> None:
-    assert place(PipelineSection(schedule="1f1b"), 3) == (0, 1, 2)
-    assert place(PipelineSection(schedule="interleaved", stages_per_rank=2), 3) == (0, 1, 2, 0, 1, 2)
-    assert place(PipelineSection(schedule="zbv"), 3) == (0, 1, 2, 2, 1, 0)
+    assert stage_ranks(PipelineSection(schedule="1f1b"), 3) == (0, 1, 2)
+    assert stage_ranks(PipelineSection(schedule="interleaved", stages_per_rank=2), 3) == (0, 1, 2, 0, 1, 2)
+    assert stage_ranks(PipelineSection(schedule="zbv"), 3) == (0, 1, 2, 2, 1, 0)
 
 
 def test_a_stage_keeps_the_names_of_the_whole() -> None:

@@ -1,4 +1,6 @@
-"""Every schedule, alone and with other axes, gives the losses and parameters of one process (float32, ten AdamW steps).
+"""Every schedule, alone and with other axes, gives the losses and parameters of one process.
+
+In float32, after ``training.STEPS`` of AdamW.
 
 And with compiled blocks every parameter gets the gradient of one process whose blocks are not compiled.
 """

@@ -50,8 +50,8 @@ def test_every_stage_sees_every_micro_batch_once(schedule: PipelineSchedule, ran
 def test_bubble(schedule: PipelineSchedule, bubble: float) -> None:
     """Four ranks, eight micro-batches; forward and both halves of backward take 1 for all stages of a rank together.
 
-    (P - 1)(F + I + W) (Narayanan et al. 2021, section 2.2.1), over v where a rank has v stages (2.2.2); split,
-    (P - 1)(F + I - W) / v (Qi et al. 2024, table 1).
+    (P - 1)(F + I + W) (Narayanan et al. 2021, section 2.2.1), over v where a rank has v stages (2.2.2); split, (P -
+    1)(F + I - W) / v (Qi et al. 2024, table 1).
     """
     stages = 2 if KINDS[schedule].several_stages else 1
     played = play(order_of(schedule, 4, stages, 8), 4 * stages, 1 / stages, 1 / stages, 1 / stages)
@@ -60,7 +60,7 @@ def test_bubble(schedule: PipelineSchedule, bubble: float) -> None:
 
 
 def test_an_order_that_waits_for_itself() -> None:
-    with pytest.raises(ValueError, match="blocks itself with 2 actions left"):
+    with pytest.raises(ValueError, match="deadlocks with 2 actions left"):
         play({0: [Action(0, "B", 0), Action(0, "F", 0)]}, 1, 1.0, 1.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What the stages of ZeRO come to inside a pipeline: how often parameters are gathered and gradients scattered."""
+"""Stages of ZeRO inside a pipeline: how often parameters are gathered and gradients scattered."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ def count(sections: dict[str, Any]) -> list[int]:
     ],
 )
 def test_gradients_meet_once_a_step(zero: str, gathers: int) -> None:
-    """Whatever the stage: whole gradients wait for the last micro-batch (here with 1F1B, two data-parallel ranks)."""
+    """In every ZeRO stage whole gradients wait for the last micro-batch (here with 1F1B, two data-parallel ranks)."""
     found = run_ranks(count, 4, small(mesh={"pp": 2}, batch={"micro_batch": 1}, data_parallel=method(zero)))
     assert found == [[gathers, GROUPS]] * 4

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from atoll.server.privacy.noise import DiscreteGaussian, discrete
+from atoll.accounting.gaussian import delta_of
+from atoll.server.privacy.noise import DiscreteGaussian, discrete, sigma_for
 from atoll.server.privacy.noise.settling import settle
 from atoll.server.privacy.noise.tables import tables_of
 from tests.server.privacy.noise.exact import Exact
@@ -197,3 +198,19 @@ def test_bad_keys_and_ranges_are_refused() -> None:
         noise.draw(out, KEY, -1)
     with pytest.raises(ValueError, match="numbered from 0"):
         noise.draw(out, KEY, 2**63 - 3)
+
+
+@pytest.mark.parametrize(("continuous", "shift"), [(3.0, 1), (3.0, 4), (50.0, 7), (1000.0, 333), (1000.0, 2500)])
+def test_what_is_drawn_costs_no_more_than_the_continuous_noise_that_is_accounted(continuous: float, shift: int) -> None:
+    """At the same sigma it does: delta is above the continuous one at some epsilon."""
+    mu = shift / continuous
+
+    def delta(sigma: float, epsilon: float) -> float:
+        x = np.arange(-math.ceil(30 * sigma), math.ceil(30 * sigma) + shift)
+        total = math.fsum(np.exp(-(x**2) / (2 * sigma**2)))
+        with_it, without = (np.exp(-((x - at) ** 2) / (2 * sigma**2)) / total for at in (shift, 0))
+        return math.fsum(np.maximum(with_it - math.exp(epsilon) * without, 0.0))
+
+    epsilons = [part * mu * (1 + mu / 2) for part in (0.0, 0.1, 0.31, 0.5, 0.77, 1.0, 1.3, 2.0, 3.0)]
+    assert all(delta(sigma_for(continuous), epsilon) <= delta_of(epsilon, mu) for epsilon in epsilons)
+    assert any(delta(continuous, epsilon) > delta_of(epsilon, mu) for epsilon in epsilons)

@@ -1,4 +1,4 @@
-"""``config.json`` and ``[model]``: what they share, and what a checkpoint may ask for that our blocks do not have."""
+"""Convert between ``config.json`` and ``[model]``, and refuse features that our blocks lack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = {
     "norm_epsilon": "rms_norm_eps",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Our key → theirs, for values that mean the same."""
+"""Our key → their key, for values with the same meaning."""
 _OPTIONAL = {"num_key_value_heads", "tie_word_embeddings"}
 _MOE_KEYS = {"experts": "num_local_experts", "top_k": "num_experts_per_tok", "expert_dim": "intermediate_size"}
 _WANTED: dict[str, tuple[object, ...]] = {
@@ -37,20 +37,20 @@ _WANTED: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
     "router_jitter_noise": (None, 0, 0.0),
 }
-"""What our blocks do, by their key; other values are refused by name."""
+"""Features of our blocks, by their key; other values are refused by name."""
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM"}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a folder.
+    """Read ``config.json`` of a folder.
 
     Raises:
-        LayoutError: if it is missing, too large, or no JSON object.
+        LayoutError: if it is missing, too large, or not a JSON object.
     """
     path = folder / CONFIG
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise LayoutError(f"{path}: {path.stat().st_size} bytes are no config.json: at most {MAX_CONFIG_BYTES}")
+            raise LayoutError(f"{path} has {path.stat().st_size} bytes: a config.json has at most {MAX_CONFIG_BYTES}")
         found = json.loads(path.read_bytes())
     except OSError as error:
         raise LayoutError(
@@ -64,7 +64,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_weights(model: ModelSection) -> None:
-    """Compare ``[model]`` with the checkpoint that it starts from; nothing to do without one.
+    """Compare ``[model]`` with the checkpoint that it starts from, if there is one.
 
     Raises:
         LayoutError: naming each key that differs with both values, and each feature that our blocks lack.
@@ -79,7 +79,7 @@ def check_weights(model: ModelSection) -> None:
 
 
 def section_of(folder: Path) -> dict[str, Any]:
-    """The ``[model]`` that fits a checkpoint.
+    """Return the ``[model]`` section of a checkpoint.
 
     Raises:
         LayoutError: if it is unreadable, or has features that our blocks lack.
@@ -91,14 +91,14 @@ def section_of(folder: Path) -> dict[str, Any]:
 
 
 def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
-    """The ``config.json`` of a model of kind ``llama``.
+    """Return the ``config.json`` of a model of kind ``llama``.
 
     Args:
         model: ``[model]``.
-        dtype: of the tensors beside it.
+        dtype: dtype of the tensors beside it.
 
     Raises:
-        LayoutError: if experts are balanced by a bias, for which such a checkpoint has no place.
+        LayoutError: if experts are balanced by a bias, which such a checkpoint cannot hold.
     """
     if model.moe is not None and model.moe.balance == "bias":
         raise LayoutError('model.moe.balance = "bias": a Mixtral checkpoint has no place for the bias')
@@ -122,10 +122,10 @@ def config_of(model: ModelSection, dtype: str = "float32") -> dict[str, Any]:
 
 
 def _lacking(config: Config, path: Path) -> Iterator[str]:
-    """Features that the checkpoint needs and our blocks lack."""
+    """Yield the features that the checkpoint needs and our blocks lack."""
     kind = config.get("model_type")
     if kind not in _ARCHITECTURES:
-        yield f"{path}: model_type = {kind!r}: readable are {' and '.join(map(repr, _ARCHITECTURES))}"
+        yield f"{path}: model_type = {kind!r}: supported are {' and '.join(map(repr, _ARCHITECTURES))}"
         return
     if missing := [key for key in _KEYS.values() if key not in config and key not in _OPTIONAL]:
         yield f"{path}: {', '.join(missing)} missing"
@@ -144,12 +144,12 @@ def _lacking(config: Config, path: Path) -> Iterator[str]:
 
 
 def _rope(config: Config) -> dict[str, Any]:
-    """Where the versions of ``transformers`` keep the rotary settings; the newest first."""
+    """Return the rotary settings, wherever the version of ``transformers`` keeps them; the newest first."""
     return dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
 
 
 def _theirs(config: Config) -> dict[str, Any]:
-    """What the checkpoint says, by our keys."""
+    """Return the checkpoint's values by our keys."""
     found: dict[str, Any] = {ours: config.get(theirs) for ours, theirs in _KEYS.items()}
     found["kv_heads"] = found["kv_heads"] or found["heads"]
     found["tied_embeddings"] = bool(found["tied_embeddings"])

@@ -1,4 +1,4 @@
-"""Names of parameters: ours and Hugging Face's."""
+"""Names of parameters in our models and in Hugging Face's checkpoints."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 
 
 def llama_names(model: ModelSection, name: str) -> tuple[str, ...]:
-    """Tensors of a ``LlamaForCausalLM`` checkpoint, or ``MixtralForCausalLM``, that make up one of our parameters.
+    """Return the tensors of a Llama or Mixtral ``…ForCausalLM`` checkpoint that make up one of our parameters.
 
     Args:
         model: ``[model]``.
-        name: of ours in the whole model.
+        name: name of our parameter in the whole model.
 
     Returns:
-        One name, or for stacked experts one for each index of the first dim; none if it has no place there.
+        One name; for stacked experts one name for each index of the first dim; empty if there is no such tensor.
     """
     if model.tied_embeddings and name == "output.weight":
         name = "tok_embeddings.weight"

@@ -1,4 +1,4 @@
-"""Reads a checkpoint into a model that is cut already: each rank reads the slices that it holds, and no more."""
+"""Read a checkpoint into a model that is already cut: each rank reads only the slices that it holds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from atoll.datacenter.errors import LayoutError
-from atoll.datacenter.parallel.held import held
+from atoll.datacenter.mesh.shards import local_shard
 
 if TYPE_CHECKING:
     from atoll.datacenter.job.model import ModelSection
@@ -30,10 +30,10 @@ class _Wanted:
     """A piece of one of our parameters and the tensor that it comes from.
 
     Attributes:
-        into: where it goes.
-        source: the tensor's name.
-        shape: of the whole tensor.
-        index: which part of the tensor.
+        into: destination.
+        source: name of the tensor.
+        shape: shape of the whole tensor.
+        index: the part of the tensor to read.
     """
 
     into: Tensor
@@ -43,13 +43,13 @@ class _Wanted:
 
 
 def start_from(module: nn.Module, spec: ModelSpec, model: ModelSection) -> set[str]:
-    """Fill a model from ``model.weights``, if there is one; see ``load_weights``.
+    """Fill a model from ``model.weights``, if the job sets it; see ``load_weights``.
 
     Returns:
-        The names of the parameters that it filled.
+        The names of the parameters that were filled.
 
     Raises:
-        LayoutError: as ``load_weights``, or if the model has no such form.
+        LayoutError: see ``load_weights``; also if the model has no Hugging Face form.
     """
     if model.weights is None:
         return set()
@@ -62,18 +62,18 @@ def start_from(module: nn.Module, spec: ModelSpec, model: ModelSection) -> set[s
 def load_weights(module: nn.Module, foreign: Foreign, folder: Path) -> set[str]:
     """Fill the parameters that the checkpoint has, in place, from this rank's slices of its tensors.
 
-    Memory: one slice beside the parameters. Bytes read from disk: what this rank holds.
+    Memory: one slice in addition to the parameters. Bytes read from disk: what this rank holds.
 
     Args:
-        module: on a real device, its parameters plain or ``DTensor``.
-        foreign: where a parameter lies in the checkpoint; those that lie nowhere (adapters) are left as they are.
-        folder: with ``model.safetensors``, or shards and their index.
+        module: model on a real device, its parameters plain or ``DTensor``.
+        foreign: names of a parameter in the checkpoint; parameters without a name (adapters) are left as they are.
+        folder: folder with ``model.safetensors``, or with shards and their index.
 
     Returns:
         The names of the parameters that the checkpoint has.
 
     Raises:
-        LayoutError: naming file, tensor and both shapes, if the checkpoint is missing, damaged or of another model.
+        LayoutError: if the checkpoint is missing, damaged or of another model; names file, tensor and both shapes.
     """
     found = {name: parameter for name, parameter in module.named_parameters() if foreign(name)}
     wanted = [piece for name, parameter in found.items() for piece in _pieces(parameter, foreign(name))]
@@ -89,7 +89,7 @@ def load_weights(module: nn.Module, foreign: Foreign, folder: Path) -> set[str]:
 
 
 def _pieces(parameter: nn.Parameter, sources: Sequence[str]) -> Iterator[_Wanted]:
-    local, offsets = held(parameter)
+    local, offsets = local_shard(parameter)
     if not local.numel():
         return
     index = tuple(slice(start, start + size) for start, size in zip(offsets, local.shape, strict=True))
@@ -102,7 +102,7 @@ def _pieces(parameter: nn.Parameter, sources: Sequence[str]) -> Iterator[_Wanted
 
 
 def _files(folder: Path, sources: Sequence[str]) -> dict[str, Path]:
-    """Which file each tensor is in."""
+    """Return the file of each tensor."""
     index = folder / INDEX
     if not index.is_file():
         single = folder / SINGLE
@@ -111,13 +111,13 @@ def _files(folder: Path, sources: Sequence[str]) -> dict[str, Path]:
         return dict.fromkeys(sources, single)
     shards = _weight_map(index)
     if absent := sorted(set(sources) - set(shards)):
-        raise LayoutError(f"{index} does not name {absent[0]} (and {len(absent) - 1} more): it is of another model")
+        raise LayoutError(f"{index} lacks {absent[0]} (and {len(absent) - 1} more): it belongs to another model")
     return {source: folder / shards[source] for source in sources}
 
 
 def _weight_map(index: Path) -> dict[str, str]:
     if index.stat().st_size > MAX_INDEX_BYTES:
-        raise LayoutError(f"{index}: {index.stat().st_size} bytes are no index: at most {MAX_INDEX_BYTES}")
+        raise LayoutError(f"{index} has {index.stat().st_size} bytes: an index has at most {MAX_INDEX_BYTES}")
     try:
         found = json.loads(index.read_bytes())["weight_map"]
         shards = {str(name): str(file) for name, file in found.items()}
@@ -125,7 +125,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         raise LayoutError(f'{index} is damaged: no "weight_map" ({error!r})') from error
     for file in shards.values():
         if Path(file).name != file:
-            raise LayoutError(f"{index} names {file!r}: files must lie beside it")
+            raise LayoutError(f"{index} names {file!r}: files must be in the same folder")
     return shards
 
 
@@ -140,7 +140,7 @@ def _read(reader: Any, piece: _Wanted, path: Path) -> Tensor:
     try:
         part = reader.get_slice(piece.source)
     except SafetensorError as error:
-        raise LayoutError(f"{path} has no tensor {piece.source}: it is of another model") from error
+        raise LayoutError(f"{path} has no tensor {piece.source}: it belongs to another model") from error
     if (shape := tuple(part.get_shape())) != piece.shape:
         raise LayoutError(f"{path}: {piece.source} has shape {list(shape)}, this model's has {list(piece.shape)}")
     read: Tensor = part[piece.index]

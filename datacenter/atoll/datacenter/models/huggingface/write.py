@@ -1,4 +1,4 @@
-"""Writes a checkpoint that ``transformers`` reads, one tensor gathered at a time."""
+"""Write a checkpoint in the format of ``transformers``, gathering one tensor at a time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from atoll.datacenter.models.spec import Foreign
 
 SHARD_BYTES = 2 << 30
-"""Largest file, unless one tensor is larger."""
+"""Maximum size of a file, unless one tensor is larger."""
 _METADATA = {"format": "pt"}
 
 
 @dataclass(frozen=True)
 class _Tensor:
-    """One tensor to write: its name there, the parameter that it comes from, and which index of its first dim."""
+    """A tensor to write: its name in the checkpoint, its parameter, and the index of the parameter's first dim."""
 
     name: str
     ours: str
@@ -41,15 +41,15 @@ class _Tensor:
 
 @torch.no_grad()
 def save_model(module: nn.Module, model: ModelSection, foreign: Foreign, folder: Path) -> None:
-    """Write a model that is cut over the ranks, adapters added in; collective, rank 0 writes. Not for pipeline stages.
+    """Write a model that is sharded over ranks, adapters merged; collective, rank 0 writes. Not for pipeline stages.
 
     Memory: one whole parameter on each rank, and one file's tensors (``SHARD_BYTES``) on rank 0.
 
     Args:
         module: the whole model, its parameters plain or ``DTensor``.
         model: ``[model]``.
-        foreign: where a parameter goes.
-        folder: made if need be; files of the same names are replaced.
+        foreign: names of a parameter in the checkpoint.
+        folder: created if it does not exist; files of the same names are replaced.
     """
     parameters = dict(module.named_parameters())
 
@@ -76,20 +76,20 @@ def save_pretrained(
     writes: bool = True,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write ``config.json`` and tensors, each asked for when its file's turn comes, in the order of ``shapes``.
+    """Write ``config.json`` and tensors. Each tensor is fetched when its file is written, in the order of ``shapes``.
 
     Args:
-        folder: made if need be.
+        folder: created if it does not exist.
         model: ``[model]``.
-        foreign: where a parameter goes.
-        shapes: of our parameters by name.
-        whole: gives a parameter; called once for each, on every rank alike.
-        dtype: of what is written.
+        foreign: names of a parameter in the checkpoint.
+        shapes: shapes of our parameters by name.
+        whole: returns a parameter; called once for each, in the same order on every rank.
+        dtype: dtype of the tensors in the files.
         writes: whether this process writes files, or only takes part in gathering.
-        shard_bytes: largest file, unless one tensor is larger.
+        shard_bytes: maximum size of a file, unless one tensor is larger.
 
     Raises:
-        LayoutError: if a parameter has no place in such a checkpoint.
+        LayoutError: if a parameter cannot be represented in such a checkpoint.
     """
     files = _files(_tensors(shapes, foreign, dtype), shard_bytes)
     if writes:
@@ -122,7 +122,7 @@ def _tensors(shapes: Mapping[str, Sequence[int]], foreign: Foreign, dtype: torch
 
 
 def _files(tensors: Sequence[_Tensor], shard_bytes: int) -> dict[str, list[_Tensor]]:
-    """Tensors of each file, in order, each file as full as it may be."""
+    """Assign tensors to files, in order, filling each file as far as possible."""
     groups: list[list[_Tensor]] = []
     filled = 0
     for tensor in tensors:

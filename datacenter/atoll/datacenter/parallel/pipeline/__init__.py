@@ -1,1 +1,1 @@
-"""Pipeline parallel: blocks cut into stages, micro-batches sent through them. Read ``deal``, then ``passes``."""
+"""Pipeline parallelism: blocks divided into stages, micro-batches sent through them. Read ``deal``, then ``passes``."""

@@ -1,4 +1,4 @@
-"""How much of a step a rank of a pipeline waits: what its schedule predicts as the bubble, measured."""
+"""Measure how much of a step a rank of a pipeline waits: the bubble that its schedule predicts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 _PASSES = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
-"""What a stage computes in; it sends and receives outside of them."""
+"""Methods in which a stage computes; it sends and receives outside of them."""
 
 
 class _Mark(Protocol):
@@ -28,7 +28,7 @@ class _Instant:
 
 
 class _Event:
-    """A place in the GPU's queue."""
+    """An event in the GPU's queue."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -41,7 +41,7 @@ class _Event:
 
 
 class BusyClock:
-    """Listens to a rank's stages. Collectives of tensor and data parallel within a pass count as work."""
+    """Measures when a rank's stages compute. Collectives of tensor and data parallelism within a pass count as work."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._mark: Callable[[], _Mark] = _Event if device.type == "cuda" else lambda: _Instant(clock)
@@ -49,20 +49,20 @@ class BusyClock:
         self._step: tuple[_Mark, _Mark] | None = None
 
     def listen(self, stage: object) -> None:
-        """Note when the stage computes."""
+        """Record when the stage computes."""
         for name in _PASSES:
             setattr(stage, name, self._noted(getattr(stage, name)))
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Around all passes of a step."""
+        """Enclose all passes of a step."""
         self._passes.clear()
         begin = self._mark()
         yield
         self._step = begin, self._mark()
 
     def idle_share(self) -> float:
-        """Part of the last step in which this rank did not compute; 0 before the first. Waits for the GPU."""
+        """Return the share of the last step in which this rank did not compute; 0 before it. Waits for the GPU."""
         if self._step is None:
             return 0.0
         busy = sum(begin.seconds_until(end) for begin, end in self._passes)

@@ -1,4 +1,4 @@
-"""What each block costs, measured: one of each kind is run alone on this device, forward and backward."""
+"""Measure the cost of each block: one block of each kind is run alone on this device, forward and backward."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of forward and backward pass of one micro-batch.
+    """Seconds of the forward and backward pass of one micro-batch.
 
     Attributes:
-        first: what stands before the blocks.
+        first: modules before the blocks.
         blocks: each block.
-        last: what stands after them; the loss is not counted.
+        last: modules after the blocks, without the loss.
     """
 
     first: float
@@ -38,7 +38,7 @@ class Costs:
 
 
 def measure_costs(spec: ModelSpec, job: SiloJob, device: torch.device) -> Costs:
-    """Measure on the first rank and tell all; collective.
+    """Measure on the first rank and broadcast to all; collective.
 
     Memory: the weights, gradients and activations of one block, uncut. Blocks of equal shapes are measured once.
     """
@@ -72,7 +72,7 @@ def _measure_all(module: nn.Module, names: list[str], job: SiloJob, device: torc
 
 
 def _inputs(module: nn.Module, names: list[str], job: SiloJob) -> Mapping[str, tuple[Any, ...]]:
-    """What each part is called with, on the meta device."""
+    """Return the inputs of each part, on the meta device."""
     seen: dict[str, tuple[Any, ...]] = {}
     for name in names:
 
@@ -87,7 +87,7 @@ def _inputs(module: nn.Module, names: list[str], job: SiloJob) -> Mapping[str, t
 
 
 def _measure(part: nn.Module, inputs: tuple[Any, ...], device: torch.device) -> float:
-    """Median seconds of a forward and backward pass over what is of no matter."""
+    """Return the median seconds of a forward and backward pass over arbitrary values."""
     real = copy.deepcopy(part).to_empty(device=device)
     for parameter in real.parameters():
         nn.init.normal_(parameter, std=0.02)

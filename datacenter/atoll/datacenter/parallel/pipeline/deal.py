@@ -1,4 +1,4 @@
-"""Which blocks go to which stage, and which stages to which rank."""
+"""Assign blocks to stages, and stages to ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """What each stage holds and where it lives.
+    """Assignment of a model's blocks.
 
     Attributes:
         blocks: numbers of the blocks of each stage, in order.
-        ranks: rank of each stage, along the axis ``pp``.
+        ranks: rank of each stage along the axis ``pp``.
     """
 
     blocks: tuple[range, ...]
@@ -34,33 +34,33 @@ class Deal:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """Number of stages."""
         return len(self.blocks)
 
     def of_rank(self, rank: int) -> list[int]:
-        """Numbers of a rank's stages, the first of the model first."""
+        """Return the numbers of a rank's stages, in the model's order."""
         return [stage for stage, owner in enumerate(self.ranks) if owner == rank]
 
 
 def stages_per_rank(section: PipelineSection) -> int:
-    """Stages on each rank: two for schedules that go down and up again, else as the job says."""
+    """Return the stages on each rank: two for V schedules, otherwise as the job says."""
     return 2 if KINDS[section.schedule].v_shaped else section.stages_per_rank
 
 
 def micro_batches(job: SiloJob, batch_ranks: int) -> int:
-    """Micro-batches of one pipeline in a step, whole ones."""
+    """Return the number of micro-batches of one pipeline in a step, rounded down."""
     return job.batch.global_batch // (batch_ranks * job.batch.micro_batch)
 
 
-def place(section: PipelineSection, ranks: int) -> tuple[int, ...]:
-    """The rank of each stage: round and round, or for V schedules down and up (``r`` has ``r`` and ``2 P - 1 - r``)."""
+def stage_ranks(section: PipelineSection, ranks: int) -> tuple[int, ...]:
+    """Return the rank of each stage: in turn, or down and up for V schedules (``r`` has ``r`` and ``2 P - 1 - r``)."""
     if KINDS[section.schedule].v_shaped:
         return (*range(ranks), *reversed(range(ranks)))
     return tuple(range(ranks)) * section.stages_per_rank
 
 
 def deal_job(job: SiloJob, spec: ModelSpec, blocks: int, ranks: int, device: torch.device) -> Deal:
-    """Deal a model of so many blocks as the job says; collective where costs are measured.
+    """Assign the blocks of a model as the job says; collective if costs are measured.
 
     Raises:
         LayoutError: if there are fewer blocks than stages.
@@ -70,27 +70,27 @@ def deal_job(job: SiloJob, spec: ModelSpec, blocks: int, ranks: int, device: tor
     else:
         costs = Costs(float(bool(spec.first)), (1.0,) * blocks, float(bool(spec.last)))
     stages = ranks * stages_per_rank(job.pipeline)
-    return Deal(deal(costs.blocks, stages, first=costs.first, last=costs.last), place(job.pipeline, ranks))
+    return Deal(deal(costs.blocks, stages, first=costs.first, last=costs.last), stage_ranks(job.pipeline, ranks))
 
 
 def deal(costs: Sequence[float], stages: int, *, first: float, last: float) -> tuple[range, ...]:
-    """Cut blocks into stages of neighbours, at least one block each, so that the dearest is as cheap as can be.
+    """Divide blocks into contiguous stages of at least one block, minimising the cost of the most expensive stage.
 
-    The linear partition problem, solved exactly; among the best, that with the least sum of squares, which evens out
-    the others. Time ``stages * blocks^2``.
+    Solves the linear partition problem exactly; among the optima it takes the one with the least sum of squares, which
+    evens out the other stages. Time ``stages * blocks^2``.
 
     Args:
-        costs: of each block, from 0.
-        stages: how many.
-        first: cost of what stands before the blocks.
-        last: cost of what stands after them.
+        costs: cost of each block, at least 0.
+        stages: number of stages.
+        first: cost of the modules before the blocks.
+        last: cost of the modules after the blocks.
 
     Raises:
         LayoutError: if there are fewer blocks than stages.
     """
     blocks = len(costs)
     if blocks < stages:
-        raise LayoutError(f"{blocks} blocks cannot fill {stages} pipeline stages: each needs one at least")
+        raise LayoutError(f"{blocks} blocks cannot fill {stages} pipeline stages: each needs at least one")
     before = [0.0, *accumulate(costs)]
 
     def cost(stage: int, begin: int, end: int) -> float:
@@ -99,7 +99,7 @@ def deal(costs: Sequence[float], stages: int, *, first: float, last: float) -> t
 
     @cache
     def dearest(stage: int, begin: int) -> float:
-        """The least possible cost of the dearest of this stage and those after it, these blocks left."""
+        """Return the least possible maximum cost of this stage and later ones, given the remaining blocks."""
         if stage == stages - 1:
             return cost(stage, begin, blocks)
         ends = range(begin + 1, blocks - (stages - 1 - stage) + 1)
@@ -109,7 +109,7 @@ def deal(costs: Sequence[float], stages: int, *, first: float, last: float) -> t
 
     @cache
     def evenest(stage: int, begin: int) -> tuple[float, tuple[int, ...]]:
-        """Least sum of squares within the limit, and where the stages end."""
+        """Return the least sum of squares within that maximum, and the ends of the stages."""
         if stage == stages - 1:
             mine = cost(stage, begin, blocks)
             return (mine**2 if mine <= limit else float("inf")), (blocks,)

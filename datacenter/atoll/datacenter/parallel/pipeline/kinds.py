@@ -1,4 +1,4 @@
-"""The schedules: what PyTorch calls each, and what it asks of a job."""
+"""Pipeline schedules: their names in PyTorch, and their requirements of a job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Kind:
     """One schedule.
 
     Attributes:
-        torch_name: what ``torch.distributed.pipelining.schedules.get_schedule_class`` knows it by.
-        loops: whether a rank may own several stages, dealt round and round.
-        v_shaped: whether each rank owns two, dealt down and up again.
-        splits_backward: whether gradients of inputs and of weights are worked out at different times.
-        as_many_micro_batches_as_stages: whether it needs so many.
+        torch_name: name for ``torch.distributed.pipelining.schedules.get_schedule_class``.
+        loops: whether a rank may have several stages, assigned in turn.
+        v_shaped: whether each rank has two stages, assigned down and up again.
+        splits_backward: whether gradients of inputs and of weights are computed at different times.
+        as_many_micro_batches_as_stages: whether it needs at least one micro-batch per stage.
         whole_rounds: whether micro-batches must fill whole rounds.
     """
 
@@ -30,7 +30,7 @@ class Kind:
 
     @property
     def several_stages(self) -> bool:
-        """Whether a rank can own more than one."""
+        """Whether a rank can have more than one stage."""
         return self.loops or self.v_shaped
 
 

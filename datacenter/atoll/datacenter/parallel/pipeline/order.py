@@ -1,6 +1,6 @@
-"""In which order each rank computes under a schedule, as PyTorch has it, and how long that takes when played.
+"""The order in which each rank computes under a schedule, as in PyTorch, and a simulation of how long it takes.
 
-Nothing is sent and nothing computed: this is for predicting, comparing and drawing.
+Nothing is sent or computed: this is for prediction, comparison and drawing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from atoll.datacenter.job.parallel import PipelineSchedule, PipelineSection
-from atoll.datacenter.parallel.pipeline.deal import place
+from atoll.datacenter.parallel.pipeline.deal import stage_ranks
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 
 Pass: TypeAlias = Literal["F", "B", "I", "W"]
-"""Forward; whole backward; backward to the input alone; backward to the weights alone."""
+"""Forward; whole backward; backward to the input only; backward to the weights only."""
 _HELD: Mapping[Pass, int] = {"F": 1, "B": -1, "I": 0, "W": -1}
 
 
@@ -30,7 +30,7 @@ class Action(NamedTuple):
 
 
 Order: TypeAlias = dict[int, list[Action]]
-"""Each rank's actions, first to last."""
+"""Actions of each rank, first to last."""
 
 
 class Span(NamedTuple):
@@ -43,28 +43,28 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How an order went.
+    """Result of a simulation.
 
     Attributes:
-        spans: by rank.
+        spans: spans of the actions, by rank.
     """
 
     spans: Sequence[Sequence[Span]]
 
     @property
     def seconds(self) -> float:
-        """Until the last action of any rank was done."""
+        """Time until the last action of any rank ends."""
         return max(spans[-1].end for spans in self.spans)
 
     @property
     def idle_share(self) -> float:
-        """Part of the time in which a rank waits, mean over ranks."""
+        """Share of the time in which a rank waits, mean over ranks."""
         busy = sum(span.end - span.begin for spans in self.spans for span in spans)
         return 1 - busy / (len(self.spans) * self.seconds)
 
     @property
     def held(self) -> list[int]:
-        """The most stage passes of each rank whose backward pass was still to come."""
+        """Maximum number of stage passes, for each rank, whose backward pass has not run yet."""
         most = []
         for spans in self.spans:
             now = peak = 0
@@ -76,37 +76,37 @@ class Played:
 
 
 def order_of(schedule: PipelineSchedule, ranks: int, stages: int, micro_batches: int) -> Order:
-    """PyTorch's order.
+    """Return PyTorch's order.
 
     Args:
-        schedule: which.
-        ranks: along ``pp``.
-        stages: on each rank.
-        micro_batches: of one step.
+        schedule: the schedule.
+        ranks: number of ranks along ``pp``.
+        stages: stages on each rank.
+        micro_batches: micro-batches of one step.
 
     Raises:
-        ValueError: if the schedule takes no such number of micro-batches.
+        ValueError: if the schedule does not support this number of micro-batches.
     """
     if not KINDS[schedule].several_stages:
         return {rank: _single(schedule, rank, ranks, micro_batches) for rank in range(ranks)}
-    owners = place(PipelineSection(schedule=schedule, stages_per_rank=stages), ranks)
+    owners = stage_ranks(PipelineSection(schedule=schedule, stages_per_rank=stages), ranks)
     make: Any = get_schedule_class(KINDS[schedule].torch_name)
     made = make([_outline(stage, owners, ranks) for stage, owner in enumerate(owners) if owner == 0], micro_batches)
     return {rank: [one for action in actions for one in _flat(action)] for rank, actions in made.pipeline_order.items()}
 
 
 def play(order: Order, stages: int, forward: float, to_input: float, to_weights: float) -> Played:
-    """Run every action as soon as its rank is free and what it needs is there; sending takes no time.
+    """Start every action as soon as its rank is free and its input is there; sending takes no time.
 
     Args:
-        order: of each rank.
-        stages: of the whole model.
-        forward: seconds of one stage.
-        to_input: the same; a whole backward pass takes this and the next.
-        to_weights: the same.
+        order: actions of each rank.
+        stages: stages of the whole model.
+        forward: seconds of a forward pass of one stage.
+        to_input: seconds of a backward pass to the input; a whole backward pass takes this and the next.
+        to_weights: seconds of a backward pass to the weights.
 
     Raises:
-        ValueError: if the order blocks itself.
+        ValueError: if the order deadlocks.
     """
     seconds: Mapping[Pass, float] = {"F": forward, "B": to_input + to_weights, "I": to_input, "W": to_weights}
     done: dict[tuple[int, str, int], float] = {}
@@ -126,7 +126,7 @@ def play(order: Order, stages: int, forward: float, to_input: float, to_weights:
                 done[action.stage, action.kind.replace("B", "I"), action.micro_batch] = end
                 left -= 1
         if left == before:
-            raise ValueError(f"the order blocks itself with {left} actions left")
+            raise ValueError(f"the order deadlocks with {left} actions left")
     return Played(list(spans.values()))
 
 
@@ -140,7 +140,7 @@ def _needs(action: Action, stages: int) -> list[tuple[int, str, int]]:
 
 
 def _single(schedule: PipelineSchedule, rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """PyTorch writes these two as loops, not as orders."""
+    """Write out the order of the two schedules that PyTorch has as loops."""
     ahead = micro_batches if schedule == "gpipe" else min(micro_batches, ranks - rank)
     actions = [Action(rank, "F", number) for number in range(ahead)]
     for number in range(micro_batches):
@@ -151,7 +151,7 @@ def _single(schedule: PipelineSchedule, rank: int, ranks: int, micro_batches: in
 
 
 def _outline(stage: int, owners: tuple[int, ...], ranks: int) -> SimpleNamespace:
-    """As much of a stage as making an order takes."""
+    """Return the part of a stage that PyTorch needs to make an order."""
     return SimpleNamespace(
         group_rank=owners[stage],
         group_size=ranks,
@@ -168,7 +168,7 @@ def _outline(stage: int, owners: tuple[int, ...], ranks: int) -> SimpleNamespace
 
 
 def _flat(action: Any) -> list[Action]:
-    """An action of PyTorch's; those that overlap two passes run one after the other."""
+    """Convert PyTorch's action; overlapped passes run one after the other."""
     if action is None:
         return []
     if getattr(action, "sub_actions", None):

@@ -1,4 +1,4 @@
-"""The passes of a model cut into stages: ``torch.distributed.pipelining`` runs them in the schedule's order."""
+"""Passes of a model cut into stages: ``torch.distributed.pipelining`` runs them in the schedule's order."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from atoll.datacenter.job import SiloJob
     from atoll.datacenter.mesh import Meshes
     from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.passes import MicroBatch
     from atoll.datacenter.parallel.pipeline.deal import Deal
-    from atoll.datacenter.train.passes import MicroBatch
 
 
 class PipelinePasses:
-    """Passes of this rank's stages; see ``train.passes.Passes``.
+    """Passes of this rank's stages; see ``parallel.passes.Passes``.
 
     Gradients are sums: PyTorch divides them by the number of micro-batches only if asked to.
     """
@@ -45,12 +45,12 @@ class PipelinePasses:
         """Set up the schedule; nothing is sent yet.
 
         Args:
-            modules: this rank's, cut and filled, by number of stage.
-            deal: of the whole model.
-            spec: of the model.
+            modules: stages of this rank by number, cut and filled.
+            deal: assignment of the whole model.
+            spec: spec of the model.
             job: validated against the mesh.
-            meshes: of the world.
-            device: where this rank computes.
+            meshes: device meshes of the world.
+            device: device of this rank.
         """
         self._modules = dict(sorted(modules.items()))
         self._is_first = 0 in modules
@@ -75,11 +75,11 @@ class PipelinePasses:
 
     @property
     def parts(self) -> Sequence[nn.Module]:
-        """This rank's stages, the first of the model first."""
+        """This rank's stages, in the model's order."""
         return tuple(self._modules.values())
 
     def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
-        """See ``train.passes.Passes``.
+        """See ``parallel.passes.Passes``.
 
         Raises:
             TrainingError: if there are more or fewer micro-batches than the schedule was made for.
@@ -97,7 +97,7 @@ class PipelinePasses:
         return sum((_local(loss.detach()) for loss in losses), torch.zeros((), device=self._device))
 
     def idle_share(self) -> float:
-        """Part of the last step's passes in which a rank waited, mean over all; collective."""
+        """Return the share of the last step's passes in which a rank waited, mean over all ranks; collective."""
         share = torch.tensor(self._clock.idle_share(), device=self._device)
         dist.all_reduce(share)
         return share.item() / dist.get_world_size()

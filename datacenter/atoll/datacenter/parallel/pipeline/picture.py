@@ -1,20 +1,19 @@
-"""Timelines of the schedules and a picture of the mesh, as SVG.
+"""Draw timelines of the schedules and a picture of the mesh, as SVG.
 
-``python -m atoll.datacenter.parallel.pipeline.picture docs/datacenter`` draws those of the documentation.
-The timelines are PyTorch's orders, played with a forward pass as long as each half of a backward pass.
+``python -m atoll.datacenter.parallel.pipeline.picture docs/datacenter`` draws the pictures of the documentation. The
+timelines are PyTorch's orders, simulated with a forward pass as long as each half of a backward pass.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import get_args
 from xml.sax.saxutils import escape
 
 from atoll.datacenter.job.parallel import PipelineSchedule
 from atoll.datacenter.parallel.pipeline.kinds import KINDS
 from atoll.datacenter.parallel.pipeline.order import Pass, Played, Span, order_of, play
+from atoll.settings.reference import path_argument
 
 RANKS = 4
 MICRO_BATCHES = 8
@@ -28,7 +27,7 @@ _COLOURS: dict[Pass, tuple[str, str]] = {
     "I": ("#f2c572", "#f9e3b8"),
     "W": ("#d3a6d9", "#ead3ed"),
 }
-"""Fill of a pass of the rank's first stage, and of its later ones."""
+"""Fill colours of a pass: of the rank's first stage, and of its later stages."""
 _NAMES: dict[Pass, str] = {"F": "forward", "B": "backward", "I": "backward to input", "W": "backward to weights"}
 _STYLE = (
     "text{font:10px sans-serif;fill:#222;text-anchor:middle}.label{fill:#888;text-anchor:start;font-size:12px}"
@@ -37,14 +36,14 @@ _STYLE = (
 
 
 def pictures() -> Iterator[tuple[str, str]]:
-    """Name and text of each file."""
+    """Yield name and text of each file."""
     for schedule in get_args(PipelineSchedule):
         yield f"pipeline-{schedule.replace('_', '-')}.svg", timeline(schedule)
     yield "mesh.svg", mesh()
 
 
 def timeline(schedule: PipelineSchedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
-    """What each rank does when: a row for each rank, time to the right; a second stage has lighter shades."""
+    """Draw the actions of each rank over time, one row per rank; a second stage has lighter shades."""
     per_rank = 2 if KINDS[schedule].several_stages else 1
     unit = 1 / per_rank
     played = play(order_of(schedule, ranks, per_rank, micro_batches), ranks * per_rank, unit, unit, unit)
@@ -76,7 +75,7 @@ def _legend(played: Played, top: int) -> Iterator[str]:
 
 
 def mesh() -> str:
-    """Eight ranks as ``pp`` 2 x ``dp_shard`` 2 x ``tp`` 2: which of them talk along which axis."""
+    """Draw eight ranks as ``pp`` 2 x ``dp_shard`` 2 x ``tp`` 2, and which of them communicate along which axis."""
     body = ['<text class="label" x="4" y="18">pp 2 x dp_shard 2 x tp 2: rank = 4 pp + 2 dp_shard + tp</text>']
     for stage in range(2):
         top = 60 + 150 * stage
@@ -112,5 +111,10 @@ def _svg(width: int, height: int, body: list[str]) -> str:
 
 
 if __name__ == "__main__":
+    folder = path_argument(
+        "atoll.datacenter.parallel.pipeline.picture",
+        "FOLDER",
+        "where the pictures go; in this repository docs/datacenter",
+    )
     for name, text in pictures():
-        (Path(sys.argv[1]) / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A stage of a model: the whole on the meta device, with parts taken out. Parameter names stay those of the whole."""
+"""Build a stage of a model: the whole on the meta device with parts removed. Parameter names stay the same."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 def count_blocks(spec: ModelSpec) -> int:
-    """How many blocks the whole model has."""
+    """Return the number of blocks of the whole model."""
     with torch.device("meta"):
         return len(getattr(spec.build(), spec.blocks))
 
 
 def build_stage(spec: ModelSpec, deal: Deal, stage: int) -> nn.Module:
-    """The module of one stage, on the meta device.
+    """Build the module of one stage on the meta device.
 
-    What stands before the blocks is None in all stages but the first, what stands after them in all but the last; the
-    blocks keep their numbers.
+    Modules before the blocks are None in all stages but the first, modules after them in all but the last; the blocks
+    keep their numbers.
     """
     with torch.device("meta"):
         module = spec.build()

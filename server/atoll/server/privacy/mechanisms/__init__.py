@@ -8,10 +8,10 @@
     state = mechanism.advance(state, version, binding, sigma, new_secret())  # stored in the transaction that releases
 """
 
+from atoll.server.privacy.mechanisms.interface import KeptKey, Mechanism, NoiseState, NoiseStateError, RoundNoise
 from atoll.server.privacy.mechanisms.keys import derived, new_secret
 from atoll.server.privacy.mechanisms.registry import MECHANISMS, mechanism_named
 from atoll.server.privacy.mechanisms.strategy import Strategy
-from atoll.server.privacy.mechanisms.values import KeptKey, Mechanism, NoiseState, NoiseStateError, RoundNoise
 
 __all__ = [
     "MECHANISMS",

@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.server.privacy.mechanisms import _loops
-from atoll.server.privacy.mechanisms.keys import derived
-from atoll.server.privacy.mechanisms.sealing import sealed
-from atoll.server.privacy.mechanisms.sensitivity import banded_allowance, banded_coefficients
-from atoll.server.privacy.mechanisms.values import (
+from atoll.server.privacy.mechanisms.interface import (
     NOISE_BYTES,
     Integers,
     KeptKey,
@@ -30,10 +27,13 @@ from atoll.server.privacy.mechanisms.values import (
     NoiseStateError,
     check_kept,
 )
+from atoll.server.privacy.mechanisms.keys import derived
+from atoll.server.privacy.mechanisms.sealing import sealed
+from atoll.server.privacy.mechanisms.sensitivity import banded_allowance, banded_coefficients
 from atoll.server.privacy.noise import DiscreteGaussian
 
 if TYPE_CHECKING:
-    from atoll.server.aggregation.release import Readable
+    from atoll.server.aggregation.next_model import Readable
 
 LARGEST_SIGMA = 2.0**48
 """16 of them, and what correlation adds, are far below what the loops are exact for."""
@@ -62,6 +62,11 @@ class Banded:
     def needs(self) -> tuple[str, ...]:
         """See ``Mechanism``."""
         return tuple(f"noise-{place}" for place in range(self.bands - 1))
+
+    @property
+    def most_kept_values(self) -> int:
+        """See ``Mechanism``: the noise of the last ``bands - 1`` releases, and of the one that is being made."""
+        return self.bands if self.bands > 1 else 0
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""

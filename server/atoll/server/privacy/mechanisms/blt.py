@@ -22,11 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from atoll.server.privacy.mechanisms import _loops
-from atoll.server.privacy.mechanisms.keys import derived
-from atoll.server.privacy.mechanisms.sealing import sealed
-from atoll.server.privacy.mechanisms.sensitivity import blt_allowance
-from atoll.server.privacy.mechanisms.strategy import Strategy
-from atoll.server.privacy.mechanisms.values import (
+from atoll.server.privacy.mechanisms.interface import (
     NOISE_BYTES,
     Integers,
     KeptKey,
@@ -34,10 +30,14 @@ from atoll.server.privacy.mechanisms.values import (
     NoiseStateError,
     check_kept,
 )
+from atoll.server.privacy.mechanisms.keys import derived
+from atoll.server.privacy.mechanisms.sealing import sealed
+from atoll.server.privacy.mechanisms.sensitivity import blt_allowance
+from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.noise import DiscreteGaussian
 
 if TYPE_CHECKING:
-    from atoll.server.aggregation.release import Readable
+    from atoll.server.aggregation.next_model import Readable
 
 KEPT = "buffers"
 LARGEST_SIGMA = 2.0**48
@@ -50,7 +50,7 @@ class Blt:
 
     Attributes:
         strategy: the matrix.
-        rounds: of the run; a later release is refused, as its buffers might overflow.
+        rounds: the run's train rounds; a later release is refused, as its buffers might overflow.
     """
 
     strategy: Strategy
@@ -61,6 +61,11 @@ class Blt:
     def needs(self) -> tuple[str, ...]:
         """See ``Mechanism``."""
         return (KEPT,)
+
+    @property
+    def most_kept_values(self) -> int:
+        """See ``Mechanism``: the buffers before and after a release."""
+        return 2 * self.strategy.buffers
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""
@@ -111,7 +116,7 @@ class _Kept:
     buffers: int
 
     def block(self, start: int, stop: int) -> Integers:
-        """Those of elements [start, stop), (elements * buffers,), the caller's own."""
+        """The buffers of elements [start, stop): int64 of shape (elements * buffers,), the caller's own copy."""
         width = self.buffers * NOISE_BYTES
         if stop * width > self.stored.size_bytes:
             raise NoiseStateError(f"kept buffers have {self.stored.size_bytes} bytes, needed are {stop * width}")
@@ -121,7 +126,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """The noise of one release: independent noise, less what the buffers say."""
+    """The noise of one release: independent noise less the buffers' contribution."""
 
     strategy: Strategy
     noise: DiscreteGaussian

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.server.privacy.mechanisms.interface import Integers, NoiseState, NoiseStateError
 from atoll.server.privacy.mechanisms.keys import derived
-from atoll.server.privacy.mechanisms.values import Integers, NoiseState, NoiseStateError
 from atoll.server.privacy.noise import DiscreteGaussian
 
 if TYPE_CHECKING:
-    from atoll.server.aggregation.release import Readable
+    from atoll.server.aggregation.next_model import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Gaussian:
 
     name: str = field(default="gaussian", init=False)
     needs: tuple[str, ...] = field(default=(), init=False)
+    most_kept_values: int = field(default=0, init=False)
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""

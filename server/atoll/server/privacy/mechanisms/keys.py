@@ -1,7 +1,6 @@
 """Keys from a run's secret: HKDF-Expand with SHA-256 (RFC 5869, Section 2.3), each for one purpose.
 
-The secret is 32 random bytes, so nothing need be extracted first. Nobody who has derived keys learns the secret or
-another key from them.
+The secret is 32 random bytes, so HKDF-Extract is not needed. Derived keys reveal neither the secret nor another key.
 """
 
 from __future__ import annotations

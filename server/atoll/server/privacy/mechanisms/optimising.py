@@ -1,4 +1,4 @@
-"""The BLT of least noise for a run: so many rounds, and bounds on one participant's rounds.
+"""The BLT with the least noise for a run's number of rounds and its bounds on one participant's rounds.
 
 Minimised is the error of ``prefix_error``, by L-BFGS-B over logarithms of ``1 - decay`` and ``scale`` (McMahan, Xu,
 Zhang 2024, arXiv:2408.08868, Section 4). The result is stored with the run: another machine may find one whose last
@@ -25,11 +25,11 @@ from atoll.server.privacy.mechanisms.strategy import (
 )
 
 ENOUGH = 1.005
-"""Without a number of buffers: the fewest with so many times the least noise at most."""
+"""Without a given number of buffers: the fewest whose noise is at most this multiple of the least."""
 MOST_TRIED = 4
 _MOST_STEPS = 400
 _STEP = 1e-7
-"""Of differences that stand for derivatives."""
+"""Step of the differences that stand for derivatives."""
 _SPARE = 1 + 2.0**-10
 """Room for what rounding adds to buffers."""
 _SUM_PENALTY = 10.0
@@ -40,13 +40,13 @@ def best_strategy(rounds: int, min_separation: int, max_participations: int, buf
     """The BLT of least noise; takes a tenth of a second, some seconds for very many rounds of one separation.
 
     Args:
-        rounds: of the run.
+        rounds: the run's train rounds.
         min_separation: rounds from one participation of a participant to the next, at least.
         max_participations: rounds that a participant is in, at most.
         buffers: 1 to 5; None for as few as make hardly a difference.
 
     Raises:
-        InvalidRequestError: for so many rounds that int64 buffers would overflow.
+        InvalidRequestError: if the run has more rounds than int64 buffers can hold.
     """
     error = QuickError(rounds, min_separation, max_participations)
     if buffers is not None:

@@ -18,7 +18,7 @@ from atoll.server.privacy.mechanisms.strategy import Doubles, spectrum
 _ONE_BY_ONE = 256
 """Rounds that are summed one by one: beyond, a sum is an integral to within a millionth."""
 _NODES = 12
-"""Of Gauss-Legendre quadrature, between a round and the one of twice its number."""
+"""Points of Gauss-Legendre quadrature between a round and the one of twice its number."""
 
 
 def prefix_error(first: Doubles, inverse_first: Doubles, min_separation: int, max_participations: int) -> float:
@@ -44,7 +44,7 @@ def relative_error(first: Doubles, inverse_first: Doubles, min_separation: int, 
 
 
 class QuickError:
-    """The error of BLTs over so many rounds, to within a hundred-thousandth; arguments as ``prefix_error``."""
+    """The error of BLTs over many rounds, to within a hundred-thousandth; arguments as ``prefix_error``."""
 
     def __init__(self, rounds: int, min_separation: int, max_participations: int) -> None:
         self._separation = min(min_separation, rounds)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from atoll.server.privacy.mechanisms.banded import Banded
 from atoll.server.privacy.mechanisms.blt import Blt
 from atoll.server.privacy.mechanisms.gaussian import Gaussian
+from atoll.server.privacy.mechanisms.interface import Mechanism
 from atoll.server.privacy.mechanisms.strategy import Strategy
 from atoll.server.privacy.mechanisms.tree import Tree
-from atoll.server.privacy.mechanisms.values import Mechanism
 
 MECHANISMS = ("gaussian", "blt", "banded", "tree")
 
@@ -19,10 +19,10 @@ def mechanism_named(name: str, bands: int = 1, strategy: Strategy | None = None,
         name: one of ``MECHANISMS``.
         bands: of "banded"; others ignore it.
         strategy: of "blt"; others ignore it.
-        rounds: of the run; only "blt" looks at it.
+        rounds: the run's train rounds; used by "blt" alone.
 
     Raises:
-        ValueError: there is none of that name; or "blt" without a strategy.
+        ValueError: for an unknown name, or "blt" without a strategy.
     """
     match name:
         case "gaussian":

@@ -1,4 +1,4 @@
-"""Noise at rest: AES-256 in counter mode under a key that only the noise state has, at any element."""
+"""Encryption of kept noise: AES-256 in counter mode, from any element on, under a key in the noise state alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from atoll.server.privacy.mechanisms.values import NOISE_BYTES, Integers
+from atoll.server.privacy.mechanisms.interface import NOISE_BYTES, Integers
 
 _BLOCK_BYTES = 16
 _PER_BLOCK = _BLOCK_BYTES // NOISE_BYTES

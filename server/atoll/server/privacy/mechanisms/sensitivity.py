@@ -1,15 +1,16 @@
-"""How far one participant can move a whole run's noised quantities, in units of what it can move one round's sum.
+"""Sensitivity of a whole run to one participant, in units of its sensitivity in one round.
 
-A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. Of
+A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. For
 one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations``,
 each with a contribution of norm 1 at most, C x moves by at most the square root of the largest ``sum of <C_i, C_j>``
 over pairs of its rounds (Choquette-Choo et al. 2023, "Multi-Epoch Matrix Factorization Mechanisms", Section 3: for
-matrices without negative entries that is attained by equal contributions). With noise multiplier z the run costs what
-one Gaussian release with noise multiplier ``z / sensitivity`` does, at any choice of later rounds after earlier results
+matrices without negative entries equal contributions attain the bound). With noise multiplier z the run costs as much
+as one Gaussian release with noise multiplier ``z / sensitivity``, for any choice of later rounds after earlier results
 (Denisov et al. 2022, Theorem 2.1).
 
-``min_separation`` b: if in round t, not again before round t + b; 1 says nothing. All functions of a whole run come
-beside one of its prefixes: the squares of the first 1, 2, ... rounds, whose differences are what each release adds.
+``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. Each function of a
+whole run has one for its prefixes beside it: the squares of the first 1, 2, ... rounds, whose differences are what each
+release adds.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ Squares = npt.NDArray[np.float64]
 
 
 def gaussian_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
-    """Of independent noise in each round, C = I: the root of the number of rounds that one can be in."""
+    """Sensitivity with independent noise in each round, C = I: the root of one participant's number of rounds."""
     return math.sqrt(gaussian_squares(rounds, min_separation, max_participations)[-1])
 
 
 def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
-    """Of the binary tree (Kairouz et al. 2021, Section 3), whose nodes are sums of stretches of rounds.
+    """Sensitivity of the binary tree (Kairouz et al. 2021, Section 3), whose nodes are sums of stretches of rounds.
 
     Node t, for t = 1 to ``rounds``, is the sum of the last ``t & -t`` rounds up to t: those are the nodes that prefix
     sums are made of, so others are never noised. A participant in m rounds of a node moves it by m. See
@@ -48,7 +49,7 @@ def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) 
 
 
 def banded_sensitivity(bands: int, rounds: int, min_separation: int, max_participations: int) -> float:
-    """Of a banded matrix with at most ``min_separation`` bands.
+    """Sensitivity of a banded matrix with at most ``min_separation`` bands.
 
     Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
     "(Amplified) Banded Matrix Factorization", Section 3).
@@ -71,7 +72,7 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
     ``min_separation`` is a power of two that is the exact maximum.
 
     Raises:
-        InvalidRequestError: for so many rounds and participations that it would take minutes.
+        InvalidRequestError: if the rounds and participations would take minutes to account for.
     """
     _check(rounds, min_separation, max_participations)
     _check_work(rounds, _participations(rounds, min_separation, max_participations))
@@ -166,7 +167,7 @@ def inverse_column(first: Squares, count: int) -> Squares:
 
     Args:
         first: its first column as far as it is not 0, from 1 on.
-        count: of the result.
+        count: length of the result.
     """
     later = first[:0:-1]
     found = np.zeros(count)
@@ -207,12 +208,12 @@ def _check_work(rounds: int, participations: int) -> None:
 
 
 def _participations(rounds: int, min_separation: int, max_participations: int) -> int:
-    """How many rounds out of so many one participant can be in."""
+    """Maximum number of rounds with one participant."""
     return min(max_participations, -(-rounds // min_separation))
 
 
 def _whole_stretches(rounds: int, min_separation: int, max_participations: int) -> list[Squares]:
-    """Of stretches of 1, 2, 4, ... rounds that are a node: the most for 0, 1, 2, ... participations in it.
+    """The largest squared sensitivity of nodes over 1, 2, 4, ... rounds, by the number of participations in the node.
 
     A stretch's left half is a node too, its right half is none: prefix sums that need it take the whole stretch.
     """

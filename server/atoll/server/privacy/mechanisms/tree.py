@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from atoll.server.privacy.mechanisms.interface import Integers, KeptKey, NoiseState, NoiseStateError, check_kept
 from atoll.server.privacy.mechanisms.keys import derived
-from atoll.server.privacy.mechanisms.values import Integers, KeptKey, NoiseState, NoiseStateError, check_kept
 from atoll.server.privacy.noise import DiscreteGaussian
 
 if TYPE_CHECKING:
-    from atoll.server.aggregation.release import Readable
+    from atoll.server.aggregation.next_model import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Tree:
 
     name: str = field(default="tree", init=False)
     needs: tuple[str, ...] = field(default=(), init=False)
+    most_kept_values: int = field(default=0, init=False)
 
     def begin(self, secret: bytes) -> NoiseState:
         """See ``Mechanism``."""

@@ -1,5 +1,5 @@
 """Discrete Gaussian noise: ``DiscreteGaussian(sigma).draw(out, key, start)``; docs/privacy/noise.md tells how."""
 
-from atoll.server.privacy.noise.discrete import STATISTICAL_DISTANCE, DiscreteGaussian, warm
+from atoll.server.privacy.noise.discrete import STATISTICAL_DISTANCE, DiscreteGaussian, sigma_for, warm
 
-__all__ = ["STATISTICAL_DISTANCE", "DiscreteGaussian", "warm"]
+__all__ = ["STATISTICAL_DISTANCE", "DiscreteGaussian", "sigma_for", "warm"]

@@ -1,4 +1,4 @@
-"""The loops, compiled at their first use; not imported before, as numba takes a third of a second that others save."""
+"""The loops, compiled at their first use; imported only then, as importing numba takes a third of a second."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _BYTES = array_type(np.uint8, writable=True)
 
 
 def first() -> _loops.First:
-    """Of 16,384 elements at a time."""
+    """Decides most elements, 16,384 at a time."""
     return compiled(_loops.first, (_WORDS, array_type(np.uint8), _SHAPE, _SLOPES, _INTEGERS, _BYTES))
 
 
 def gather() -> _loops.Gather:
-    """Of what ``first`` leaves open."""
+    """Gathers the elements that ``first`` leaves open."""
     return compiled(
         _loops.gather, (_WORDS, _BYTES, scalar_type(np.int64), _INTEGERS, array_type(np.uint64, writable=True))
     )
 
 
 def second() -> _loops.Second:
-    """Of what ``gather`` has collected."""
+    """Decides most of the elements that ``gather`` has collected."""
     return compiled(_loops.second, (_WORDS, _WORDS, _SHAPE, _SLOPES, _INTEGERS, _BYTES))

@@ -8,6 +8,7 @@ coin falls into the margin (4 in a million), the definition itself is asked. So 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -23,17 +24,31 @@ if TYPE_CHECKING:
     from atoll.server.privacy.noise import _loops
 
 STATISTICAL_DISTANCE = 2.0**-128
-"""What one sample's distribution is off at most, in total variation, if the keystream were truly random.
+"""Bound on one sample's statistical distance from the distribution, for a truly random keystream.
 
 Beyond 16 sigma lies less than 2**-183; thresholds out of 2**192 err by less than 2**-180 together, the coin's by
 2**-146 for each attempt, of which there are 1.05 on average. docs/privacy/noise.md adds it up. A mechanism that draws n
 samples loses ``(1 + exp(epsilon)) * n * 2**-128`` of delta: below 1e-22 for 1e9 parameters, 1e4 rounds and epsilon 8.
 """
 
+SMOOTHING = 2.0
+"""Units of the grid: see ``sigma_for``."""
 _STRETCH = 1 << 17
-"""Elements between two settlings of what is open: bounds what is kept of them."""
+"""Elements between two settlings of the open ones: bounds the memory for them."""
 
 Integers = npt.NDArray[np.int64]
+
+
+def sigma_for(continuous: float) -> float:
+    """The sigma whose discrete noise costs no more than continuous noise of standard deviation ``continuous``.
+
+    Take x from a continuous Gaussian around an integer c, with standard deviation s, then y from the discrete Gaussian
+    of sigma 2 around x. Then P(y) is that of a discrete Gaussian of sigma sqrt(s**2 + 4) around c, to a factor of
+    1 +- 2 exp(-8 pi**2), which is 1 +- 1e-34 (Peikert 2010, theorem 3.1; for the sum of exp(-(k - x)**2 / 8) over
+    integers k hardly depends on x). So the latter is the continuous mechanism with something done to its result, which
+    costs nothing, but for an epsilon of 4e-34 for each element and release.
+    """
+    return math.hypot(continuous, SMOOTHING)
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class DiscreteGaussian:
 
     @property
     def low_bits(self) -> int:
-        """How many of a sample's lowest bits are plain random bits, or nearly so."""
+        """Number of a sample's lowest bits that are uniform, or nearly so."""
         return self._tables.low_bits
 
     def draw(self, out: Integers, key: bytes, start: int = 0) -> None:

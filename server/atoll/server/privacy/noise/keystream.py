@@ -3,7 +3,7 @@
 A block of 128 bits is AES-256 of ``stream * 2**64 + element``, both below 2**64, as one 16-byte big-endian number.
 Neighbouring elements of one stream are what AES in counter mode gives; scattered ones are encrypted block by block, and
 get the same bits. As keys are never used twice (``mechanisms``), the bits are those of a pseudorandom function to
-anybody who does not have the key: a permutation gives n blocks away with a chance below n**2 / 2**129.
+an adversary without the key: n blocks are told from random with probability below n**2 / 2**129.
 
 There is no state and nothing is shared: threads and forked processes need not know of each other.
 """
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 KEY_BYTES = 32
 BLOCK_BYTES = 16
 RUN = 1 << 14
-"""Elements whose bits are made at a time: 256 KiB, which stay in a core's second cache."""
+"""Elements whose bits are made at a time: 256 KiB, which fit a core's second-level cache."""
 
 _ZEROS = bytes(RUN * BLOCK_BYTES)
 
@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def check_key(key: bytes) -> None:
-    """Refuse what is no key.
+    """Refuse a key of the wrong length.
 
     Raises:
         ValueError: for another length than 32 bytes.

@@ -14,7 +14,7 @@ from atoll.server.privacy.noise.keystream import number
 from atoll.server.privacy.noise.tables import SHORT_COIN_BITS, Tables
 
 MAX_ATTEMPTS = 256
-"""Each is rejected with a chance below 1/20: so many in a row will not be met."""
+"""Attempts before the generator counts as broken; each is rejected with probability below 1/20."""
 STREAMS = 4
 
 _LOW_WORD = (1 << 64) - 1

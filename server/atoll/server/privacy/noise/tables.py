@@ -24,11 +24,11 @@ import numpy.typing as npt
 CELL_BITS = 14
 MIXED = 255
 DONE, AGAIN, UNCLEAR = 0, 1, 2
-"""What a loop says of an element."""
+"""A loop's verdict on an element."""
 LEAST_SIGMA = 2.0**-4
 LARGEST_SIGMA = 2.0**50
 REACH = 16
-"""Standard deviations at which the distribution is cut."""
+"""Standard deviations at which the distribution is truncated."""
 UNIFORM_BITS = 192
 COIN_BITS = 146
 SHORT_COIN_BITS = 18
@@ -43,7 +43,7 @@ _CONTEXT = decimal.Context(prec=_DIGITS, Emin=-decimal.MAX_EMAX, rounding=decima
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What samples of one sigma are decided with.
+    """The tables that decide samples of one sigma.
 
     Attributes:
         low_bits: b.
@@ -94,7 +94,7 @@ def tables_of(sigma: float) -> Tables:
 
 
 def _thresholds(exponent: Fraction, last: int, *, halved: bool) -> tuple[int, ...]:
-    """Of blocks 0 to ``last`` with weights ``exp(-exponent * h**2)``; all but the last one's, which is 2**192."""
+    """Thresholds of blocks 0 to ``last`` with weights ``exp(-exponent * h**2)``, but for the last, which is 2**192."""
     base = int(_CONTEXT.multiply(_exp_minus(exponent), decimal.Decimal(1 << _BITS)))
     ratio, square = base, (base * base) >> _BITS
     weight = 1 << _BITS

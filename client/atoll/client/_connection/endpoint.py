@@ -1,0 +1,88 @@
+"""Channels to the server: mutual TLS, or plaintext to loopback if the user asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+
+from atoll.client.errors import UsageError
+from atoll.wire.loopback import INSECURE_PARTICIPANT, is_loopback
+
+if TYPE_CHECKING:
+    from atoll.client._connection.identity import Identity
+
+MAX_MESSAGE_BYTES = 64 << 20  # a manifest of 2 TB in 1 MiB chunks; chunks themselves are at most 4 MiB
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.lookahead_bytes", 8 << 20),
+    ("grpc.http2.max_frame_size", 256 << 10),  # for large messages: the default is 16 KiB
+    ("grpc.use_local_subchannel_pool", 1),  # the session's back-off decides on retries, not one shared in the process
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+# Without this option gRPC waits 60 s for the answer to a ping, despite the keepalive time-out. Transfers keep the 60 s:
+# over a slow line the answers queue behind their data, and transfers are watched for stalls.
+_CHECK_IN_OPTIONS: tuple[tuple[str, int | str], ...] = (*_OPTIONS, ("grpc.http2.ping_timeout_ms", 10_000))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The server's address, and the identity to use there.
+
+    ``identity`` is None for plaintext (loopback only), where ``name`` is the participant id to claim.
+
+    Raises:
+        UsageError: for plaintext to an address that is not loopback, or without a name.
+    """
+
+    address: str
+    identity: Identity | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UsageError(f"server address {self.address!r}: expected host:port")
+        if self.identity is not None:
+            return
+        if not is_loopback(host):
+            raise UsageError(
+                f"server address {self.address!r} is not loopback: without TLS only 127.0.0.1, ::1 and localhost are "
+                "allowed; enrol with a join token instead"
+            )
+        if not self.name:
+            raise UsageError("without TLS a participant name is needed (--participant NAME)")
+
+    @property
+    def federation(self) -> str:
+        """Names the federation independently of the address: its CA's fingerprint; without TLS the address."""
+        return self.address if self.identity is None else self.identity.authority
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata to send with each call."""
+        return () if self.identity is not None else ((INSECURE_PARTICIPANT, self.name),)
+
+    def at(self, address: str) -> Endpoint:
+        """The same identity at another address."""
+        return Endpoint(address, self.identity, self.name)
+
+    def open_async(self) -> grpc.aio.Channel:
+        """A channel for the event loop, for check-in; it detects within 20 s that the server is unreachable."""
+        if self.identity is None:
+            return grpc.aio.insecure_channel(self.address, options=_CHECK_IN_OPTIONS)
+        return grpc.aio.secure_channel(self.address, self.identity.credentials(), options=_CHECK_IN_OPTIONS)
+
+    def open(self) -> grpc.Channel:
+        """A channel for threads."""
+        if self.identity is None:
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        return grpc.secure_channel(self.address, self.identity.credentials(), options=_OPTIONS)

@@ -1,0 +1,1 @@
+"""The small files in a participant's state directory."""

@@ -1,0 +1,1 @@
+"""The client's log, and traces of its rounds."""

@@ -1,0 +1,82 @@
+"""The client's log on standard error: lines of text or of JSON, with run, round and attempt."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from atoll.text.printable import printable
+
+if TYPE_CHECKING:
+    from atoll.client.task import RoundKey
+
+_round: ContextVar[RoundKey | None] = ContextVar("atoll_round", default=None)
+
+
+@contextmanager
+def about(key: RoundKey) -> Iterator[None]:
+    """Mark everything that this thread or task logs inside as about this round."""
+    token = _round.set(key)
+    try:
+        yield
+    finally:
+        _round.reset(token)
+
+
+class RoundFilter(logging.Filter):
+    """Adds the current round to each record, if there is one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See ``logging.Filter``; every record passes."""
+        record.about_round = _round.get()
+        return True
+
+
+class TextLines(logging.Formatter):
+    """One line of text, with the round at its end."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name
+        """See ``logging.Formatter``."""
+        record.message = printable(record.message)
+        key: RoundKey | None = getattr(record, "about_round", None)
+        line = super().formatMessage(record)
+        return line if key is None else f"{line} [run={key.run} round={key.round}.{key.attempt}]"
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, message, and run, round, attempt if known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See ``logging.Formatter``."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        entry: dict[str, object] = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        key: RoundKey | None = getattr(record, "about_round", None)
+        if key is not None:
+            entry.update(run=key.run, round=key.round, attempt=key.attempt)
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logging(level: str, *, as_json: bool) -> None:
+    """Log to standard error at ``level`` (debug, info, warning, error) and above."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if as_json else TextLines())
+    handler.addFilter(RoundFilter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,1 @@
+"""Models down, updates up: verified, resumable, chunk by chunk."""

@@ -1,0 +1,106 @@
+"""Imports the participant that a user names, ``MODULE:CLASS``, with the current directory on the import path.
+
+``MODULE`` is a module's name (``my_trainer``, ``my_package.trainer``) or the path of a file (``trainers/mine.py``),
+whose directory is then on the import path too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from atoll.client.errors import UsageError
+from atoll.client.participant import Participant
+
+
+def locate(name: str) -> object:
+    """The object that ``module:attribute`` or ``path/to/file.py:attribute`` names.
+
+    Raises:
+        UsageError: if the name has another form, or the module or attribute is missing or fails to import.
+    """
+    module_name, colon, attribute = name.rpartition(":")
+    if not (module_name and colon and attribute):
+        raise UsageError(f"{name!r}: expected MODULE:NAME, as in my_trainer:Digits for class Digits in my_trainer.py")
+    _add_to_path(Path.cwd())
+    found: object = _import_file(Path(module_name)) if module_name.endswith(".py") else _import(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            choices = [key for key, value in vars(found).items() if inspect.isclass(value) and not key.startswith("_")]
+            raise UsageError(f"{module_name} has no {attribute}; its classes are {', '.join(choices) or 'none'}")
+        found = getattr(found, part)
+    return found
+
+
+def make_participant(name: str, arguments: Mapping[str, str]) -> Participant:
+    """The participant that ``name`` refers to: a subclass of Participant, a function that makes one, or an instance.
+
+    Arguments are texts. They are parsed as JSON if possible (``3``, ``0.1``, ``true``), unless the parameter is
+    annotated ``str``.
+
+    Raises:
+        UsageError: if it is none of these, or the arguments do not match its parameters.
+    """
+    found = locate(name)
+    if isinstance(found, Participant):
+        if arguments:
+            raise UsageError(f"{name} is a participant already and takes no arguments ({', '.join(arguments)})")
+        return found
+    made = None
+    if (inspect.isclass(found) and issubclass(found, Participant)) or inspect.isroutine(found):
+        made = _call(name, found, arguments)
+    if not isinstance(made, Participant):
+        raise UsageError(f"{name} is {_describe(found)}; a subclass of atoll.client.Participant is needed")
+    return made
+
+
+def _add_to_path(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _import_file(path: Path) -> object:
+    if not path.is_file():
+        raise UsageError(f"no file {path} in {Path.cwd()}")
+    _add_to_path(path.resolve().parent)
+    return _import(path.stem)
+
+
+def _import(module_name: str) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            raise UsageError(f"no module {module_name!r} in {Path.cwd()} or among the installed packages") from None
+        raise UsageError(f"module {module_name!r} needs {error.name!r}, which is not installed") from error
+    except Exception as error:
+        raise UsageError(f"module {module_name!r} fails to import: {type(error).__name__}: {error}") from error
+
+
+def _call(name: str, factory: object, arguments: Mapping[str, str]) -> object:
+    if not callable(factory):
+        raise UsageError(f"{name} cannot be called")
+    signature = inspect.signature(factory)
+    values = {key: _value(text, signature.parameters.get(key)) for key, text in arguments.items()}
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        raise UsageError(f"{name}{signature}: {error}; give arguments as --arg NAME=VALUE") from None
+    return factory(**values)
+
+
+def _value(text: str, parameter: inspect.Parameter | None) -> object:
+    if parameter is not None and parameter.annotation in (str, "str"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _describe(found: object) -> str:
+    return f"the class {found.__name__}" if inspect.isclass(found) else f"of type {type(found).__name__}"

@@ -1,0 +1,1 @@
+"""File formats that clients, the server and silos share."""

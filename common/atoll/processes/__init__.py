@@ -1,0 +1,25 @@
+"""Child processes that always end with their parent, for the demonstrations; listening ports; the C heap.
+
+Read ``supervise`` first. Imports no other room.
+"""
+
+from atoll.processes.ready import read_line, start_ready
+from atoll.processes.supervise import (
+    ChildFailedError,
+    EndedBySignalError,
+    Processes,
+    guarded,
+    raising_on_signals,
+    tail,
+)
+
+__all__ = [
+    "ChildFailedError",
+    "EndedBySignalError",
+    "Processes",
+    "guarded",
+    "raising_on_signals",
+    "read_line",
+    "start_ready",
+    "tail",
+]

@@ -1,0 +1,142 @@
+"""Parse and validate the text of a settings file into its root section."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import ValidationError
+
+from atoll.settings.describe import allowed, choices_of, section_of
+from atoll.settings.errors import Problem, SettingsFileError
+from atoll.settings.lines import key_lines, line_of
+from atoll.settings.section import Section, SectionProblems
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+    from pydantic_core import ErrorDetails
+
+MAX_FILE_BYTES = 256 * 1024
+
+Root = TypeVar("Root", bound=Section)
+
+
+def parse(data: bytes | str, root: type[Root], file: str) -> Root:
+    """Read and validate a file.
+
+    Args:
+        data: the file's content, UTF-8 TOML, at most 256 KiB.
+        root: section class of the whole file.
+        file: its name, for messages only.
+
+    Raises:
+        SettingsFileError: lists every problem: file, line, key, value and what is allowed.
+    """
+    text = _decode(data, file)
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsFileError(file, (Problem("", f"not TOML: {error}"),)) from None
+    try:
+        return root.model_validate(tables)
+    except ValidationError as error:
+        lines = key_lines(text)
+        problems = {problem: None for item in _root_causes(error) for problem in _problems(item, root, tables, lines)}
+        raise SettingsFileError(file, tuple(sorted(problems, key=lambda item: item.line or 0))) from None
+
+
+def _decode(data: bytes | str, file: str) -> str:
+    raw = data.encode() if isinstance(data, str) else data
+    if len(raw) > MAX_FILE_BYTES:
+        raise SettingsFileError(file, (Problem("", f"{len(raw)} bytes; allowed are at most {MAX_FILE_BYTES}"),))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsFileError(
+            file, (Problem("", f"not UTF-8 text: byte {error.start} is {raw[error.start]:#x}"),)
+        ) from None
+
+
+def _root_causes(error: ValidationError) -> list[ErrorDetails]:
+    """Without the defaults that could not be worked out because the key that they depend on is wrong."""
+    return [item for item in error.errors() if item["type"] != "default_factory_not_called"]
+
+
+def _problems(
+    item: ErrorDetails, root: type[Section], tables: Mapping[str, object], lines: dict[str, int]
+) -> Iterator[Problem]:
+    path = [str(part) for part in item["loc"]]
+    cause = item.get("ctx", {}).get("error")
+    if isinstance(cause, SectionProblems):
+        found = [([*path, *key.split(".")] if key else path, message) for key, message in cause.problems]
+    else:
+        found = [(path, _message(item, root, path))]
+    for place, message in found:
+        key = ".".join(place)
+        yield Problem(key, message, _value(tables, place), line_of(lines, key))
+
+
+def _message(item: ErrorDetails, root: type[Section], path: list[str]) -> str:
+    section, field = _locate(root, path)
+    if item["type"] == "extra_forbidden":
+        return _unknown(root, path, section)
+    if field is None:
+        return item["msg"]
+    if item["type"] == "missing":
+        needed = f"a section with {_required_keys(field)}" if section_of(field) else allowed(field)
+        return f"is missing; needed is {needed}"
+    choices = choices_of(field)
+    verb = "are" if choices else "is"
+    return f"allowed {verb} {allowed(field)}{_did_you_mean(item['input'], choices)}"
+
+
+def _locate(root: type[Section], path: list[str]) -> tuple[type[Section], FieldInfo | None]:
+    """The section that holds the last part of ``path``, and the field if the section has it."""
+    section = root
+    for part in path[:-1]:
+        inner = section.model_fields.get(part)
+        section = (section_of(inner) if inner else None) or section
+    return section, section.model_fields.get(path[-1])
+
+
+def _unknown(root: type[Section], path: list[str], section: type[Section]) -> str:
+    known = list(section.model_fields)
+    kind = "section" if len(path) == 1 else "key"
+    elsewhere = [name for name, field in root.model_fields.items() if _has(field, path[-1])]
+    if suggestion := _did_you_mean(path[-1], tuple(known)):
+        return f"no such {kind}{suggestion}"
+    if elsewhere:
+        return f"no such {kind}; did you mean {' or '.join(f'[{name}] {path[-1]}' for name in elsewhere)}?"
+    return f"no such {kind}; allowed are {', '.join(known)}"
+
+
+def _has(field: FieldInfo, key: str) -> bool:
+    section = section_of(field)
+    return section is not None and key in section.model_fields
+
+
+def _did_you_mean(found: object, known: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(str(found).lower(), known, n=1)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _required_keys(field: FieldInfo) -> str:
+    section = section_of(field)
+    return ", ".join(name for name, inner in section.model_fields.items() if inner.is_required()) if section else ""
+
+
+def _value(tables: Mapping[str, object], place: list[str]) -> str:
+    found: object = tables
+    for part in place:
+        if not isinstance(found, Mapping) or part not in found:
+            return ""
+        found = found[part]
+    if isinstance(found, Mapping):
+        return ""
+    try:
+        return json.dumps(found, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(found)

@@ -1,0 +1,51 @@
+"""The base class of sections: frozen, strict, without unknown keys, with cross-field checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Words on a key for the reference and the error messages, if its type does not say enough."""
+
+    allowed: str = ""
+    default: str = ""
+
+
+class SectionProblems(ValueError):  # noqa: N818  (a bundle of problems; the loader raises SettingsFileError from it)
+    """Conflicts between keys of one section: (key, message) pairs."""
+
+    def __init__(self, problems: tuple[tuple[str, str], ...]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"{key}: {message}" for key, message in problems))
+
+
+class Section(BaseModel):
+    """A table of the file.
+
+    Raises:
+        pydantic.ValidationError: for a value of another type or range, an unknown key, or keys in conflict.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """The conflicts between keys of this section, as (key, what is wrong and what to do)."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _no_conflicts(self) -> Section:
+        found = tuple(self.conflicts())
+        if found:
+            raise SectionProblems(found)
+        return self
+
+    def unused(self, keys: tuple[str, ...], reason: str) -> Iterator[tuple[str, str]]:
+        """A conflict for each of ``keys`` that the file sets although it would have no effect."""
+        for key in keys:
+            if key in self.model_fields_set:
+                yield key, f"has no effect: {reason}; leave it out"

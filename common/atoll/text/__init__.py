@@ -1,0 +1,1 @@
+"""Text for people: figures, installation hints, and other parties' text made printable."""

@@ -1,0 +1,132 @@
+"""Check that a job fits a number of ranks: everything that can be known before a process starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from atoll.datacenter.checks.asynchrony import check_asynchrony
+from atoll.datacenter.checks.model import check_model
+from atoll.datacenter.checks.parallel import check_context_parallel, check_experts
+from atoll.datacenter.checks.pipeline import check_pipeline
+from atoll.datacenter.checks.privacy import check_privacy
+from atoll.datacenter.errors import LayoutError
+from atoll.datacenter.job.parallel import FEEDBACK_HOOKS
+from atoll.datacenter.mesh.dims import ParallelDims
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+
+Check: TypeAlias = "Callable[[SiloJob, ParallelDims], Iterator[str]]"
+"""Yields problems, one sentence each, with the numbers and the remedy."""
+
+
+def check_layout(job: SiloJob, world_size: int) -> ParallelDims:
+    """Return the job's degrees on this many ranks.
+
+    Raises:
+        LayoutError: listing every problem.
+    """
+    if job.asynchrony is not None:
+        return check_asynchrony(job, world_size)
+    try:
+        dims = ParallelDims.of(job.mesh, world_size)
+    except LayoutError as error:
+        raise LayoutError(*error.problems, *_whatever_the_world(job)) from None
+    problems = [problem for check in CHECKS for problem in check(job, dims)]
+    if problems:
+        raise LayoutError(*problems)
+    return dims
+
+
+def check_batch(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Every data-parallel rank needs the same whole number of micro-batches, unless shares are uneven."""
+    total, micro = job.batch.global_batch, job.batch.micro_batch
+    if job.data_parallel.uneven:
+        if total < dims.batch * micro:
+            yield (
+                f"batch.global_batch = {total} is less than one micro_batch = {micro} for each of the {dims.batch} "
+                "data-parallel ranks"
+            )
+    elif total % (dims.batch * micro):
+        fitting = -(-total // (dims.batch * micro)) * dims.batch * micro
+        yield (
+            f"batch.global_batch = {total} is not a multiple of dp_replicate {dims.dp_replicate} * dp_shard "
+            f"{dims.dp_shard} * micro_batch {micro} = {dims.batch * micro}: set {fitting}, or change the degrees"
+        )
+
+
+def check_tensor_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """``tp`` must divide heads, widths, vocabulary and sequence."""
+    if dims.tp == 1 or job.model.kind != "llama":
+        return
+    sizes = {
+        "model.heads": job.model.heads,
+        "model.kv_heads": job.model.kv_heads,
+        "model.vocab": job.model.vocab,
+    }
+    if job.model.moe is None:
+        sizes["model.ffn_dim"] = job.model.ffn_dim
+    for key, size in sizes.items():
+        if size % dims.tp:
+            yield f"mesh.tp = {dims.tp} does not divide {key} = {size}"
+    parts = dims.tp * dims.cp
+    if job.tensor_parallel.sequence and job.batch.sequence % parts:
+        yield (
+            f"mesh.tp * mesh.cp = {dims.tp} * {dims.cp} = {parts} does not divide batch.sequence = "
+            f"{job.batch.sequence}: set tensor_parallel.sequence = false, or another length"
+        )
+
+
+def check_data_parallel(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Features that only PyTorch's DDP has need a mesh without other axes."""
+    section = job.data_parallel
+    others = dims.world_size // dims.batch
+    if section.method == "ddp" and others > 1:
+        for key, wanted in (
+            ("hook", section.hook != "none"),
+            ("check_replicas_every", section.check_replicas_every > 0),
+            ("uneven", section.uneven),
+        ):
+            if wanted:
+                yield (
+                    f"data_parallel.{key} works on whole replicas only, but pp * cp * tp = {others}: set these "
+                    "to 1, or leave it out"
+                )
+    if section.hook in FEEDBACK_HOOKS and job.precision.compute == "float16":
+        yield (
+            f'data_parallel.hook = "{section.hook}" keeps parts of gradients for later steps, but '
+            'precision.compute = "float16" changes their scale: set "bfloat16", or hook = "float16"'
+        )
+    if section.method != "ddp" and dims.dp_replicate > 1 and dims.fsdp == 1:
+        yield (
+            f'data_parallel.method = "{section.method}" with dp_replicate = {dims.dp_replicate} and dp_shard * cp = 1 '
+            'shards nothing: set dp_shard, or method = "ddp"'
+        )
+
+
+def check_precision(job: SiloJob, dims: ParallelDims) -> Iterator[str]:
+    """Float8 with tensor parallelism is untested: there was no GPU to test it on."""
+    if job.precision.compute == "float8" and dims.tp > 1:
+        yield f'precision.compute = "float8" is not available with mesh.tp = {dims.tp}: use "bfloat16", or tp = 1'
+
+
+def _whatever_the_world(job: SiloJob) -> Iterator[str]:
+    """Problems that do not depend on the number of ranks."""
+    mesh = job.mesh
+    dims = ParallelDims(pp=mesh.pp, cp=mesh.cp, tp=mesh.tp)
+    for check in (check_tensor_parallel, check_context_parallel, check_precision, check_model):
+        yield from check(job, dims)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_batch,
+    check_tensor_parallel,
+    check_data_parallel,
+    check_context_parallel,
+    check_experts,
+    check_precision,
+    check_pipeline,
+    check_model,
+    check_privacy,
+)

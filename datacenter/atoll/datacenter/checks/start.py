@@ -1,0 +1,89 @@
+"""Check that a job can start on this machine: everything that can be known before a process starts."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from atoll.datacenter.checkpoint import check_model
+from atoll.datacenter.checks.layout import check_layout
+from atoll.datacenter.data import open_job_batches
+from atoll.datacenter.errors import CheckpointError, LayoutError
+from atoll.datacenter.metrics.facts import named_peak
+from atoll.datacenter.models import spec_of
+from atoll.datacenter.models.huggingface import check_weights
+from atoll.datacenter.parallel.float8 import check_float8
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from atoll.datacenter.job import SiloJob
+
+
+def check_job(job: SiloJob, folder: Path, nproc: int, nodes: Iterable[int]) -> int | None:
+    """Check everything that can be known before a process starts.
+
+    Args:
+        job: the parsed job file.
+        folder: folder of the job file.
+        nproc: ranks on each node.
+        nodes: numbers of nodes that the job must fit: the largest and the smallest that it may run on.
+
+    Returns:
+        Step of the newest checkpoint, from which the job continues if that checkpoint is intact; None for a new job.
+
+    Raises:
+        LayoutError: if the job does not fit the largest or the smallest number of nodes, this machine's GPUs, or the
+            weights it starts from.
+        CheckpointError: if the newest checkpoint is of another model, or none can be written.
+        DataError: if the data is missing, damaged, too little, not for this model, or not the checkpoint's.
+        MissingExtraError: if a required library is not installed.
+        RatesError: if the rates named by the job do not exist.
+        OSError: if a file named by the job cannot be read.
+    """
+    for count in sorted(set(nodes), reverse=True):
+        check_layout(job, count * nproc)
+    check_devices(job, nproc)
+    named_peak(job, folder)
+    if job.model.weights is not None:
+        check_weights(job.model.model_copy(update={"weights": str(folder / job.model.weights)}))
+    batches = open_job_batches(job, folder)
+    if job.checkpoint.folder is None:
+        return None
+    compared = batches if job.privacy is None else None  # a private job samples from it; ranks compare their own draw
+    step = check_model(folder / job.checkpoint.folder, spec_of(job.model), compared)
+    check_writable(folder / job.checkpoint.folder)
+    return step
+
+
+def check_devices(job: SiloJob, nproc: int) -> None:
+    """Check that every rank of this machine has a GPU, or none has, and that the GPUs support the job's number format.
+
+    Raises:
+        LayoutError: naming the number of GPUs, or what they lack.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus and nproc > gpus:
+        raise LayoutError(
+            f"--nproc {nproc}: this machine has {gpus} GPUs; start as many processes, or hide the GPUs with "
+            "CUDA_VISIBLE_DEVICES= to train on the CPU"
+        )
+    if job.precision.compute == "float8":
+        check_float8(torch.device("cuda" if gpus else "cpu"))
+
+
+def check_writable(folder: Path) -> None:
+    """Create the folder of the checkpoints, and check that a file can be created in it.
+
+    Raises:
+        CheckpointError: naming the folder and the reason.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"checkpoint.folder = {folder} cannot be written: {error.strerror or error}") from error

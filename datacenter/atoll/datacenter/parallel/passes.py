@@ -1,0 +1,132 @@
+"""Forward and backward passes over this rank's share of the global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn.parallel import DistributedDataParallel
+
+from atoll.datacenter.parallel.data import DTYPES
+
+if TYPE_CHECKING:
+    from atoll.datacenter.job import SiloJob
+    from atoll.datacenter.mesh import ParallelDims
+    from atoll.datacenter.models.spec import ModelSpec
+    from atoll.datacenter.parallel.uneven import Stopwatch
+
+
+class MicroBatch(Protocol):
+    """Input of one forward pass: tokens ``[batch, ...]`` and labels ``[batch, ...]``, int64."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """The inputs."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """The targets; -100 does not count."""
+        ...
+
+
+class Passes(Protocol):
+    """Computes the gradient of the global mean loss and leaves it in the parameters."""
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """The module, or this rank's stages of it."""
+        ...
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """Run the passes.
+
+        Args:
+            batches: this rank's micro-batches of the step.
+            divisor: divides each loss: counted tokens of the global batch over the loss scale.
+
+        Returns:
+            float32 scalar: sum of this rank's token losses over the divisor; 0 if another stage computes them.
+        """
+        ...
+
+
+@dataclass
+class PlainPasses:
+    """Passes of a model without pipeline stages.
+
+    Attributes:
+        parts: the module, as the only part.
+        watch: times forward passes if shares are uneven.
+    """
+
+    module: nn.Module
+    spec: ModelSpec
+    job: SiloJob
+    dims: ParallelDims
+    device: torch.device
+    watch: Stopwatch | None = None
+
+    @property
+    def parts(self) -> Sequence[nn.Module]:
+        """The module, as the only part."""
+        return (self.module,)
+
+    def __call__(self, batches: Sequence[MicroBatch], divisor: float) -> Tensor:
+        """See ``Passes``."""
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches):
+            with self._gradient_sync(last=number == len(batches) - 1), self._loss_context():
+                with self._autocast(), self._timed():
+                    outputs = self.module(batch.tokens)
+                loss = self.spec.loss(outputs, batch.labels) / divisor
+                del outputs  # the largest tensor of all: the backward pass frees it after use
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            total += _local(loss.detach())
+        return total
+
+    def _timed(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.watch is None else self.watch.running()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """DDP has no mixed precision of its own, nor has a single rank; FSDP's is in its policy."""
+        if self.job.precision.compute == "float32" or isinstance(self.module, FSDPModule):
+            return nullcontext()
+        return torch.autocast(self.device.type, DTYPES[self.job.precision.compute])
+
+    def _loss_context(self) -> AbstractContextManager[object]:
+        cut = self.dims.tp > 1 and self.job.tensor_parallel.loss
+        return loss_parallel() if cut else nullcontext()
+
+    @contextmanager
+    def _gradient_sync(self, *, last: bool) -> Iterator[None]:
+        """Sum gradients after the last micro-batch, or after each where they do not stay whole (zero2, zero3).
+
+        Between whole replicas (``dp_replicate``) they are summed once in any case, unless pending sums would be in less
+        than float32.
+        """
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            with self.module.no_sync():
+                yield
+            return
+        if isinstance(self.module, FSDPModule):
+            self.module.set_is_last_backward(last)
+            method = self.job.data_parallel.method
+            if method in {"ddp", "zero1"}:
+                self.module.set_requires_gradient_sync(last)
+            elif self.job.precision.reduce == "float32":
+                self.module.set_requires_all_reduce(last)
+            if method in {"zero1", "zero2"}:
+                self.module.set_reshard_after_backward(last)
+        yield
+
+
+def _local(loss: Tensor) -> Tensor:
+    return loss.full_tensor() if isinstance(loss, DTensor) else loss

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Install a wheel with its extra `demo` into an empty environment, away from any checkout, and run the demonstration.
+# usage: packaging/check_wheel.sh WHEEL   (PYTHON: the interpreter, python3 by default; CONSTRAINTS: the file of versions)
+set -euo pipefail
+wheel=$(realpath "$1")
+constraints=$(realpath "${CONSTRAINTS:-constraints.txt}")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+"${PYTHON:-python3}" -m venv empty
+empty/bin/python -m pip --disable-pip-version-check --quiet install -c "$constraints" "$wheel[demo]"
+empty/bin/python - <<'PROBE'
+import pkgutil
+from importlib.metadata import metadata
+from importlib.resources import files
+
+import atoll
+
+about = metadata("atoll")
+assert about["License-Expression"] == "Apache-2.0" and about.get_all("License-File") == ["LICENSE"], about
+packages = [found.name for found in pkgutil.iter_modules(atoll.__path__)]
+untyped = [name for name in packages if not (files(f"atoll.{name}") / "py.typed").is_file()]
+assert len(packages) >= 4 and not untyped, (packages, untyped)
+PROBE
+timeout 300 empty/bin/atoll demo --report report.html --json > summary.json
+test -s report.html
+grep -q '"status": *"finished"' summary.json
+echo "wheel: the demonstration finished in an empty environment"

@@ -1,0 +1,437 @@
+"""Certificates in force: who holds one, issuing, renewing, revoking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from atoll.server.config.limits import DEFAULT_LIMITS
+from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError
+from atoll.server.identity import (
+    Authority,
+    CertificateRequest,
+    IssuedCertificate,
+    ParticipantKind,
+    Peer,
+    PeerError,
+    RevokedError,
+    Role,
+    SupersededError,
+    TokenRecord,
+    TokenUsedError,
+    mint,
+    new_participant_id,
+    verify,
+)
+from atoll.server.ingest.desk import Caller
+from atoll.server.stores import Reader, Writer, certificates, participants, tokens
+from atoll.server.telemetry.refusal_log import RefusalLog
+from atoll.wire.join_token import JoinToken
+from atoll.wire.renewal import renewal_proof
+from atoll.wire.status import Recovery
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+_CACHED = 16_384
+_RE_ENROL = "enrol again with a new join token"
+
+
+class CertificateBook:
+    """Answers who holds a certificate, from memory where it can.
+
+    This process is the only one that revokes, so what it remembers is what holds.
+
+    A participant's certificate is renewed until a newer one of the same participant has been used. A client that lost
+    the answer to a renewal can ask again with its old key; a key that was stolen before the renewal brings nothing.
+
+    Args:
+        authority: issues certificates.
+        writer: the database's writer.
+        reader: the database's readers.
+        clock: epoch seconds, UTC.
+        lifetime_s: how long a participant's certificate is good for.
+        restored_at: when the database was made of a back-up, which cannot know of certificates renewed since it was
+            made; 0 if it was not.
+        most_per_lifetime: certificates that one participant is given within ``lifetime_s``.
+        grace_s: how long after its end a participant's certificate may still be renewed.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        writer: Writer,
+        reader: Reader,
+        clock: Callable[[], float],
+        lifetime_s: float,
+        restored_at: float = 0.0,
+        most_per_lifetime: int = DEFAULT_LIMITS.certificates_per_lifetime,
+        grace_s: float = 0.0,
+    ) -> None:
+        self._authority = authority
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._lifetime_s = lifetime_s
+        self._restored_at = restored_at
+        self._most_per_lifetime = most_per_lifetime
+        self.grace_s = grace_s
+        self._known: OrderedDict[bytes, certificates.Certificate] = OrderedDict()
+        self._newest: OrderedDict[str, float] = OrderedDict()
+        self._revocations = 0
+        self._shut_out: set[str] = set()
+        self._listeners: list[Callable[[Caller, RevokedError], None]] = []
+        self._refusals = RefusalLog(log)
+
+    @property
+    def ca_certificate_pem(self) -> bytes:
+        """The authority's certificate, which everyone trusts."""
+        return self._authority.certificate_pem
+
+    def listen(self, revoked: Callable[[Caller, RevokedError], None]) -> None:
+        """Have ``revoked`` told of each caller that is shut out, as soon as that is durable."""
+        self._listeners.append(revoked)
+
+    def check_standing(self, participant: str) -> None:
+        """Refuse a participant that was revoked while this process runs, also where its call was let in before.
+
+        Raises:
+            RevokedError: if it was.
+        """
+        if participant in self._shut_out:
+            raise RevokedError.of(participant, "")
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """Who holds this certificate.
+
+        Raises:
+            PeerError, UnauthenticatedError: if it is none of ours, expired or revoked.
+        """
+        found = await self._certificate(certificate_pem)
+        if found.revoked_at is not None:
+            raise self._refused(found.subject, RevokedError.of(found.subject, found.revoked_reason))
+        if found.not_after <= self._clock():
+            message = f"the certificate of {found.subject} expired"
+            raise self._refused(found.subject, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
+        if found.role is Role.PARTICIPANT:
+            newest = max(found.not_after, self._newest.get(found.subject, 0.0))
+            _remember(self._newest, found.subject, newest)
+        return Caller(found.role, found.subject)
+
+    def remaining_s(self, participant: str) -> float:
+        """Seconds until the participant's newest certificate seen here ends; negative if unknown."""
+        not_after = self._newest.get(participant)
+        return -1.0 if not_after is None else max(0.0, not_after - self._clock())
+
+    async def enrol(self, token_id: str, secret: str, csr_pem: bytes) -> tuple[participants.Participant, bytes]:
+        """Spend a join token for a certificate.
+
+        The same key may ask again while the token lives, until the participant has used a certificate: its answer may
+        have been lost.
+
+        Raises:
+            TokenError: if the token does not admit.
+            CertificateRequestError: if the request is not acceptable.
+            ForbiddenError: if the participant that the token stands for was revoked.
+            LimitExceededError: if that participant has been given too many certificates.
+        """
+        request = await asyncio.to_thread(CertificateRequest.parse, csr_pem)
+        now = self._clock()
+
+        def check(connection: Connection) -> TokenRecord:
+            record = verify(tokens.get(connection, token_id), secret, now=now, key=request.key)
+            if record.used_by is not None and _has_come(connection, record.used_by):
+                raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate that it brought")
+            return record
+
+        # Anyone can call this: a token that does not admit must cost a read, not a place in the writer's queue.
+        name = (await self._reader.run(check)).used_by or new_participant_id()
+        issued = await self._sign(request, name, now)
+
+        def work(connection: Connection) -> participants.Participant | None:
+            record = check(connection)
+            admitted = tokens.spend(connection, token_id, participant=name, key=request.key, now=now)
+            if admitted != name:  # the same key asked twice at the same moment, and the other call was first
+                return None
+            if participants.get(connection, name) is None:
+                fresh = participants.Participant(
+                    name, record.organisation, record.kind, enrolled_at=now, token_id=token_id
+                )
+                participants.add(connection, fresh)
+            return self._record(connection, issued, now, proved_at=math.inf)
+
+        participant = await self._writer.run(work)
+        if participant is None:
+            return await self.enrol(token_id, secret, csr_pem)
+        log.info(
+            "participant %s enrolled: organisation %s, kind %s, token %s",
+            participant.id,
+            participant.organisation,
+            participant.kind,
+            participant.token_id,
+            extra={"participant": participant.id},
+        )
+        return participant, issued.pem
+
+    async def renew(self, certificate_pem: bytes, csr_pem: bytes) -> bytes:
+        """A new certificate for a participant that has proved its old one, which is in force.
+
+        Raises:
+            CertificateRequestError: if the request is not acceptable.
+            SupersededError: if the participant has used a newer certificate.
+            UnauthenticatedError: if it is not known.
+            ForbiddenError: if it was revoked.
+            LimitExceededError: if it has been given too many certificates.
+        """
+        proved = await self._certificate(certificate_pem)
+        return await self._renew(proved.subject, proved.issued_at, csr_pem)
+
+    async def renew_expired(self, certificate_pem: bytes, csr_pem: bytes, signature: bytes) -> bytes:
+        """A new certificate for a participant that was away when its old one ended.
+
+        Args:
+            certificate_pem: the old one.
+            csr_pem: the request for the new one.
+            signature: by the old key over ``renewal_proof(csr_pem)``.
+
+        Raises:
+            PeerError: if the certificate is not a participant's of this federation, or the signature not by its key.
+            UnauthenticatedError: if it ended longer than ``grace_s`` ago. The rest as ``renew``.
+        """
+        peer = await asyncio.to_thread(self._authority.verify_proof, certificate_pem, renewal_proof(csr_pem), signature)
+        if peer.role is not Role.PARTICIPANT:
+            raise PeerError(f"the certificate of {peer.name} is an operator's: only participants' are renewed here")
+        if peer.not_after + self.grace_s <= self._clock():
+            message = f"the certificate of {peer.name} expired longer than {self.grace_s:.0f} s ago"
+            raise self._refused(peer.name, UnauthenticatedError("certificate.expired", message, _RE_ENROL))
+        known = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
+        return await self._renew(peer.name, peer.issued_at if known is None else known.issued_at, csr_pem)
+
+    async def revoke(self, participant: str, reason: str) -> participants.Participant:
+        """Shut a participant out, at once and for good.
+
+        Raises:
+            RecordMissingError: if there is no such participant.
+        """
+        now = self._clock()
+
+        def work(connection: Connection) -> participants.Participant:
+            return participants.revoke(connection, participant, at=now, reason=reason)
+
+        def tell() -> None:
+            self._shut_out.add(participant)
+            self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
+
+        return await self._revoked(work, tell)
+
+    async def revoke_operator(self, name: str, reason: str) -> int:
+        """Shut an operator out at once; how many unused join tokens of its making are void with it."""
+        now = self._clock()
+
+        def work(connection: Connection) -> int:
+            certificates.revoke_subject(connection, Role.OPERATOR, name, at=now, reason=reason)
+            return tokens.void(connection, created_by=name, at=now)
+
+        return await self._revoked(work, lambda: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
+
+    async def _revoked(self, work: Callable[[Connection], T], tell: Callable[[], None]) -> T:
+        """Record a revocation, and tell of it once it is durable: even if the caller is cancelled meanwhile."""
+        recording = asyncio.wrap_future(self._writer.submit(work))
+        try:
+            found = await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            recording.add_done_callback(lambda done: None if done.cancelled() or done.exception() else tell())
+            raise
+        tell()
+        return found
+
+    async def create_tokens(
+        self, organisation: str, kind: ParticipantKind, *, lifetime_s: float, count: int, operator: str, address: str
+    ) -> list[JoinToken]:
+        """Mint one-time join tokens; only their hashes are kept.
+
+        Raises:
+            InvalidRequestError: for an impossible organisation or lifetime.
+            RevokedError: if the operator has just been revoked.
+        """
+        now = self._clock()
+        minted = [mint(organisation, kind, created_by=operator, now=now, lifetime_s=lifetime_s) for _ in range(count)]
+
+        def work(connection: Connection) -> None:
+            check_operator_stands(connection, operator, now)
+            for token in minted:
+                tokens.add(connection, token.record)
+
+        await self._writer.run(work)
+        log.info("%d join tokens made: organisation %s, kind %s, operator %s", count, organisation, kind, operator)
+        ca = self._authority.certificate_pem
+
+        def pack() -> list[JoinToken]:
+            return [JoinToken(address, ca, token.record.id, token.secret) for token in minted]
+
+        return await asyncio.to_thread(pack)
+
+    async def adopt_insecure(self, participant: str) -> None:
+        """Make a row for a participant that was believed on its word (``--insecure``)."""
+        now = self._clock()
+
+        def work(connection: Connection) -> None:
+            if participants.get(connection, participant) is None:
+                participants.add(
+                    connection, participants.Participant(participant, "insecure", ParticipantKind.EDGE, enrolled_at=now)
+                )
+
+        await self._writer.run(work)
+
+    async def _renew(self, participant: str, proved_at: float, csr_pem: bytes) -> bytes:
+        """A new certificate for one that was issued at ``proved_at``. Raises as ``renew``."""
+        request, now = await asyncio.to_thread(CertificateRequest.parse, csr_pem), self._clock()
+        try:  # before signing: a flood of renewals costs reads
+            await self._reader.run(self._check_admissible, participant, now, proved_at)
+        except UnauthenticatedError as error:
+            self._refusals.tell(participant, error)
+            raise
+        issued = await self._sign(request, participant, now)
+        await self._writer.run(self._record, issued, now, proved_at)
+        log.info("certificate of %s renewed", participant, extra={"participant": participant})
+        return issued.pem
+
+    async def _sign(self, request: CertificateRequest, participant: str, now: float) -> IssuedCertificate:
+        """A certificate that is not on record yet; signed in a thread, not in the event loop's or the writer's."""
+        return await asyncio.to_thread(
+            self._authority.issue_participant, request, participant, now=now, lifetime_s=self._lifetime_s
+        )
+
+    def _record(
+        self, connection: Connection, issued: IssuedCertificate, now: float, proved_at: float
+    ) -> participants.Participant:
+        """Put a certificate on record before it is handed out. Raises as ``_check_admissible``."""
+        name = issued.peer.name
+        participant = self._check_admissible(connection, name, now, proved_at)
+        after_the_last = math.nextafter(certificates.last_issued_at(connection, name), math.inf)
+        certificates.add(connection, issued.peer, issued_at=max(now, after_the_last))
+        return participant
+
+    def _check_admissible(
+        self, connection: Connection, name: str, now: float, proved_at: float
+    ) -> participants.Participant:
+        """The participant of this name, if it may be given another certificate.
+
+        Args:
+            connection: to the database.
+            name: a participant id.
+            now: epoch seconds UTC.
+            proved_at: when the certificate was issued that the caller has the key of; infinite for a join token.
+
+        Raises:
+            UnauthenticatedError: if it is not known.
+            SupersededError: if it has used a newer certificate than that.
+            ForbiddenError: if it was revoked.
+            LimitExceededError: if it has been given too many of late.
+        """
+        participant = participants.get(connection, name)
+        if participant is None:
+            raise UnauthenticatedError("participant.unknown", f"no participant {name!r}", _RE_ENROL)
+        if participant.revoked_at is not None:
+            raise ForbiddenError(
+                "participant.revoked", f"participant {name} was revoked", _RE_ENROL, recovery=Recovery.ENROL
+            )
+        if certificates.newer_was_used(connection, name, issued_at=proved_at):
+            raise SupersededError(name)
+        issued = certificates.issued_since(connection, Role.PARTICIPANT, name, since=now - self._lifetime_s)
+        if len(issued) >= self._most_per_lifetime:
+            raise LimitExceededError(
+                "certificate.rate",
+                f"participant {name} has been given {len(issued)} certificates within {self._lifetime_s:.0f} s",
+                "use the newest one, and renew it at two thirds of its lifetime",
+                retry_after_s=max(1.0, issued[-self._most_per_lifetime] + self._lifetime_s - now),
+            )
+        return participant
+
+    def _tell_revoked(self, caller: Caller, reason: str) -> None:
+        """With no await since the revocation became durable here: what is identified from now on sees it."""
+        self._revocations += 1
+        self._known.clear()
+        error = RevokedError.of(caller.name, reason)
+        for listener in self._listeners:
+            listener(caller, error)
+
+    def _is_first_use(self, found: certificates.Certificate) -> bool:
+        unused = found.role is Role.PARTICIPANT and found.first_used_at is None
+        return unused and found.revoked_at is None and found.not_after > self._clock()
+
+    def _refused(self, subject: str, error: UnauthenticatedError) -> UnauthenticatedError:
+        self._refusals.tell(subject, error)
+        return error
+
+    async def _certificate(self, pem: bytes) -> certificates.Certificate:
+        """What is on record of a certificate whose key the caller has proved; a first use is on record afterwards."""
+        found = self._known.get(pem)
+        if found is None:
+            return await self._look_up(pem)
+        self._known.move_to_end(pem)
+        return found
+
+    async def _look_up(self, pem: bytes) -> certificates.Certificate:
+        peer, now = Peer.from_pem(pem), self._clock()
+        revocations = self._revocations
+        found = await self._reader.run(lambda connection: certificates.get(connection, peer.fingerprint))
+        if found is None and peer.role is Role.PARTICIPANT and peer.not_before < self._restored_at:
+            found = await self._writer.run(_adopt, peer)
+        if found is not None and self._is_first_use(found):
+            found = await self._writer.run(lambda write: certificates.record_use(write, peer.fingerprint, at=now))
+        if found is None:
+            message = f"the certificate of {peer.name} was not issued by this server"
+            raise self._refused(peer.name, UnauthenticatedError("certificate.unknown", message, _RE_ENROL))
+        if revocations != self._revocations:  # what was read may be older than the revocation
+            return await self._look_up(pem)
+        _remember(self._known, pem, found)
+        return found
+
+
+def check_operator_stands(connection: Connection, name: str, now: float) -> None:
+    """Refuse, within a transaction, to do something lasting for an operator that has been revoked meanwhile.
+
+    One that has no certificate at all was believed on its word (``--insecure``).
+
+    Raises:
+        RevokedError: if none of its certificates is in force.
+    """
+    rows = certificates.of_subject(connection, Role.OPERATOR, name)
+    if rows and not any(row.revoked_at is None and row.not_after > now for row in rows):
+        raise RevokedError.of(name, rows[0].revoked_reason)
+
+
+def _has_come(connection: Connection, name: str) -> bool:
+    """Whether a participant has ever used a certificate; ``last_seen_at`` outlives the certificates' rows."""
+    participant = participants.get(connection, name)
+    seen = participant is not None and participant.last_seen_at is not None
+    return seen or certificates.newer_was_used(connection, name, issued_at=0.0)
+
+
+def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | None:
+    """Record a certificate of a participant on record, issued before a restoration; None for a stranger's.
+
+    TLS has verified that the authority signed it; only this server issues certificates.
+    """
+    participant = participants.get(connection, peer.name)
+    if participant is None or participant.revoked_at is not None:
+        return None
+    if certificates.get(connection, peer.fingerprint) is None:
+        certificates.add(connection, peer, issued_at=peer.issued_at)
+    return certificates.get(connection, peer.fingerprint)
+
+
+def _remember(cache: OrderedDict[K, V], key: K, value: V) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > _CACHED:
+        cache.popitem(last=False)

@@ -1,0 +1,63 @@
+"""What the commands ask of a privacy ledger, whether a server answers or a data directory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from atoll.server.control import ChargesPage, ParticipantPrivacy, PopulationSummary, value_of, values_of
+from atoll.wire.v1 import control_pb2
+
+
+class LedgerQueries(ABC):
+    """Queries of the ledger, over the three calls of the control API that answer them."""
+
+    @abstractmethod
+    def list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        """What has been spent of each population's privacy: a page of all, or one."""
+
+    @abstractmethod
+    def list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+        """A page of the charges of a population or a run."""
+
+    @abstractmethod
+    def get_participant_privacy(
+        self, request: control_pb2.GetParticipantPrivacyRequest
+    ) -> control_pb2.GetParticipantPrivacyResponse:
+        """What holds for one participant."""
+
+    @abstractmethod
+    def newest_run(self) -> str | None:
+        """The id of the newest run; None before the first."""
+
+    def populations(self, *, verify: bool = False) -> tuple[PopulationSummary, ...]:
+        """What has been spent of each population's privacy; ``verify`` has their chains verified from the beginning."""
+        found: list[PopulationSummary] = []
+        after, more = "", True
+        while more:
+            answer = self.list_populations(control_pb2.ListPopulationsRequest(after=after, verify=verify))
+            found += values_of(PopulationSummary, answer.populations)
+            after, more = answer.next, bool(answer.next)
+        return tuple(found)
+
+    def population(self, name: str, *, verify: bool = False) -> PopulationSummary:
+        """What has been spent of one population's privacy."""
+        answer = self.list_populations(control_pb2.ListPopulationsRequest(population=name, verify=verify))
+        return value_of(PopulationSummary, answer.populations[0])
+
+    def charges(self, population: str, *, start: int = 0) -> ChargesPage:
+        """A page of a population's charges, from number ``start`` of its chain on."""
+        return value_of(
+            ChargesPage, self.list_charges(control_pb2.ListChargesRequest(population=population, start=start))
+        )
+
+    def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> ChargesPage:
+        """The last charges of a population, or of a run with its epsilon after each."""
+        request = control_pb2.ListChargesRequest(
+            population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
+        )
+        return value_of(ChargesPage, self.list_charges(request))
+
+    def participant_privacy(self, participant: str) -> ParticipantPrivacy:
+        """What holds for one participant."""
+        request = control_pb2.GetParticipantPrivacyRequest(participant=participant)
+        return value_of(ParticipantPrivacy, self.get_participant_privacy(request))

@@ -1,0 +1,1 @@
+"""Settings of the server: what ``server.toml`` may say, and the limits that callers meet."""

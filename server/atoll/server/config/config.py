@@ -1,0 +1,122 @@
+"""The server's configuration: parsed once, validated whole, then frozen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from atoll.server.config.limits import DEFAULT_LIMITS, Limits
+from atoll.server.config.storage_settings import StorageSettings
+from atoll.wire.loopback import is_loopback
+from atoll.wire.pacing import LONGEST_RETRY_S
+
+DEFAULT_DATA = Path("atoll-data")
+
+
+class ServerConfig(BaseModel):
+    """Everything ``atoll server start`` can be told.
+
+    Raises:
+        ValueError: for values that do not go together; the message names them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: Path = Field(
+        default=DEFAULT_DATA, description="Directory of the database, models, spool and certificate authority."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(default=7400, ge=0, le=65535, description="Main port; 0 picks a free one.")
+    enrol_port: int | None = Field(default=None, ge=0, le=65535, description="Enrolment port; default: main port + 1.")
+    transfer_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of the ingest workers; default: main port + 2."
+    )
+    advertise: str | None = Field(default=None, min_length=1, description="Host name that participants connect to.")
+    workers: int = Field(default=1, ge=1, le=64, description="Processes that receive and fold updates.")
+    insecure: bool = Field(default=False, description="No TLS and no certificates; loopback only.")
+    certificate_lifetime_s: float = Field(
+        default=86_400.0,
+        ge=30.0,
+        le=90 * 86_400.0,
+        description="Seconds for which a participant's certificate is valid.",
+    )
+    renewal_grace_s: float = Field(
+        default=14 * 86_400.0,
+        ge=0.0,
+        le=365 * 86_400.0,
+        description="Seconds after its end in which a participant's certificate can still be renewed: for devices that "
+        "were off. A participant that is revoked gets nothing, and neither does a certificate that is older than one "
+        "that its participant has used.",
+    )
+    silence_s: float = Field(
+        default=3 * LONGEST_RETRY_S,
+        ge=0.0,
+        le=3600.0,
+        description="Seconds a participant may be disconnected before it counts as gone. Clients take up to "
+        f"{LONGEST_RETRY_S:g} s to return: not less than that.",
+    )
+    silo_silence_s: float = Field(
+        default=60.0,
+        ge=0.0,
+        le=3600.0,
+        description="The same for silos, which start all ranks again when one is lost, and go on with the round.",
+    )
+    evaluators: tuple[str, ...] = Field(default=(), description="NAME=MODULE:FUNCTION; can be given several times.")
+    drain_s: float = Field(default=5.0, ge=0.0, le=600.0, description="Seconds that open calls get when stopping.")
+    keep_models: int = Field(
+        default=3, ge=1, le=1_000_000, description="Released models kept per running run besides the first."
+    )
+    storage: StorageSettings = Field(default=StorageSettings(), description="What is kept, and the room left free.")
+    metrics: bool = Field(default=True, description="Serve metrics and health on a port of their own (plain HTTP).")
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address of that port; everyone who can reach it can read it.",
+    )
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of metrics and health; default: main port + 3."
+    )
+    share_models: bool = Field(
+        default=False,
+        description="Any participant may download any model whose name it knows; otherwise only members of a round "
+        "may, and only the model that it begins with.",
+    )
+    limits: Limits = Field(default=DEFAULT_LIMITS, description="What participants, addresses and messages may take.")
+
+    @model_validator(mode="after")
+    def _insecure_only_on_loopback(self) -> ServerConfig:
+        if self.insecure and not is_loopback(self.host):
+            raise ValueError(
+                f"--insecure with host {self.host!r}: plaintext is for loopback only; use 127.0.0.1, or leave it out"
+            )
+        return self
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What is allowed and yet unlikely to be meant, in words for the log."""
+        if self.silence_s > LONGEST_RETRY_S:
+            return ()
+        return (
+            f"silence_s is {self.silence_s:g}, and a participant may take {LONGEST_RETRY_S:g} s to try a lost "
+            f"connection again: set it above {LONGEST_RETRY_S:g}, or rounds go on without some that will return",
+        )
+
+    @property
+    def advertised_host(self) -> str:
+        """The host name that tokens and certificates carry."""
+        if self.advertise:
+            return self.advertise
+        return "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """Host names and addresses that the server's certificate carries."""
+        names = {self.advertised_host, self.host, "localhost", "127.0.0.1"}
+        return tuple(sorted(names - {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
+
+    def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
+        """A secondary port: as asked, or ``offset`` after the main one, or free if the main one was free."""
+        if wanted is not None:
+            return wanted
+        return 0 if self.port == 0 else main_port + offset

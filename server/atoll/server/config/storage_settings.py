@@ -1,0 +1,85 @@
+"""What the server keeps, and how much of its disk it leaves free: ``[storage]`` of ``server.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from atoll.server.disk.recycling import FreeFolder
+from atoll.server.disk.space import Room
+from atoll.server.ingest.spool import FREE as FREE_UPLOADS
+from atoll.server.stores.directory_blobs import FREE as FREE_BLOBS
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+
+MIB = 1 << 20
+KEEP_EVENTS = 100_000
+"""``keep_events`` unless the operator sets it."""
+DAY_S = 86_400.0
+
+
+class StorageSettings(BaseModel):
+    """What is kept for how long, and the disk space that stays free. For released models see `keep_models` above."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    reserve_mib: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1 << 20,
+            description="MiB that stay free for the database and for releases: below it uploads and new models are "
+            "refused (`storage.full`) and no round begins, until there is room again.",
+        ),
+    ] = 256
+    keep_events: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000_000,
+            description="Newest events kept in the log of an active run. Events needed to resume it are always kept.",
+        ),
+    ] = KEEP_EVENTS
+    keep_ended_days: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=36_500,
+            description="Days after which the event log of an ended run, and its models except the first, the best "
+            "and the last, are removed. These, and what `atoll run show` and `report` need, stay until "
+            "`atoll run delete`.",
+        ),
+    ] = 30.0
+    keep_credentials_days: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=36_500,
+            description="Days after which certificates that have expired, and join tokens that expired unused, are "
+            "removed from the database; certificates stay for `renewal_grace_s` at least.",
+        ),
+    ] = 7.0
+    sweep_s: Annotated[
+        float, Field(ge=1, le=7 * DAY_S, description="Seconds between two looks for what can be removed.")
+    ] = 3600.0
+
+    @property
+    def reserve_bytes(self) -> int:
+        """``reserve_mib`` in bytes."""
+        return self.reserve_mib * MIB
+
+    def room(self, data: Path) -> Room:
+        """The room on the disk of a data directory; files kept to be written over are spare."""
+        folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
+        return Room(data, self.reserve_bytes, [FreeFolder(folder) for folder in folders])
+
+    @property
+    def keep_credentials_s(self) -> float:
+        """``keep_credentials_days`` in seconds."""
+        return self.keep_credentials_days * DAY_S
+
+    @property
+    def keep_ended_s(self) -> float:
+        """``keep_ended_days`` in seconds."""
+        return self.keep_ended_days * DAY_S

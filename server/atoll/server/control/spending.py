@@ -1,0 +1,145 @@
+"""What operators see of the privacy ledger: the control API's answers as frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunSpending:
+    """What one run has spent: ``epsilon`` at ``delta``, added up by its ``accountant`` (prv or rdp).
+
+    ``name`` is empty for a run that was deleted; ``target`` is what it promised to stay within, if it did.
+    """
+
+    run: str
+    name: str
+    epsilon: float
+    delta: float
+    accountant: str
+    target: float | None
+    releases: int
+    first_at: float
+    last_at: float
+
+
+@dataclass(frozen=True)
+class PopulationSummary:
+    """What a population has spent.
+
+    Attributes:
+        population: its name.
+        adjacency: add_remove; replace_one for a population that was begun with it, which no job promises.
+        unit: what is protected: participant.
+        epsilon: of all releases at ``delta`` (None while nothing is charged and there is no limit).
+        accountant: the accountant of the answer: that of its only run, rdp for several.
+        limit_epsilon: what its runs may spend together at ``limit_delta``; None without a limit.
+        left: epsilon left of the limit.
+        limited_by: the operator who last set or removed the limit; empty if none was ever set.
+        charges: releases that were charged.
+        head: digest that the chain of charges ends with.
+        flaw: what is wrong with its ledger; empty if nothing is. With a flaw the rest is what can be read of it, and
+            no figure bounds anything.
+        line: first line of its export; empty if its record is gone.
+        limit_line: last line of its export: the limit, who set it and when; empty if none was ever set.
+    """
+
+    population: str
+    adjacency: str
+    unit: str
+    created_at: float
+    epsilon: float
+    delta: float | None
+    accountant: str
+    limit_epsilon: float | None
+    limit_delta: float | None
+    left: float | None
+    limited_by: str
+    limited_at: float | None
+    charges: int
+    head: str
+    runs: tuple[RunSpending, ...]
+    flaw: str
+    line: str
+    limit_line: str
+
+
+@dataclass(frozen=True)
+class ChargeSummary:
+    """What one released round has cost. Rounds count from 0 here and in JSON, from 1 in tables.
+
+    ``noise_multiplier`` is None for a release that adds nothing; ``epsilon_after`` is its run's epsilon with it, where
+    that was asked for; ``line`` is its line of an export. Of one with a ``flaw`` only place and line can be told.
+    """
+
+    population: str
+    seq: int
+    run: str
+    round: int
+    attempt: int
+    version: int
+    mechanism: str
+    clip: float
+    noise_multiplier: float | None
+    sample_rate: float
+    sampling: str
+    charged_at: float
+    digest: str
+    epsilon_after: float | None
+    line: str
+    flaw: str = ""
+
+
+@dataclass(frozen=True)
+class ChargesPage:
+    """A page of charges; ``next_seq`` is where the next begins, None after the last.
+
+    ``population`` is whose they are: empty for a run without privacy, which is charged to none.
+    """
+
+    charges: tuple[ChargeSummary, ...]
+    next_seq: int | None
+    population: str
+
+
+@dataclass(frozen=True)
+class ParticipantRun:
+    """A participant's part in one run: train rounds that it was ``drawn`` for, and those whose release has its update.
+
+    ``population`` is empty for a run without privacy; ``releases`` counts the models that the run has released.
+    """
+
+    run: str
+    name: str
+    population: str
+    drawn: int
+    counted: int
+    releases: int
+
+
+@dataclass(frozen=True)
+class ParticipantPrivacy:
+    """What holds for one participant.
+
+    Attributes:
+        participant: its id.
+        organisation: whose it is.
+        runs: those that it was drawn for, the newest first.
+        populations: the populations of these runs. The epsilon of each holds for every participant, however often it
+            was drawn.
+        epsilon: sum over these populations: what holds for all that they released together, at ``delta``.
+        delta: sum over these populations.
+        unprotected: runs without privacy that counted an update of it: nothing is promised about these.
+        unknown: populations with deleted runs, for which it may have been drawn.
+        truncated: whether it has older runs that are not told.
+    """
+
+    participant: str
+    organisation: str
+    runs: tuple[ParticipantRun, ...]
+    populations: tuple[PopulationSummary, ...]
+    epsilon: float
+    delta: float
+    unprotected: tuple[str, ...]
+    unknown: tuple[str, ...]
+    truncated: bool

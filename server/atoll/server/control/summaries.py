@@ -1,0 +1,271 @@
+"""Runs, rounds, members, tokens, participants and the server, as frozen values: the read model of the control API.
+
+Each has the fields of the message of the same name (``messages.value_of``). ``--json`` prints them (``as_json``),
+tables and reports are made of them, docs/command-line.md documents the fields. Times are seconds since the epoch, UTC.
+None means not yet, or not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+ENDED = ("finished", "failed", "cancelled")
+COUNTED = "reported"
+PENDING = ("invited", "training")
+PHASES = ("draw", "prepare", "collect", "aggregate", "charge", "publish")
+"""The phases of an attempt at a round, in order."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as a whole.
+
+    Attributes:
+        status: running, paused, finished, failed or cancelled.
+        reason: why it failed, was paused or cancelled; empty otherwise.
+        model_blob: name of the newest released model's blob.
+    """
+
+    run: str
+    name: str
+    status: str
+    reason: str
+    rounds_total: int
+    rounds_released: int
+    created_at: float
+    finished_at: float | None
+    model_blob: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over."""
+        return self.status in ENDED
+
+
+@dataclass(frozen=True)
+class MemberSummary:
+    """One participant's part in one attempt at a round.
+
+    Attributes:
+        status: invited or training; reported; or why it did not count: declined, failed, silent, timed_out, late,
+            rejected, over_selected, stopped.
+        detail: the reason in words.
+        weight: examples that it reported.
+        report_s: seconds from invitation to report; None if there was none. So too ``accept_s`` (it took the task),
+            ``upload_s`` (the first byte of its update came), ``fold_s`` (its update was in the sum) and ``end_s`` (its
+            part was decided).
+        claimed_s: what it said that it spent on download, evaluate, fit and upload, by its own clock.
+        payload_bytes: size of its update.
+    """
+
+    participant: str
+    organisation: str
+    status: str
+    detail: str
+    weight: int
+    report_s: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    accept_s: float | None = None
+    upload_s: float | None = None
+    fold_s: float | None = None
+    end_s: float | None = None
+    claimed_s: Mapping[str, float] = field(default_factory=dict)
+    payload_bytes: int = 0
+
+    @property
+    def counted(self) -> bool:
+        """Whether its report is in the round's result."""
+        return self.status == COUNTED
+
+    @property
+    def pending(self) -> bool:
+        """Whether it may still report."""
+        return self.status in PENDING
+
+
+@dataclass(frozen=True)
+class RoundSummary:
+    """One attempt at one round. Rounds and attempts count from 0 here and in JSON, from 1 in tables and reports.
+
+    Attributes:
+        kind: train or evaluate.
+        phase: created, sampled, open, closing, aggregated, charged, released or abandoned.
+        reason: why it closed or was abandoned.
+        wanted: reports at which it closes.
+        remaining_s: seconds to the deadline when this was read; None without one.
+        metrics: weighted means over the reports (``train/...``; ``eval/...`` on the participants' held-out data) and
+            ``server/...`` from the server's evaluator.
+        version: train rounds released before it: the number of the model that it handed out.
+        created_at: when it began to wait for its cohort.
+        phases_s: seconds spent in each of ``PHASES`` that is over.
+        fragment: which of the model's ``fragments`` it updates, from 0; None for one over the whole model.
+    """
+
+    round: int
+    attempt: int
+    kind: str
+    phase: str
+    reason: str
+    cohort: int
+    reported: int
+    quorum: int
+    wanted: int
+    total_weight: int
+    opened_at: float | None
+    closed_at: float | None
+    remaining_s: float | None
+    metrics: Mapping[str, float]
+    members: tuple[MemberSummary, ...] = ()
+    version: int = 0
+    created_at: float = 0.0
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    fragment: int | None = None
+    fragments: int = 1
+
+    @property
+    def released(self) -> bool:
+        """Whether it ended well."""
+        return self.phase == "released"
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from opening to closing; None until it is closed."""
+        if self.opened_at is None or self.closed_at is None:
+            return None
+        return self.closed_at - self.opened_at
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """A run with its rounds, oldest first, and the job file that it was submitted with."""
+
+    run: RunSummary
+    rounds: tuple[RoundSummary, ...]
+    connected: int
+    job_toml: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One change of a run: its state, and the round that changed (None before the first)."""
+
+    run: RunSummary
+    round: RoundSummary | None
+    connected: int
+
+
+@dataclass(frozen=True)
+class TokenSummary:
+    """A join token, without its secret; ``used_by`` is the participant that spent it, or empty."""
+
+    token_id: str
+    organisation: str
+    kind: str
+    created_at: float
+    expires_at: float
+    used_by: str
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """An operator; ``certificates`` are in force, and ``revoked_at`` is None while one is."""
+
+    name: str
+    issued_at: float
+    expires_at: float
+    certificates: int
+    revoked_at: float | None
+    revoked_reason: str
+
+
+@dataclass(frozen=True)
+class OperatorCertificate:
+    """A new certificate for an operator's key, and that of the federation's authority."""
+
+    certificate_pem: bytes
+    ca_certificate_pem: bytes
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class RevokedOperator:
+    """A revoked operator, and the number of its unused join tokens that became void."""
+
+    operator: OperatorSummary
+    voided_tokens: int
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Fresh join tokens: shown once, only their hashes are kept."""
+
+    tokens: tuple[str, ...] = field(repr=False)
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class ParticipantSummary:
+    """An enrolled participant; ``kind`` is edge or silo, ``examples`` the weight that it declares."""
+
+    participant: str
+    organisation: str
+    kind: str
+    enrolled_at: float
+    last_seen_at: float | None
+    revoked_at: float | None
+    connected: bool
+    examples: int
+    times_selected: int
+    times_reported: int
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """The server: ``now`` is its clock when it answered."""
+
+    version: str
+    protocol: int
+    now: float
+    started_at: float
+    connected: int
+    workers: int
+    disk_free_bytes: int
+    evaluators: tuple[str, ...]
+    disk_reserve_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PrunedStorage:
+    """What was removed, or would be: things of one ``kind``, of one run (empty: of none)."""
+
+    kind: str
+    run: str
+    count: int
+    stored_bytes: int
+
+
+def as_json(value: object) -> Json:
+    """A value of this module, or lists and mappings of them, as plain JSON data: the dataclass fields are the keys.
+
+    Numbers that are not finite, which JSON does not have, are left out of mappings and are None elsewhere.
+    """
+    if _is_not_finite(value):
+        return None
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if is_dataclass(value):
+        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items() if not _is_not_finite(item)}
+    if isinstance(value, list | tuple):
+        return [as_json(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no JSON form here")
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

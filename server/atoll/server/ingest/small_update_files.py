@@ -1,0 +1,110 @@
+"""Files of small updates, which arrive within their reports: one file each, written and synced at once.
+
+A file is one record and its payload. Its writer syncs it under a temporary name and then links it to its final name, so
+a file with a final name is whole and on the disk. It is not replaced, for it may have been acknowledged: a participant
+that sends another update for the same attempt gets the next of a few files. A file that its writer could not sync never
+gets a final name: after a failed fsync the page cache may hold bytes that the disk does not (fsync(2)). Files that a
+killed server has left under temporary names are never read, and are deleted with their round.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from atoll.server.disk.space import storage_error, write_at
+from atoll.server.errors import CorruptDataError, LimitExceededError
+from atoll.server.ingest.committed import LOST, UNREADABLE, Committed
+from atoll.server.ingest.records import RECORD_BYTES, Record, unpack_record
+from atoll.wire.chunks import update_digest
+from atoll.wire.status import Recovery
+
+WHOLE = ".whole"
+UNFINISHED = ".unfinished"
+MOST_FILES = 16
+"""Maximum number of different small updates of one participant for one attempt."""
+
+
+def whole_path(folder: Path, participant: str, number: int) -> Path:
+    """The path of a participant's ``number``-th small update in the folder of an attempt."""
+    return folder / f"{participant}.{number}{WHOLE}"
+
+
+def write_small_update(folder: Path, participant: str, record: Record, payload: memoryview) -> None:
+    """Write an update and sync it, but not its folder, which the caller syncs. An identical update is kept once.
+
+    Args:
+        folder: of the attempt.
+        participant: whose update it is.
+        record: of its one chunk, at position ``RECORD_BYTES``.
+        payload: its bytes.
+
+    Raises:
+        LimitExceededError: if the participant has ``MOST_FILES`` others there.
+        OSError: if the disk refuses; the update is not stored then.
+    """
+    content = b"".join((record.pack(), payload))
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for number in range(MOST_FILES):
+        path = whole_path(folder, participant, number)
+        if (not path.exists() and _create(path, content)) or path.read_bytes() == content:
+            return
+    raise LimitExceededError(
+        "upload.unfinished",
+        f"this participant has sent {MOST_FILES} different updates for the round",
+        "report one of them",
+        recovery=Recovery.NEXT_TASK,
+    )
+
+
+def open_small_update(folder: Path, participant: str, digest: str, number: int) -> Committed | None:
+    """The participant's ``number``-th small update; None if there is none, or it has another digest.
+
+    Raises:
+        CorruptDataError: if its record does not match its checksum, or its payload does not match the record.
+        StorageError: if the disk refuses: nothing is known of the update then.
+    """
+    path = whole_path(folder, participant, number)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise storage_error("storage.spool", UNREADABLE, error, where=path) from error
+    if len(raw) < RECORD_BYTES:
+        raise CorruptDataError("spool.corrupt", "a part of the stored update is missing", LOST, where=path)
+    record = unpack_record(raw[:RECORD_BYTES], path, path.stem)
+    if update_digest([record.header]) != digest:
+        return None
+    update = Committed(folder, [record], {record.segment: memoryview(raw)})
+    update.payload(record)  # raises if it is damaged: another file may hold the same update intact
+    return update
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Create a file that is synced before it gets its name; False if another writer has taken the name meanwhile.
+
+    Raises:
+        OSError: if the disk refuses; nothing has the name then.
+    """
+    temporary = path.with_suffix(f".{secrets.token_hex(8)}{UNFINISHED}")
+    try:
+        _write_synced(temporary, content)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):  # leftovers are never read, and are deleted with the round
+            temporary.unlink()
+    return True
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_at(descriptor, memoryview(content), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,70 @@
+"""A whole job file: what its tables demand of each other, and defaults that follow from several of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import model_validator
+
+from atoll.server.jobs.models import JobTables
+from atoll.server.jobs.refusals import refusals
+
+GRID_WEIGHT_BITS = 46
+"""Bits that a round's total weight and ``max_abs`` may take together: 62 of the sum less 16 for the fraction."""
+
+
+class JobSpec(JobTables):
+    """A whole job file, valid."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _private_defaults(cls, tables: object) -> object:
+        """Keys that the file leaves out: the only values that privacy allows, and the mechanism that fits."""
+        if not isinstance(tables, dict) or "privacy" not in tables:
+            return tables
+        found = {name: tables.get(name, {}) for name in ("cohort", "evaluation", "aggregation", "privacy")}
+        if not all(isinstance(table, dict) for table in found.values()):
+            return tables
+        evaluation = {"before_training": False, "final": False} | found["evaluation"]
+        cohort = ({"quorum": 0} if found["cohort"].get("sampler") == "poisson" else {}) | found["cohort"]
+        privacy = {"mechanism": _default_mechanism(found)} | found["privacy"]
+        defaults = {"evaluation": evaluation, "privacy": privacy}
+        return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""
+        yield from refusals(self)
+        if self.cohort.quorum == 0 and self.cohort.sampler != "poisson" and self.privacy is None:
+            yield "cohort.quorum", f'needs cohort.sampler "poisson"; allowed are 1 to {self.cohort.size}'
+        yield from self._sum_conflicts()
+
+    def _sum_conflicts(self) -> Iterator[tuple[str, str]]:
+        section = self.aggregation
+        if section.fragments > 1 and self.straggler.late == "carry":
+            yield (
+                "straggler.late",
+                f"does not go with aggregation.fragments = {section.fragments}: the next round updates another part of "
+                'the model, which a late report does not have; allowed is "drop"',
+            )
+        if section.weighting == "uniform":
+            return
+        updates = self.cohort.invited * (1 + self.straggler.carried_rounds)
+        weight_bits = (updates * section.max_weight).bit_length()
+        value_bits = math.frexp(section.max_abs)[1] - 1
+        if weight_bits + value_bits > GRID_WEIGHT_BITS:
+            allowed = (2 ** (GRID_WEIGHT_BITS - value_bits) - 1) // updates
+            yield (
+                "aggregation.max_weight",
+                f"with up to {updates} updates in a sum and max_abs {section.max_abs:g} the sum would lose precision; "
+                f"allowed are 1 to {allowed}, or choose a smaller max_abs",
+            )
+
+
+def _default_mechanism(found: dict[str, dict[str, Any]]) -> str:
+    """BLT where it can account for capped participation, otherwise fresh noise; by the tables of a private job."""
+    privacy = found["privacy"]
+    fits = "adaptive" not in privacy and found["aggregation"].get("fragments", 1) == 1
+    capped = "max_participations" in privacy and found["cohort"].get("sampler") != "poisson"
+    return "blt" if capped and fits else "gaussian"

@@ -1,0 +1,69 @@
+"""The terms of the privacy account: adjacency, sampling, and the event that a release is charged as."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Adjacency(StrEnum):
+    """Which data sets are neighbours. The unit is one participant: everything that it sends in all rounds.
+
+    ADD_REMOVE: the participant's contributions are present, or zero in their place. Under Poisson sampling this equals
+        its membership in the population, as the sum is divided by a fixed number. Where availability decides who is
+        drawn, the draw itself is not protected: only what the drawn participants sent.
+    REPLACE_ONE: the participant's contributions are exchanged for another participant's, which moves the sum by up to
+        twice the clip norm. No job promises it today: ledgers and the policies of participants name the adjacency, so
+        that charges under one are never added to a promise under the other.
+    """
+
+    ADD_REMOVE = "add_remove"
+    REPLACE_ONE = "replace_one"
+
+
+class Sampling(StrEnum):
+    """The amplification by sampling that an event may count.
+
+    POISSON: each participant is drawn independently with probability `sample_rate`.
+    NONE: no amplification.
+    """
+
+    POISSON = "poisson"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The cost of ``count`` releases.
+
+    Attributes:
+        noise_multiplier: standard deviation of the noise on the sum over the clip norm, which bounds how far
+            adding or removing one participant moves the sum. 0 is no privacy, infinity costs nothing.
+        sample_rate: probability that one participant is in the sum; 1 under NONE.
+        count: releases, each with fresh noise and a fresh draw.
+        sampling: the amplification that may be counted.
+
+    Raises:
+        ValueError: for a number out of range, or NaN.
+    """
+
+    noise_multiplier: float
+    sample_rate: float = 1.0
+    count: int = 1
+    sampling: Sampling = Sampling.NONE
+
+    def __post_init__(self) -> None:
+        if not self.noise_multiplier >= 0:
+            raise ValueError(f"noise_multiplier = {self.noise_multiplier}: must be 0 or more")
+        if not 0 < self.sample_rate <= 1:
+            raise ValueError(f"sample_rate = {self.sample_rate}: must be a probability above 0")
+        if self.count < 0:
+            raise ValueError(f"count = {self.count}: must be 0 or more releases")
+        if self.sampling is Sampling.NONE and self.sample_rate != 1:
+            raise ValueError(f"sample_rate = {self.sample_rate}: must be 1 where no sampling is counted")
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it costs nothing."""
+        return self.count == 0 or math.isinf(self.noise_multiplier)

@@ -1,0 +1,212 @@
+"""What a mechanism is to those who release with it: its state between releases, and the noise of one release."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.errors import CorruptDataError
+from atoll.server.privacy.mechanisms.keys import derived
+from atoll.server.privacy.noise.keystream import KEY_BYTES
+
+if TYPE_CHECKING:
+    from atoll.server.aggregation.next_model import Readable
+
+Integers = npt.NDArray[np.int64]
+NOISE_BYTES = 8
+"""Size of one kept value."""
+
+
+class NoiseStateError(CorruptDataError):
+    """A noise state that is not one, or is asked for another release than its next."""
+
+    def __init__(self, message: str, remedy: str = "restore the database from its latest backup") -> None:
+        super().__init__("privacy.noise_state", message, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptKey:
+    """The key of noise that later releases still need, with its standard deviation in grid units."""
+
+    key: bytes = field(repr=False)
+    sigma: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseState:
+    """What a run's noise depends on, and all that does; kept secret, and replaced in the transaction that releases.
+
+    Attributes:
+        mechanism: its name.
+        version: number of the next release, from 0.
+        secret: 32 bytes, of this version only: no other version's follow from them.
+        kept: keys of earlier noise that later releases still need, by what the mechanism calls it.
+    """
+
+    mechanism: str
+    version: int
+    secret: bytes = field(repr=False)
+    kept: Mapping[str, KeptKey] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, mechanism: str, secret: bytes) -> NoiseState:
+        """Before the first release, from 32 secret random bytes."""
+        return cls(mechanism, 0, derived(secret, "begin", 0))
+
+    def advanced(self, fresh: bytes, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
+        """The state before the next release: a one-way function of this secret and ``fresh``, 32 new random bytes."""
+        secret = derived(self.secret, "advance", self.version, fresh)
+        return NoiseState(self.mechanism, self.version + 1, secret, kept or {})
+
+    def to_json(self) -> dict[str, object]:
+        """As ``from_json`` reads it."""
+        kept = {name: {"key": one.key.hex(), "sigma": one.sigma.hex()} for name, one in self.kept.items()}
+        return {"mechanism": self.mechanism, "version": self.version, "secret": self.secret.hex(), "kept": kept}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> NoiseState:
+        """The state again.
+
+        Raises:
+            NoiseStateError: if it is not a noise state.
+        """
+        try:
+            kept = {
+                str(name): KeptKey(_key(one["key"]), float.fromhex(one["sigma"])) for name, one in body["kept"].items()
+            }
+            state = cls(str(body["mechanism"]), int(body["version"]), _key(body["secret"]), kept)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise NoiseStateError(f"the stored noise state is damaged: {type(error).__name__}: {error}") from error
+        if state.version < 0 or not all(math.isfinite(one.sigma) for one in kept.values()):
+            raise NoiseStateError(f"the stored noise state is damaged: version {state.version}, or a sigma")
+        return state
+
+    def check(self, mechanism: str, version: int) -> None:
+        """Refuse to be used by another mechanism or for another release.
+
+        Raises:
+            NoiseStateError: if it would draw released noise again, or noise of another mechanism.
+        """
+        if (self.mechanism, self.version) != (mechanism, version):
+            raise NoiseStateError(
+                f"the noise state is of {self.mechanism}, release {self.version}: not of {mechanism}, release {version}"
+            )
+
+
+class RoundNoise(Protocol):
+    """The noise of one release: the same whenever it is asked for, for any cut into blocks, from any thread."""
+
+    @property
+    def keeps(self) -> str | None:
+        """The name under which this noise, sealed, must be kept for later releases; None if it need not be."""
+        ...
+
+    @property
+    def kept_values(self) -> int:
+        """int64 values that must be kept for each element; 0 if ``keeps`` is None."""
+        ...
+
+    def block(self, start: int, stop: int) -> Integers:
+        """What is added to the sum's elements [start, stop): int64 of shape (stop - start,), the caller's own."""
+        ...
+
+    def seal(self, block: Integers, start: int) -> Integers:
+        """The values to keep of a block of this noise from element ``start`` on, sealed with a key of the state.
+
+        int64 of shape (block.size * kept_values,): the values of one element side by side.
+
+        Raises:
+            NoiseStateError: if this noise is not kept.
+        """
+        ...
+
+
+class Mechanism(Protocol):
+    """Makes the noise of a run's releases; pure: its memory is in ``NoiseState`` and ``history``.
+
+    ``version`` counts the releases before this one. ``binding`` is a digest of what is summed: another set of
+    contributions gets other noise, the same set the same noise, until ``advance``.
+    """
+
+    @property
+    def name(self) -> str:
+        """As in a job file."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of all noise that may be kept at once; ``history`` must hold what has been kept so far."""
+        ...
+
+    @property
+    def most_kept_values(self) -> int:
+        """int64 values kept for each element, at most: those of earlier releases and of the one that is being made."""
+        ...
+
+    def begin(self, secret: bytes) -> NoiseState:
+        """The state before the first release, from 32 secret random bytes."""
+        ...
+
+    def round(
+        self, state: NoiseState, version: int, binding: bytes, sigma: float, history: Mapping[str, Readable]
+    ) -> RoundNoise:
+        """The noise of the state's next release.
+
+        Args:
+            state: the state before release ``version``.
+            version: number of the release.
+            binding: digest of what is summed, as above.
+            sigma: standard deviation of what is drawn, in grid units: noise multiplier times what one participant can
+                move the sum by, with ``allowance``.
+            history: kept noise of earlier releases by name: what ``RoundNoise.seal`` gave for all elements.
+
+        Raises:
+            NoiseStateError: if the state is of another release or mechanism, or kept noise is missing.
+            ValueError: for a sigma that cannot be drawn, or differs from that of the earlier noise.
+        """
+        ...
+
+    def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
+        """The state after the release that ``round`` with the same arguments made.
+
+        It is stored in the transaction that charges and releases. It cannot give this release's noise again, except
+        what later releases need; and an earlier state, say of a back-up, cannot give the noise of a later release, as
+        it lacks ``fresh``: 32 new random bytes each time.
+
+        Raises:
+            NoiseStateError: if the state is of another release or mechanism.
+        """
+        ...
+
+    def allowance(self, dimension: int) -> float:
+        """How much the rounding adds to the norm of one participant's contribution of ``dimension`` elements.
+
+        In grid units; it is added once, after weighting.
+        """
+        ...
+
+
+def check_kept(state: NoiseState, sigma: float) -> None:
+    """Refuse noise of another size than the kept noise.
+
+    Raises:
+        ValueError: if the kept noise, with which this release's is correlated, has another sigma.
+    """
+    for one in state.kept.values():
+        if one.sigma != sigma:
+            raise ValueError(
+                f"sigma {sigma:g} grid units, but earlier noise of this run has {one.sigma:g}: {state.mechanism} needs "
+                "one clip, noise multiplier and grid for all rounds"
+            )
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a key of {len(key)} bytes")
+    return key

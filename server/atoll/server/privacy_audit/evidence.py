@@ -1,0 +1,116 @@
+"""What each release says about each canary, as an attacker adds it up who knows everything but the coins and the noise.
+
+Scores are logarithms of likelihood ratios, "in" against "out": the sign is the best guess there is, and the magnitude
+says how sure it is. ``y`` is what a round's noised sum holds of a canary's direction, in clip norms: 1 or 0, plus noise
+of z.
+
+- Fresh noise, drawn at random with rate q: the attacker does not know who was drawn. Each round adds
+  ``log(1 - q + q exp((y - 1/2) / z^2))``.
+- No random draw: the attacker knows the rounds S that canaries are in, the worst that the participation bounds allow.
+  The noise of the rounds has z^2 times the mechanism's covariance V: the score is ``e_S^T V^-1 (y - e_S / 2) / z^2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.privacy.contract import Contract
+from atoll.server.privacy.events import Sampling
+from atoll.server.privacy.mechanisms.sensitivity import banded_coefficients
+
+Doubles = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """An attacker on runs under a contract.
+
+    Attributes:
+        contract: of the runs.
+        unit: how long the attacker takes a canary in a sum to be, in clip norms: 1, or more if clipping may be missing.
+        noise_share: of the contract's noise that the attacker takes to be there: 1, or less if it may be missing.
+    """
+
+    contract: Contract
+    unit: float = 1.0
+    noise_share: float = 1.0
+    _weights: Doubles = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        sampled = self.contract.sampling is not Sampling.NONE
+        object.__setattr__(self, "_weights", np.empty(0) if sampled else self._matched_filter())
+
+    @cached_property
+    def schedule(self) -> frozenset[int]:
+        """The rounds that every canary is in, without a random draw: as early, as often and as close as allowed."""
+        contract = self.contract
+        return frozenset(range(0, contract.rounds, contract.min_separation)[: contract.max_participations])
+
+    @property
+    def information(self) -> float:
+        """Without a random draw: how far "in" and "out" lie apart in all that is released, in squared deviations."""
+        return sum(float(self._weights[version]) for version in self.schedule) / self.noise**2
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a round's noise on what is found of a canary, in units."""
+        return self.noise_share * self.contract.noise_multiplier / self.unit
+
+    def evidence(self, version: int, found: Doubles) -> Doubles:
+        """What a round adds to the canaries' scores, from what its sum holds of each in clip norms, (canaries,)."""
+        contract, noise, found = self.contract, self.noise, found / self.unit
+        if contract.sampling is Sampling.NONE:
+            return float(self._weights[version]) * (found - (version in self.schedule) / 2) / noise**2
+        return _log_ratio(found, contract.sample_rate, noise)
+
+    def _matched_filter(self) -> Doubles:
+        present = np.zeros(self.contract.rounds)
+        present[list(self.schedule)] = 1.0
+        match self.contract.mechanism:
+            case "gaussian":
+                return present
+            case "banded":
+                return _toeplitz_filter(present, np.array(banded_coefficients(self.contract.bands)))
+            case "blt":
+                strategy = self.contract.strategy
+                if strategy is None:
+                    raise ValueError('mechanism "blt" has no strategy')
+                return _toeplitz_filter(present, strategy.coefficients(present.size))
+            case "tree":
+                return np.asarray(np.linalg.solve(tree_covariance(self.contract.rounds), present), np.float64)
+
+
+def tree_covariance(rounds: int) -> Doubles:
+    """Of the noise of releases made from a binary tree with noise of variance 1 in each node, (rounds, rounds).
+
+    The prefix sum of t rounds is made of the nodes of t's binary digits (``mechanisms.sensitivity``); a release is the
+    difference of two of them.
+    """
+    nodes = np.zeros((rounds + 1, rounds + 1))
+    for last in range(1, rounds + 1):
+        nodes[last] = nodes[last & (last - 1)]
+        nodes[last, last] = 1.0
+    releases = np.diff(nodes, axis=0)
+    covariance: Doubles = releases @ releases.T
+    return covariance
+
+
+def _toeplitz_filter(present: Doubles, first: Doubles) -> Doubles:
+    """``C^T C present`` with the first column of C, as far as it is not 0: the noise is ``C^-1 z``."""
+    rounds = present.size
+    matrix = np.zeros((rounds, rounds))
+    for offset, coefficient in enumerate(first[:rounds]):
+        matrix += coefficient * np.eye(rounds, k=-offset)
+    weights: Doubles = matrix.T @ (matrix @ present)
+    return weights
+
+
+def _log_ratio(found: Doubles, rate: float, noise: float) -> Doubles:
+    with np.errstate(divide="ignore"):
+        out = np.log1p(-rate)  # -inf at rate 1
+    ratio: Doubles = np.logaddexp(out, np.log(rate) + (found - 0.5) / noise**2)
+    return ratio

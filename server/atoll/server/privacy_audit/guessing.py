@@ -1,0 +1,100 @@
+"""How many canaries to guess: decided before any coin is thrown, or the bound would not hold.
+
+With noise as claimed the surest scores are worth a guess, with next to none nearly all are, and where nothing is
+clipped canaries are longer than they should be: three attacks, each tried at a third of the error that is allowed. So
+one audit is strong if all is well, and yet fails if noise or clipping are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from atoll.server.privacy.events import Sampling
+from atoll.server.privacy_audit.bounds import Guesses, epsilon_at_least
+from atoll.server.privacy_audit.evidence import Attack
+
+Doubles = npt.NDArray[np.float64]
+Coins = npt.NDArray[np.bool_]
+_IMAGINED = 16384
+_WORLDS = 4
+_SHARES = np.geomspace(2**-9, 1.0, 37)
+_ROUGHLY = 8
+"""Halvings: reaches are compared to a hundredth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How many canaries to guess: those about which an attack's scores are surest.
+
+    Attributes:
+        attack: whose scores.
+        share: of all canaries.
+        right: share of the guesses that is expected to be right.
+    """
+
+    attack: Attack
+    share: float
+    right: float
+
+    def guess(self, scores: Doubles, coins: Coins) -> Guesses:
+        """Guess by the scores and see what was right; both of shape (canaries,)."""
+        made = int(self.share * scores.size)
+        surest = np.argsort(-np.abs(scores), kind="stable")[:made]
+        return Guesses(scores.size, made, int(np.count_nonzero((scores[surest] > 0) == coins[surest])))
+
+    def expected(self, canaries: int) -> Guesses:
+        """What so many canaries should give."""
+        made = int(self.share * canaries)
+        return Guesses(canaries, made, int(self.right * made))
+
+
+def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, rng: np.random.Generator) -> Reach:
+    """The reach with the highest bound in imagined runs; no real release is looked at.
+
+    Args:
+        attack: which is imagined, in runs that are as it takes them to be.
+        canaries: how many it is for.
+        delta: at which the claim is tested: the more canaries, the more of them it takes to outweigh it.
+        confidence: of the bound.
+        rng: for the imagined runs.
+    """
+    found = np.mean([_right(*_imagine(attack, rng)) for _ in range(_WORLDS)], axis=0)
+    right = np.minimum(found / _SHARES, 1.0)
+    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # or luck would choose
+    cautious = [Reach(attack, float(share), float(part)) for share, part in zip(_SHARES, surely, strict=True)]
+    bounds = [epsilon_at_least(one.expected(canaries), delta, confidence, _ROUGHLY) for one in cautious]
+    best = int(np.argmax(bounds))
+    return replace(cautious[best], right=float(right[best]))
+
+
+def strongest(guesses: Sequence[Guesses], delta: float, confidence: float) -> tuple[Guesses, float]:
+    """The guesses with the highest bound, and that bound, when each is held to its part of the error."""
+    each = 1.0 - (1.0 - confidence) / len(guesses)
+    return max(((one, epsilon_at_least(one, delta, each)) for one in guesses), key=lambda pair: pair[1])
+
+
+def _right(scores: Doubles, coins: Coins) -> Doubles:
+    """Right guesses for each reach, as a share of all canaries."""
+    surest = np.argsort(-np.abs(scores), kind="stable")
+    right = np.concatenate([[0], np.cumsum((scores[surest] > 0) == coins[surest])])
+    found: Doubles = right[(_SHARES * scores.size).astype(np.int64)] / scores.size
+    return found
+
+
+def _imagine(attack: Attack, rng: np.random.Generator) -> tuple[Doubles, Coins]:
+    """Scores and coins of a run with canaries that do not disturb each other and Gaussian noise."""
+    coins = rng.random(_IMAGINED) < 0.5
+    contract = attack.contract
+    if contract.sampling is Sampling.NONE:
+        apart = attack.information
+        return apart * (coins - 0.5) + np.sqrt(apart) * rng.standard_normal(_IMAGINED), coins
+    scores = np.zeros(_IMAGINED)
+    for version in range(contract.rounds):
+        drawn = rng.random(_IMAGINED) < contract.sample_rate
+        found = 1.0 * (coins & drawn) + attack.noise * rng.standard_normal(_IMAGINED)
+        scores += attack.evidence(version, found * attack.unit)
+    return scores, coins

@@ -1,0 +1,173 @@
+"""A run's private releases in this process: clipped, summed, noised and released by the parts that the daemon uses.
+
+No participants, no transport, no database: updates come as arrays. What is charged for a release is the contract's to
+say (``Contract.cost``), as in a real run.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from atoll.server.aggregation import (
+    DEFAULT_MAX_ABS,
+    Accumulator,
+    NewModel,
+    OldModel,
+    ServerOptimiser,
+    inspect,
+    release_model,
+)
+from atoll.server.aggregation.noised import EmptySum, NoisedSum
+from atoll.server.aggregation.optimisers import FedAvg
+from atoll.server.privacy.mechanisms import RoundNoise
+from atoll.server.privacy.run import PrivateRun, Summed
+from atoll.wire.chunks import ChunkHeader, ElementRange
+from atoll.wire.digest import DIGEST_BYTES
+from atoll.wire.encoding import Encoding
+
+if TYPE_CHECKING:
+    from atoll.server.privacy.contract import Contract
+    from atoll.wire.layout import Layout
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+_ANY_DIGEST = bytes(DIGEST_BYTES)  # payloads are digested where they arrive, before they are folded
+
+
+@dataclass(frozen=True, slots=True)
+class Safeguards:
+    """What is on. An audit switches one off, to see that it is missed.
+
+    Attributes:
+        noise: share of the contract's noise that is drawn, from 0 to 1.
+        clipping: whether updates are clipped.
+    """
+
+    noise: float = 1.0
+    clipping: bool = True
+
+
+class Rehearsal:
+    """One run, round after round.
+
+    Args:
+        contract: which noise, how much of it, and the clip.
+        layout: of the model, all float32.
+        model: its first weights, (N,).
+        most: members of one round, at most.
+        optimiser: what the mean does to the weights.
+        max_abs: largest admissible magnitude of an update's value, a power of two.
+        safeguards: what is on.
+
+    Raises:
+        GridError: if noise and sum do not fit the grid.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        layout: Layout,
+        model: Floats,
+        *,
+        most: int,
+        optimiser: ServerOptimiser | None = None,
+        max_abs: float = DEFAULT_MAX_ABS,
+        safeguards: Safeguards | None = None,
+    ) -> None:
+        self.contract, self.layout = contract, layout
+        self.model = np.array(model, np.float32)
+        on = safeguards or Safeguards()
+        self._optimiser = optimiser or FedAvg()
+        self._optimiser_state: dict[str, bytes] = {}
+        grid = PrivateRun.begin(contract, math.inf).grid(most * contract.weight_bound, max_abs)
+        self._grid = grid if on.clipping else replace(grid, clip=0.0)
+        self._noised_on = grid
+        self._accumulator = Accumulator(layout.size, self._grid)
+        drawn = replace(contract, noise_multiplier=on.noise * contract.noise_multiplier)
+        self._run = PrivateRun.begin(drawn, math.inf)
+        self._kept: dict[str, _Kept] = {}
+
+    def release(self, updates: Iterable[Floats]) -> None:
+        """Fold a round's updates, (N,) each, and replace the model by what their noised sum makes of it.
+
+        Each has the contract's largest weight.
+
+        Raises:
+            AggregationError: for an update that a round would refuse.
+        """
+        norms, binding = [], blake3()
+        self._accumulator.reset(self._grid)
+        weight = self._grid.weight_of(self.contract.weight_bound)
+        for number, update in enumerate(updates):
+            norms.append(math.sqrt(inspect(update.data, Encoding.FLOAT32).sum_squares))
+            header = ChunkHeader(ElementRange.run(0, update.size), Encoding.FLOAT32, _ANY_DIGEST)
+            self._accumulator.fold(str(number), weight, [(header, update.data.cast("B"))], norms[-1])
+            binding.update(update.data.cast("B"))
+        self._release(Summed(self._noised_on, self.layout.size, binding.digest(), norms))
+
+    def _release(self, summed: Summed) -> None:
+        total = self._accumulator if self._accumulator.updates else EmptySum(self.layout.size, self._grid)
+        model, state = io.BytesIO(), {name: io.BytesIO() for name in self._optimiser.state_names}
+        old = OldModel(self.model.tobytes(), self._optimiser_state)
+        silent = not self._run.contract.noise_multiplier
+        noise = _Silence() if silent else self._run.noise(summed, self._kept)
+        keeping = _Keeping(noise)
+        with NoisedSum(total, noise, self.contract.divisor_weight, keeping.keep) as noised:
+            release_model(self.layout, noised, self._optimiser, old, NewModel(model, state))
+        self.model = np.frombuffer(model.getvalue(), np.float32)
+        self._optimiser_state = {name: one.getvalue() for name, one in state.items()}
+        if not silent:
+            self._run = self._run.settle(summed)
+        if noise.keeps:
+            self._kept[noise.keeps] = keeping.sealed()
+
+
+class _Keeping:
+    """Noise that later rounds need, sealed piece by piece as it is drawn."""
+
+    def __init__(self, noise: RoundNoise) -> None:
+        self._noise = noise
+        self._pieces: list[Integers] = []
+
+    def keep(self, piece: Integers, start: int) -> None:
+        """Takes the noise in order."""
+        if self._noise.keeps:
+            self._pieces.append(self._noise.seal(piece, start))
+
+    def sealed(self) -> _Kept:
+        return _Kept(np.concatenate(self._pieces).tobytes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Sealed noise; an ``atoll.server.aggregation.next_model.Readable``."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int, /) -> memoryview:
+        return memoryview(self.data)[start:stop]
+
+
+class _Silence:
+    """No noise at all."""
+
+    keeps: str | None = None
+    kept_values = 0
+
+    def block(self, start: int, stop: int) -> Integers:
+        return np.zeros(stop - start, np.int64)
+
+    def seal(self, block: Integers, start: int) -> Integers:
+        raise AssertionError(f"{block.size} elements from {start} are not kept")

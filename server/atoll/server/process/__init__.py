@@ -1,0 +1,1 @@
+"""The server as operating-system processes: listeners, workers, start and stop. Start reading at ``server``."""

@@ -1,0 +1,216 @@
+"""The port for strangers: takes connections for a gRPC server behind it, and makes room by address.
+
+gRPC closes what comes beyond its greatest number of connections, and knows no connection's age or address before its
+first call: so one address that holds all of them would keep everybody else out. Here the address with most connections
+loses its oldest where another has fewer. Bytes pass as they are; TLS ends behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc.aio
+
+from atoll.server.errors import LimitExceededError
+from atoll.server.ingest.transfer_meter import ignore
+from atoll.server.process.listeners import port_taken
+from atoll.server.rpc.connections import Connections
+from atoll.server.rpc.peers import network_of
+from atoll.server.telemetry.refusal_log import RefusalLog
+
+log = logging.getLogger(__name__)
+
+BEHIND = "127.0.0.1"
+"""Where the gRPC server listens."""
+_ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  # an operator's `host` may be the wildcard
+_PIECE_BYTES = 1 << 14
+_BACKLOG = 512
+_CLOSE_S = 5.0
+"""How long a connection that is closed may take to send what waits; then it is reset."""
+ORIGIN_KEPT_S = 60.0
+"""The server behind may begin calls that a connection has sent up to so long after it was closed."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Origin:
+    """Where one connection comes from, as gRPC would name its peer."""
+
+    peer: str
+
+
+class Front:
+    """Connections from outside, each with one of its own to the server behind. For the event loop alone.
+
+    Args:
+        most: connections at the same time.
+        refused: told ``enrolment.connections`` for each connection that is closed to make room.
+
+    Attributes:
+        connections: those of the server behind, whose only caller is this front.
+    """
+
+    def __init__(self, most: int, refused: Callable[[str], None] = ignore) -> None:
+        self.connections = Connections()
+        self._most = most
+        self._refused = refused
+        self._refusals = RefusalLog(log)
+        self._open: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._origins: dict[str, _Origin] = {}
+        self._behind = 0
+        self._server: asyncio.Server | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    async def bind(self, host: str, port: int, behind: int) -> int:
+        """Listen on a port (0: any free one) and return it; connections wait until ``start``.
+
+        Args:
+            host: address to listen on.
+            port: port to listen on.
+            behind: the port of the server behind, on ``BEHIND``.
+
+        Raises:
+            SetupError: if the port cannot be had.
+        """
+        both = socket.has_dualstack_ipv6()
+        listening_on = _ANY_IPV6 if both and host == _ANY_IPV4 else host  # as gRPC reads the wildcard
+        six = ":" in listening_on
+        try:
+            listener = socket.create_server(
+                (listening_on, port),
+                family=socket.AF_INET6 if six else socket.AF_INET,
+                backlog=_BACKLOG,
+                dualstack_ipv6=six and both,
+            )
+        except OSError as error:
+            raise port_taken(f"[{host}]:{port}" if ":" in host else f"{host}:{port}") from error
+        self._behind = behind
+        self._server = await asyncio.start_server(self._take, sock=listener, start_serving=False)
+        return int(listener.getsockname()[1])
+
+    async def start(self) -> None:
+        """Take connections from now on."""
+        if self._server is None:
+            raise RuntimeError("bind first")
+        await self._server.start_serving()
+
+    async def close(self) -> None:
+        """Take no more connections and close those that are open."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for tasks in self._open.values() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def origin(self, peer: str) -> str:
+        """The peer of a call as gRPC would name it were it connected without this front."""
+        found = self._origins.get(peer)
+        return peer if found is None else found.peer
+
+    async def enter(self, _: str, context: grpc.aio.ServicerContext[Any, Any]) -> str:
+        """Begins a call (``rpc.port_bounds.Enter``): what it counts for is where its connection comes from."""
+        return network_of(self.origin(context.peer()))
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its beginning to its end."""
+        task, peer = asyncio.current_task(), _name_of(writer)
+        network = network_of(peer)
+        with contextlib.closing(writer):
+            if task is None:
+                raise RuntimeError("a connection is taken in a task")
+            self._make_room(network)
+            self._open.setdefault(network, {})[task] = None
+            try:
+                await self._join(peer, reader, writer)
+            except (OSError, asyncio.CancelledError):
+                writer.transport.abort()
+            finally:
+                try:
+                    await _closed(writer)
+                finally:
+                    self._leave(network, task)
+
+    def _make_room(self, network: str) -> None:
+        """Close the oldest connection of the greediest network if there are too many; of this one, if none has more."""
+        if len(self) < self._most:
+            return
+        greediest = max(self._open, key=lambda name: len(self._open[name]))
+        held = len(self._open[greediest])
+        if held <= len(self._open.get(network, ())):
+            greediest = network
+        oldest = next(iter(self._open[greediest]))
+        oldest.cancel()
+        self._leave(greediest, oldest)  # at once: the next newcomer must close another one
+        error = LimitExceededError(
+            "enrolment.connections",
+            f"{greediest} has {held} of the {self._most} connections to the enrolment port; its oldest is closed",
+            retry_after_s=1.0,
+        )
+        self._refused(error.detail.code)
+        self._refusals.tell(greediest, error)
+
+    def _leave(self, network: str, task: asyncio.Task[None]) -> None:
+        tasks = self._open.get(network, {})
+        tasks.pop(task, None)
+        if not tasks:
+            self._open.pop(network, None)
+
+    def _forget(self, name: str, origin: _Origin) -> None:
+        if self._origins.get(name) is origin:  # else another connection has the same port by now
+            del self._origins[name]
+
+    async def _join(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass bytes both ways until either end closes."""
+        inner_reader, inner_writer = await asyncio.open_connection(BEHIND, self._behind)
+        host, port = inner_writer.get_extra_info("sockname")[:2]
+        name = f"ipv4:{host}:{port}"
+        origin = self._origins[name] = _Origin(peer)
+        try:
+            ways = [
+                asyncio.ensure_future(_pass(reader, inner_writer)),
+                asyncio.ensure_future(_pass(inner_reader, writer)),
+            ]
+            try:
+                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for way in ways:
+                    way.cancel()
+                await asyncio.gather(*ways, return_exceptions=True)
+        finally:
+            inner_writer.close()
+            asyncio.get_running_loop().call_later(ORIGIN_KEPT_S, self._forget, name, origin)
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while piece := await reader.read(_PIECE_BYTES):
+        writer.write(piece)
+        await writer.drain()
+    await writer.drain()
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, also one whose peer no longer reads what waits to be sent."""
+    writer.close()
+    try:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await writer.wait_closed()
+    finally:
+        writer.transport.abort()
+
+
+def _name_of(writer: asyncio.StreamWriter) -> str:
+    """The peer, as gRPC names it; empty if it has gone already."""
+    found = writer.get_extra_info("peername")
+    if not found:
+        return ""
+    host, port = found[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

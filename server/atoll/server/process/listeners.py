@@ -1,0 +1,211 @@
+"""gRPC servers: options, credentials, ports."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1._async import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
+
+from atoll.server.config.limits import DEFAULT_LIMITS, Limits
+from atoll.server.errors import ServerError, SetupError
+from atoll.server.identity import Authority
+from atoll.server.ingest.transfer_meter import ignore
+from atoll.server.rpc.bounds import MAX_OPERATOR_BYTES
+from atoll.server.rpc.connections import Connections
+from atoll.server.rpc.interceptor import CallInterceptor
+from atoll.server.rpc.port_bounds import Bounds, Enter, by_address
+from atoll.wire.digest import MAX_CHUNK_BYTES
+
+log = logging.getLogger(__name__)
+
+_OPTIONS: dict[str, int] = {
+    "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
+    "grpc.keepalive_time_ms": 10_000,
+    "grpc.keepalive_timeout_ms": 5_000,
+    # For every ping; without it gRPC waits 60 s, whatever the two above say. Less than this would break slow uploads,
+    # whose answers to pings queue behind what they send.
+    "grpc.http2.ping_timeout_ms": 10_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+    "grpc.http2.max_pings_without_data": 0,
+    # What a stream may send ahead, besides the message that its handler waits for. Fixed, for gRPC's own probing would
+    # raise it: it bounds what one participant's streams can make the server hold.
+    "grpc.http2.lookahead_bytes": 128 << 10,
+    "grpc.http2.bdp_probe": 0,
+    # Chunks come in frames of so much instead of 16 KiB, each of which costs both ends some work: an eighth of it all.
+    "grpc.http2.max_frame_size": 256 << 10,
+    # Of every connection; 4 MiB unless told, which each that uploads would hold.
+    "grpc.experimental.tcp_max_read_chunk_size": 256 << 10,
+    # Only the identity: tensors do not compress, and what is never inflated cannot be a bomb.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+}
+_CERTIFICATE_CHECK_S = 3600.0
+MAX_INSIDE_BYTES = 64 << 20
+ENROLMENT_AGE_S = 30.0
+"""A connection to the enrolment port is told to end after so long, and ended after as long again."""
+ENROLMENT_STREAMS = 8
+ENROLMENT_BYTES = 64 << 10
+"""A token and a certificate request take about 2 KiB."""
+ENROLMENT_REQUESTS = 512
+"""That may arrive at the same time."""
+ENROLMENT_REQUESTS_EACH = 32
+"""The same, from one address (IPv6: one /64 network)."""
+ENROLMENT_REQUEST_S = 10.0
+"""Within which an enrolment's request must be whole."""
+
+
+class Port(StrEnum):
+    """What a server listens for."""
+
+    MAIN = "main"
+    TRANSFER = "transfer"
+    ENROLMENT = "enrolment"
+    INSIDE = "inside"
+
+
+def make_server(
+    port: Port,
+    limits: Limits = DEFAULT_LIMITS,
+    refused: Callable[[str], None] = ignore,
+    enter: Enter = by_address,
+    connections: Connections | None = None,
+) -> grpc.aio.Server:
+    """A server without ports.
+
+    Args:
+        port: MAIN answers operators too, whose answers hold whole runs; several processes may listen on one TRANSFER
+            port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
+        limits: what callers may do; those INSIDE have none.
+        refused: told the code of every error that a caller gets.
+        enter: begins every call, before its request is received.
+        connections: closes those of callers that do not read, once it is told the port's number.
+    """
+    options = _options_of(port, limits)
+    bounds = _bounds_of(port, limits, enter, connections or Connections())
+    interceptor = CallInterceptor(bounds, refused)
+    return grpc.aio.server(interceptors=(interceptor,), options=list(options.items()))
+
+
+def _bounds_of(port: Port, limits: Limits, enter: Enter, connections: Connections) -> Bounds | None:
+    if port is Port.INSIDE:
+        return None
+    if port is Port.ENROLMENT:
+        return Bounds.nameless(
+            limits,
+            enter,
+            connections,
+            each=ENROLMENT_REQUESTS_EACH,
+            most=ENROLMENT_REQUESTS,
+            request_s=ENROLMENT_REQUEST_S,
+        )
+    return Bounds.named(limits, limits.message_bytes, enter, connections)
+
+
+def _options_of(port: Port, limits: Limits) -> dict[str, int]:
+    options = _OPTIONS | {"grpc.so_reuseport": int(port is Port.TRANSFER)}
+    if port is Port.INSIDE:
+        return options | {"grpc.max_receive_message_length": MAX_INSIDE_BYTES}
+    options |= {
+        "grpc.max_receive_message_length": limits.message_bytes,
+        "grpc.max_metadata_size": limits.metadata_bytes,
+        "grpc.absolute_max_metadata_size": 2 * limits.metadata_bytes,
+        "grpc.max_concurrent_streams": limits.streams_per_connection,
+        "grpc.max_allowed_incoming_connections": limits.connections,
+        "grpc.server_handshake_timeout_ms": int(1000 * limits.handshake_s),
+    }
+    if port is Port.MAIN:
+        options["grpc.max_send_message_length"] = MAX_OPERATOR_BYTES
+    if port is Port.ENROLMENT:
+        options |= {
+            "grpc.max_receive_message_length": ENROLMENT_BYTES,
+            "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
+            # Those that ``front`` takes, and as many that it has just closed.
+            "grpc.max_allowed_incoming_connections": 2 * limits.enrolment_connections,
+            "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),
+            "grpc.max_connection_age_grace_ms": int(1000 * ENROLMENT_AGE_S),
+        }
+    return options
+
+
+def server_credentials(
+    authority: Authority, names: Sequence[str], *, mutual: bool, clock: Callable[[], float]
+) -> grpc.ServerCredentials:
+    """TLS with the authority's server certificate, renewed while it serves; ``mutual`` asks for the peer's."""
+    ca = authority.certificate_pem if mutual else None
+    checked = time.monotonic()
+
+    pair = authority.server_key_pair(names, now=clock())
+
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """Called in gRPC's threads at each handshake; None keeps what is in use.
+
+        Whatever else it gives, the same again too, gRPC takes as new and frees the old under other threads' handshakes,
+        which crashes: so only a certificate that has changed, once in its life.
+        """
+        nonlocal checked, pair
+        if time.monotonic() - checked < _CERTIFICATE_CHECK_S:
+            return None
+        checked = time.monotonic()
+        try:
+            found = authority.server_key_pair(names, now=clock())
+        except ServerError as error:
+            log.warning("the server's certificate could not be renewed; the old one stays: %s", error)
+            return None
+        if found.certificate_pem == pair.certificate_pem:
+            return None
+        pair = found
+        return configuration()
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        renewed,  # type: ignore[arg-type]  # the stubs lack the None that gRPC documents
+        require_client_authentication=mutual,
+    )
+
+
+def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
+    """Listen on a port (0: any free one) and return it; without credentials in plaintext.
+
+    Raises:
+        SetupError: if the port cannot be had.
+    """
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        bound = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError:
+        bound = 0
+    if bound == 0:
+        raise port_taken(address)
+    return bound
+
+
+def port_taken(address: str) -> SetupError:
+    """The error of a port that cannot be listened on."""
+    return SetupError(
+        "server.port",
+        f"cannot listen on {address}: the port is taken, or the address is not of this machine",
+        "choose another with --port, --enrol-port, --transfer-port or --host",
+    )
+
+
+async def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:
+    """The standard health and reflection services for these service names; all serve."""
+    health = HealthServicer()
+    add_HealthServicer_to_server(health, server)
+    for name in ("", *services):
+        await health.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*services, reflection.SERVICE_NAME, "grpc.health.v1.Health"], server)
+    return health

@@ -1,0 +1,324 @@
+"""The daemon as a whole: opens the state, listens, resumes the runs, and stops in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc.aio
+from grpc_health.v1._async import HealthServicer
+
+from atoll.processes.heap import keep_chunks
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.operator_file import OperatorFile
+from atoll.server.access.operators import Operators
+from atoll.server.backup import last_restoration
+from atoll.server.config.config import ServerConfig
+from atoll.server.identity import OPERATOR_FILE, Authority
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.node_pool import LocalNode, NodePool
+from atoll.server.ingest.spool import Spool
+from atoll.server.privacy import ledger
+from atoll.server.process.clock import SteadyClock
+from atoll.server.process.front import BEHIND, Front
+from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.process.observatory import Observatory
+from atoll.server.process.warming import Warming
+from atoll.server.process.workers import WorkerPool
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.control import ControlService, ServerFacts
+from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
+from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.participation import ParticipationService
+from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
+from atoll.server.rpc.transfer import TransferService
+from atoll.server.runs.coordinator import Coordinator
+from atoll.server.runs.evaluators import load_evaluators
+from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.services import Services
+from atoll.server.runs.sessions import ComeBack, Sessions, come_back
+from atoll.server.stores import Reader, Store
+from atoll.server.stores.store import DATABASE_FILE, SPOOL_FOLDER
+from atoll.server.telemetry.node import NodeFigures
+from atoll.server.telemetry.rounds import RoundFigures
+from atoll.server.telemetry.run_telemetry import RunTelemetry
+from atoll.server.telemetry.tracing import tracer_of
+from atoll.wire.loopback import is_loopback
+from atoll.wire.v1.control_pb2_grpc import add_ControlServiceServicer_to_server
+from atoll.wire.v1.enrolment_pb2_grpc import (
+    add_EnrolmentServiceServicer_to_server,
+    add_RenewalServiceServicer_to_server,
+)
+
+log = logging.getLogger(__name__)
+
+LOCAL_NODE = "main"
+THREADS = 8
+COME_BACK_S = 2.0
+
+_MAIN_SERVICES = (
+    "atoll.wire.v1.ParticipationService",
+    "atoll.wire.v1.RenewalService",
+    "atoll.wire.v1.ControlService",
+)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the daemon can be reached, host:port.
+
+    ``transfer`` is empty where transfers use the main port, ``metrics`` where none are served.
+    """
+
+    main: str
+    enrolment: str
+    transfer: str
+    operator: Path | None
+    metrics: str = ""
+
+
+class Daemon:
+    """One server process (and its workers). ``start``, then ``stop``; both once."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._config = config
+        self._clock = time.time
+        self._started_at = time.time()
+        self._steady = SteadyClock()
+        self._sessions = Sessions(self._steady)
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="atoll")
+        self._closing = contextlib.AsyncExitStack()
+        self._coordinator: Coordinator | None = None
+        self._listeners: list[grpc.aio.Server] = []
+        self._health: list[HealthServicer] = []
+        self._figures = NodeFigures()
+        self._front = Front(config.limits.enrolment_connections, self._figures.meter.refused)
+        self._workers: WorkerPool | None = None
+        self._serving = False
+
+    async def start(self) -> Addresses:
+        """Open the state, listen, and go on with every run.
+
+        Raises:
+            ServerError: if state, ports or evaluators cannot be used; nothing is left running.
+        """
+        keep_chunks()
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Tell participants to come back, let open calls end for a moment, and close the state."""
+        self._serving = False
+        for health in self._health:
+            await health.enter_graceful_shutdown()
+        if self._coordinator is not None:
+            self._coordinator.leave()
+        for place, session in enumerate(self._sessions.all()):
+            session.close(
+                come_back(ComeBack.CAUSE_STOPPING, COME_BACK_S + return_spread_s(place), "the server is stopping")
+            )
+        await asyncio.gather(*(listener.stop(self._config.drain_s) for listener in self._listeners))
+        await self._closing.aclose()
+        self._executor.shutdown(wait=True)
+
+    async def _start(self) -> Addresses:
+        config, loop = self._config, asyncio.get_running_loop()
+        evaluators = load_evaluators(config.evaluators)
+        room = config.storage.room(config.data)
+        if not (config.data / DATABASE_FILE).exists():
+            room.require("a new server")
+        store = await loop.run_in_executor(self._executor, Store.open, config.data)
+        self._closing.callback(store.close)
+        rounds, tracer = RoundFigures(), tracer_of()
+        if tracer is not None:
+            self._closing.push_async_callback(loop.run_in_executor, self._executor, tracer.close)
+        store.writer.watch(rounds.committed)
+        await _verify_ledgers(store.reader)
+        authority = Authority.open(config.data / "ca", now=self._clock())
+        restored_at = last_restoration(config.data)
+        book = CertificateBook(
+            authority,
+            store.writer,
+            store.reader,
+            self._clock,
+            lifetime_s=config.certificate_lifetime_s,
+            restored_at=restored_at,
+            most_per_lifetime=config.limits.certificates_per_lifetime,
+            grace_s=config.renewal_grace_s,
+        )
+        spool = Spool(config.data / SPOOL_FOLDER, room)
+        self._closing.push_async_callback(loop.run_in_executor, self._executor, spool.close)
+        services = Services(
+            writer=store.writer,
+            reader=store.reader,
+            blobs=store.blobs,
+            spool=spool,
+            sessions=self._sessions,
+            nodes=NodePool(),
+            executor=self._executor,
+            evaluators=evaluators,
+            clock=self._steady,
+            silence_s=config.silence_s,
+            silo_silence_s=config.silo_silence_s,
+            keep_models=config.keep_models,
+            room=room,
+            observer=RunTelemetry(rounds, tracer),
+            share_models=config.share_models,
+            limits=config.limits,
+        )
+        coordinator = self._coordinator = Coordinator(
+            services, book, config.storage, insecure=config.insecure, restored_at=restored_at
+        )
+        addresses = await self._listen(services, coordinator, book, authority)
+        self._closing.push_async_callback(coordinator.stop)
+        await coordinator.start()
+        if shortage := room.shortage():
+            log.warning("no room for uploads and new rounds: %s; they wait until there is some", shortage)
+        for doubt in config.doubts:
+            log.warning("%s", doubt)
+        for listener in self._listeners:
+            await listener.start()
+        await self._front.start()
+        self._serving = True
+        self._closing.callback(Warming(self._executor).stop)
+        return replace(addresses, metrics=self._observe(services, coordinator, authority, rounds, addresses))
+
+    def _observe(
+        self,
+        services: Services,
+        coordinator: Coordinator,
+        authority: Authority,
+        rounds: RoundFigures,
+        addresses: Addresses,
+    ) -> str:
+        """Open the port for metrics and health; its address, empty if there is to be none."""
+        config = self._config
+        if not config.metrics:
+            return ""
+        observatory = Observatory(
+            config=config,
+            services=services,
+            coordinator=coordinator,
+            authority=None if config.insecure else authority,
+            node=self._figures,
+            rounds=rounds,
+            executor=self._executor,
+            workers=self._workers,
+            serving=lambda: self._serving,
+        )
+        main_port = int(addresses.main.rpartition(":")[2])
+        endpoint = observatory.open(config.metrics_host, config.port_after(main_port, 3, config.metrics_port))
+        self._closing.callback(endpoint.close)
+        self._figures.start()
+        self._closing.callback(self._figures.stop)
+        if not is_loopback(config.metrics_host):
+            log.warning("metrics and health are open to whoever reaches %s:%d", config.metrics_host, endpoint.port)
+        return f"{config.metrics_host}:{endpoint.port}"
+
+    async def _listen(
+        self, services: Services, coordinator: Coordinator, book: CertificateBook, authority: Authority
+    ) -> Addresses:
+        config = self._config
+        names = config.certificate_names
+        mutual = plain = None
+        if not config.insecure:
+            mutual = server_credentials(authority, names, mutual=True, clock=self._clock)
+            plain = server_credentials(authority, names, mutual=False, clock=self._clock)
+        refused = self._figures.meter.refused
+        authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
+        book.listen(authenticator.calls.end)
+        main = make_server(Port.MAIN, config.limits, refused, authenticator.enter, authenticator.connections)
+        front = self._front
+        self._closing.push_async_callback(front.close)
+        enrolment = make_server(Port.ENROLMENT, config.limits, refused, front.enter, front.connections)
+        self._listeners += [main, enrolment]
+        main_port = authenticator.connections.port = bind(main, config.host, config.port, mutual)
+        enrol_port = config.port_after(main_port, 1, config.enrol_port)
+        front.connections.port = bind(enrolment, BEHIND, 0, plain)
+        enrol_port = await front.bind(config.host, enrol_port, front.connections.port)
+        main_address = f"{config.advertised_host}:{main_port}"
+        enrol_address = f"{config.advertised_host}:{enrol_port}"
+        transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
+        participation = ParticipationService(
+            sessions=self._sessions,
+            desk=coordinator,
+            authenticator=authenticator,
+            transfer_address=transfer_address,
+        )
+        file = None
+        if not config.insecure:
+            path = config.data / OPERATOR_FILE
+            file = OperatorFile(path, main_address, authority, services.writer, services.reader, self._clock)
+        operators = Operators(
+            authority=authority,
+            writer=services.writer,
+            reader=services.reader,
+            clock=self._clock,
+            book=book,
+            nodes=services.nodes,
+            file=file,
+        )
+        control = ControlService(
+            coordinator=coordinator,
+            certificates=book,
+            operators=operators,
+            services=services,
+            authenticator=authenticator,
+            facts=ServerFacts(self._started_at, config.workers, config.data, enrol_address),
+        )
+        main.add_generic_rpc_handlers((participation.handler(),))
+        add_RenewalServiceServicer_to_server(RenewalService(book, authenticator), main)
+        add_ControlServiceServicer_to_server(control, main)
+        rate = EnrolmentRate(config.limits)
+        add_EnrolmentServiceServicer_to_server(EnrolmentService(book, main_address, rate, front.origin), enrolment)
+        self._health = [
+            await add_health_and_reflection(main, [*_MAIN_SERVICES, TRANSFER_SERVICE]),
+            await add_health_and_reflection(enrolment, ["atoll.wire.v1.EnrolmentService"]),
+        ]
+        if file is not None:
+            await file.start()
+            self._closing.push_async_callback(file.stop)
+        return Addresses(main_address, enrol_address, transfer_address, None if file is None else file.path)
+
+    async def _add_transfer(
+        self,
+        main: grpc.aio.Server,
+        services: Services,
+        coordinator: Coordinator,
+        authenticator: Authenticator,
+        main_port: int,
+    ) -> str:
+        """Transfers in this process on the main port, and with several workers on a port that they share."""
+        node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
+        services.nodes.add(LocalNode(node, self._executor))
+        transfer = TransferService(
+            node=LOCAL_NODE,
+            desk=coordinator,
+            authenticator=authenticator,
+            blobs=services.blobs,
+            spool=services.spool,
+            executor=self._executor,
+            meter=self._figures.meter,
+        )
+        main.add_generic_rpc_handlers((transfer.handler(),))
+        if self._config.workers == 1:
+            return ""
+        workers = self._workers = WorkerPool(self._config, services.nodes, coordinator, self._executor)
+        self._closing.push_async_callback(workers.stop)
+        port = await workers.start(self._config.port_after(main_port, 2, self._config.transfer_port))
+        return f"{self._config.advertised_host}:{port}"
+
+
+async def _verify_ledgers(reader: Reader) -> None:
+    """Tell what is wrong with the privacy ledgers; a round of theirs does not start, all else goes on."""
+    for population, flaw in (await reader.run(ledger.flaws)).items():
+        log.error("%s; no round of its runs starts", flaw, extra={"population": population})

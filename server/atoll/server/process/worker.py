@@ -1,0 +1,124 @@
+"""One ingest worker process: receives and folds updates on a port that all workers share.
+
+Started by ``process.workers`` as ``python -m atoll.server.process.worker`` with one JSON argument (``WorkerOrder``). It
+ends when its coordinator does: it holds the reading end of a pipe that closes then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc.aio
+from pydantic import BaseModel, ConfigDict
+
+from atoll.processes.heap import keep_chunks
+from atoll.server.config.config import ServerConfig
+from atoll.server.errors import ServerError
+from atoll.server.identity import Authority
+from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.node import IngestNode
+from atoll.server.ingest.spool import Spool
+from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
+from atoll.server.process.logs import configure_logging
+from atoll.server.process.warming import Warming
+from atoll.server.rpc.admission import Admission
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.rpc.desk import RemoteDesk
+from atoll.server.rpc.transfer import SERVICE, TransferService
+from atoll.server.rpc.worker import WorkerService
+from atoll.server.stores import DirectoryBlobStore
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.server.telemetry.node import NodeFigures
+from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
+
+THREADS = 4
+
+
+class WorkerOrder(BaseModel):
+    """What a worker is started with; paths of Unix sockets are ``unix:`` addresses."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    config: ServerConfig
+    port: int
+    desk: str
+    socket: str
+    log_level: str
+    json_log: bool
+
+
+async def serve(order: WorkerOrder) -> None:
+    """Serve until told to stop (SIGTERM, or the end of standard input)."""
+    keep_chunks()
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C reaches the whole group; the coordinator decides
+    loop.add_reader(sys.stdin.fileno(), _coordinator_ended, loop, stopping)
+    executor = ThreadPoolExecutor(THREADS, thread_name_prefix=order.name)
+    config, figures = order.config, NodeFigures()
+    figures.start()
+    async with grpc.aio.insecure_channel(order.desk) as channel:
+        room = config.storage.room(config.data)
+        desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
+        authenticator = Authenticator(desk, Admission(config.limits), insecure=config.insecure)
+
+        def shut_out(caller: Caller, error: ServerError) -> None:
+            desk.forget()
+            authenticator.calls.end(caller, error)
+
+        transfer = TransferService(
+            node=order.name,
+            desk=desk,
+            authenticator=authenticator,
+            blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
+            spool=spool,
+            executor=executor,
+            meter=figures.meter,
+        )
+        connections = authenticator.connections
+        public = make_server(Port.TRANSFER, config.limits, figures.meter.refused, authenticator.enter, connections)
+        private = make_server(Port.INSIDE)
+        public.add_generic_rpc_handlers((transfer.handler(),))
+        await add_health_and_reflection(public, [SERVICE])
+        node = IngestNode(order.name, spool, figures.meter.folded)
+        add_WorkerServiceServicer_to_server(WorkerService(node, executor, figures.exposition, shut_out), private)
+        await add_health_and_reflection(private, [])
+        private.add_insecure_port(order.socket)
+        connections.port = bind(public, config.host, order.port, _credentials(config))
+        await public.start()
+        await private.start()
+        warming = Warming(executor)
+        await stopping.wait()
+        warming.stop()
+        await asyncio.gather(public.stop(config.drain_s), private.stop(config.drain_s))
+    figures.stop()
+    executor.shutdown(wait=True)
+
+
+def _coordinator_ended(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    loop.remove_reader(sys.stdin.fileno())
+    stopping.set()
+
+
+def _credentials(config: ServerConfig) -> grpc.ServerCredentials | None:
+    if config.insecure:
+        return None
+    authority = Authority.open(config.data / "ca", now=time.time())
+    return server_credentials(authority, config.certificate_names, mutual=True, clock=time.time)
+
+
+def main() -> None:
+    """Run one worker."""
+    order = WorkerOrder.model_validate_json(sys.argv[1])
+    configure_logging(order.log_level, as_json=order.json_log)
+    asyncio.run(serve(order))
+
+
+if __name__ == "__main__":
+    main()

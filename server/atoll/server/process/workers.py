@@ -1,0 +1,217 @@
+"""Ingest workers: processes that share a port to receive updates, each with a partial sum of its own.
+
+A worker that dies is started again; its partial sums are folded anew from the spool, so nothing is lost and nothing
+counts twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from atoll.server.config.config import ServerConfig
+from atoll.server.errors import SetupError
+from atoll.server.ingest.desk import Desk
+from atoll.server.ingest.node_pool import PARTIAL, FileNode, NodePool
+from atoll.server.process.listeners import Port, make_server
+from atoll.server.process.logs import logging_settings
+from atoll.server.process.sockets import SocketFolder
+from atoll.server.rpc.desk import DeskService
+from atoll.server.rpc.worker import WorkerCalls
+from atoll.server.stores.store import PARTIALS_FOLDER
+from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
+
+log = logging.getLogger(__name__)
+
+READY_S = 60.0
+# A worker's socket is not there before it has started: look again soon.
+_CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
+_RESTART_S = 1.0
+CHECK_S = 2.0
+"""How often each worker is asked whether it is there."""
+ANSWER_S = 15.0
+"""A worker that does not answer for so long is stuck, or stopped: it is killed, and others do its work."""
+
+
+class WorkerPool:
+    """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended."""
+
+    def __init__(self, config: ServerConfig, nodes: NodePool, desk: Desk, executor: Executor) -> None:
+        self._config = config
+        self._nodes = nodes
+        self._desk = desk
+        self._executor = executor
+        self._sockets = SocketFolder(config.data)
+        self._partials = config.data / PARTIALS_FOLDER
+        self._server = make_server(Port.INSIDE)
+        self._reserved: socket.socket | None = None
+        self._keepers: list[asyncio.Task[None]] = []
+        self._running: dict[str, WorkerCalls] = {}
+        self.restarts = 0
+
+    @property
+    def running(self) -> int:
+        """Workers that serve."""
+        return len(self._running)
+
+    async def expositions(self) -> dict[str, bytes]:
+        """The figures of each worker that answers in time, in Prometheus' text format."""
+        running = dict(self._running)
+        answers = await asyncio.gather(*(calls.exposition() for calls in running.values()), return_exceptions=True)
+        return {name: answer for name, answer in zip(running, answers, strict=True) if isinstance(answer, bytes)}
+
+    async def start(self, port: int) -> int:
+        """Start the workers on a port (0: any free one) and wait until they serve; returns the port.
+
+        Raises:
+            SetupError: if the port cannot be had, or a worker does not come up.
+        """
+        self._reserved = _reserve(self._config.host, port)
+        bound: int = self._reserved.getsockname()[1]
+        self._partials.mkdir(mode=0o700, exist_ok=True)
+        add_DeskServiceServicer_to_server(DeskService(self._desk), self._server)
+        self._server.add_insecure_port(self._sockets.address("desk"))
+        await self._server.start()
+        ready = [asyncio.get_running_loop().create_future() for _ in range(self._config.workers)]
+        self._keepers = [
+            asyncio.create_task(self._keep(f"worker-{number}", bound, future)) for number, future in enumerate(ready)
+        ]
+        await asyncio.gather(*ready)
+        return bound
+
+    async def stop(self) -> None:
+        """Stop the workers and remove their sockets and files."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._server.stop(None)
+        if self._reserved is not None:
+            self._reserved.close()
+        self._sockets.remove()
+        shutil.rmtree(self._partials, ignore_errors=True)
+
+    async def _keep(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
+        """Run a worker, again and again; that the first one serves, or does not, is told through ``ready``."""
+        while True:
+            try:
+                await self._run(name, port, ready)
+            except (SetupError, OSError) as error:
+                if not ready.done():
+                    ready.set_exception(error if isinstance(error, SetupError) else _not_started(name, error))
+                    return
+                log.warning("%s does not come up, trying again: %s", name, error)
+            await asyncio.sleep(_RESTART_S)
+
+    async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
+        """One process from its start to its end. What the one before it was writing goes: nobody asks for it again."""
+        for left in self._partials.glob(f"{name}-*{PARTIAL}"):
+            left.unlink(missing_ok=True)
+        process = await self._spawn(name, port)
+        try:
+            async with grpc.aio.insecure_channel(self._sockets.address(name), options=_CHANNEL_OPTIONS) as channel:
+                await _until_ready(name, channel, process)
+                calls = self._running[name] = WorkerCalls(name, channel)
+                self._nodes.add(FileNode(name, calls, self._partials, self._executor))
+                if not ready.done():
+                    ready.set_result(None)
+                log.info("ingest %s started, process %s", name, process.pid)
+                reason = await _end_of(process, channel)
+                self.restarts += 1
+                log.error("%s %s; starting it again", name, reason)
+        finally:
+            self._running.pop(name, None)
+            self._nodes.remove(name)
+            await self._end(process)
+
+    async def _spawn(self, name: str, port: int) -> asyncio.subprocess.Process:
+        from atoll.server.process.worker import WorkerOrder  # noqa: PLC0415 - that module is the other process's main
+
+        level, as_json = logging_settings()
+        order = WorkerOrder(
+            name=name,
+            config=self._config,
+            port=port,
+            desk=self._sockets.address("desk"),
+            socket=self._sockets.address(name),
+            log_level=level,
+            json_log=as_json,
+        )
+        # The pipe of its standard input closes with this process, however it ends, and ends the worker.
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "atoll.server.process.worker", order.model_dump_json(), stdin=asyncio.subprocess.PIPE
+        )
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(self._config.drain_s + 5.0):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel) -> str:
+    """Wait until the process ends, or has been killed because it no longer answers; what happened, in words."""
+    health: Any = HealthStub(channel)  # its stubs lack the methods
+    ended = asyncio.create_task(process.wait())
+    while not (await asyncio.wait({ended}, timeout=CHECK_S))[0]:
+        try:
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=ANSWER_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                process.kill()
+                await ended
+                return f"did not answer for {ANSWER_S:g} s and was killed"
+    return f"ended with status {await ended}"
+
+
+async def _until_ready(name: str, channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
+    """Wait until the worker answers.
+
+    Raises:
+        SetupError: if it ends or does not answer in time.
+    """
+    connected = asyncio.create_task(channel.channel_ready())
+    ended = asyncio.create_task(process.wait())
+    waiting: Sequence[asyncio.Task[object]] = (connected, ended)
+    try:
+        await asyncio.wait(waiting, timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise _not_started(name, f"it ended with status {process.returncode}")
+        if not connected.done():
+            raise _not_started(name, f"it does not answer after {READY_S:.0f} s")
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _not_started(name: str, why: object) -> SetupError:
+    return SetupError("worker.start", f"{name}, an ingest worker, did not come up: {why}", "see the log above")
+
+
+def _reserve(host: str, port: int) -> socket.socket:
+    """A bound socket that never listens: it holds the port for the workers, who bind it with SO_REUSEPORT."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        reserved.bind((host, port))
+    except OSError as error:
+        reserved.close()
+        raise SetupError(
+            "server.port", f"cannot listen on {host}:{port}: {error.strerror}", "choose another with --transfer-port"
+        ) from error
+    return reserved

@@ -1,0 +1,26 @@
+"""How long an attempt at a round spent in each of its phases."""
+
+from __future__ import annotations
+
+from atoll.server.rounds.run_state import RoundState
+
+PHASES = ("draw", "prepare", "collect", "aggregate", "charge", "publish")
+"""Phases of an attempt, in order; the wire names them so too (``control.PHASES``)."""
+
+
+def phase_seconds(state: RoundState) -> dict[str, float]:
+    """Seconds that an attempt spent in each of ``PHASES`` that is over, in order.
+
+    An attempt that was abandoned spent the rest in the phase that it was in. A clock that was set back gives 0.
+    """
+    ends = (state.sampled_at, state.opened_at, state.closed_at, state.aggregated_at, state.charged_at, state.ended_at)
+    found, began = {}, state.created_at
+    for name, ended in zip(PHASES, ends, strict=True):
+        end = ended or state.ended_at
+        if not end:
+            break
+        found[name] = max(0.0, end - began)
+        if not ended:
+            break
+        began = end
+    return found

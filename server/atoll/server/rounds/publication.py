@@ -1,0 +1,138 @@
+"""Handlers from the sum to the published result, and of the retry of an abandoned attempt."""
+
+from dataclasses import replace
+
+from atoll.server.rounds.closing import abandon
+from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
+from atoll.server.rounds.errors import MismatchedSum
+from atoll.server.rounds.events import Aggregated, Charged, Published, Rejected, RetryDue, SumLost
+from atoll.server.rounds.lifecycle import advance, amend, end_run, member_of, retry, settle
+from atoll.server.rounds.member_events import sum_anew, without
+from atoll.server.rounds.roster import MemberStatus
+from atoll.server.rounds.run_state import Phase, RoundKind, RunState, RunStatus
+from atoll.server.rounds.step import Step, live
+from atoll.server.rounds.weights import contributions, total_weight
+
+
+def on_aggregated(state: RunState, event: Aggregated, now: float) -> Step:
+    """Accept the sum: from here on the set is fixed.
+
+    Raises:
+        MismatchedSum: the sum is over another set than the round's.
+    """
+    rnd = live(state)
+    terms = contributions(state.policy, rnd)
+    if event.updates > len(terms):
+        return Step(state)  # a sum asked for before a rejection shrank the set; the one asked for since will follow
+    if (event.updates, event.total_weight) != (len(terms), total_weight(terms)):
+        raise MismatchedSum(
+            f"run {state.run_id}, round {rnd.key}: the sum has {event.updates} contributions of total weight "
+            f"{event.total_weight}, the round {len(terms)} of {total_weight(terms)}"
+        )
+    summed = replace(
+        rnd, phase=Phase.AGGREGATED, total_weight=event.total_weight, digest=event.digest, aggregated_at=now
+    )
+    after = replace(state, round=summed)
+    return Step(after, (charge(after),))
+
+
+def charge(state: RunState) -> ChargeAndStore:
+    """Ask for the charge of the aggregated round and for storing its result."""
+    rnd = live(state)
+    return ChargeAndStore(rnd.key, rnd.kind, rnd.digest)
+
+
+def on_aggregated_again(state: RunState, event: Aggregated, now: float) -> Step:
+    """Ignore the same sum once more, or a sum asked for before a rejection.
+
+    Raises:
+        MismatchedSum: the same set gave another result.
+    """
+    del now
+    rnd = live(state)
+    same = (event.total_weight, event.digest) == (rnd.total_weight, rnd.digest)
+    if same or event.updates > rnd.counted:
+        return Step(state)
+    raise MismatchedSum(
+        f"run {state.run_id}, round {rnd.key}: aggregated to {rnd.digest} of weight {rnd.total_weight}, "
+        f"then to {event.digest} of weight {event.total_weight}"
+    )
+
+
+def on_sum_lost(state: RunState, event: SumLost, now: float) -> Step:
+    """Abandon the attempt: nothing of it was charged or released, and the next attempt draws again.
+
+    Under a secret draw the same round is summed without the lost updates instead. Only drawn members have updates to
+    lose, so drawing again would release another draw than the one that the privacy account covers.
+    """
+    if not state.policy.secret_draw:
+        return abandon(state, event.reason, MemberStatus.STOPPED, now)
+    closing = replace(live(state), phase=Phase.CLOSING, total_weight=0, digest="", aggregated_at=0.0)
+    shrunk = Step(replace(state, round=closing))
+    for update in event.lost:
+        removed = without(shrunk.state, Rejected(update.key, update.participant, event.reason), now)
+        if removed is not None:
+            shrunk = removed.after(*shrunk.effects)
+    return sum_anew(shrunk, now) if shrunk.effects else Step(state)
+
+
+def on_charged(state: RunState, event: Charged, now: float) -> Step:
+    """The charge is durable: publish the result."""
+    del event
+    rnd = live(state)
+    after = replace(state, round=replace(rnd, phase=Phase.CHARGED, charged_at=now))
+    return Step(after, (publish(after),))
+
+
+def on_charged_paused(state: RunState, event: Charged, now: float) -> Step:
+    """The charge of a paused run's sum is durable after all: publish the result, then pause."""
+    if live(state).phase is not Phase.AGGREGATED:
+        return Step(state)
+    return on_charged(replace(state, status=RunStatus.RUNNING, pause_requested=True, reason=""), event, now)
+
+
+def publish(state: RunState) -> Publish:
+    """Ask for the charged round's result to be made visible."""
+    rnd = live(state)
+    return Publish(rnd.key, rnd.kind, rnd.digest)
+
+
+def on_published(state: RunState, event: Published, now: float) -> Step:
+    """The round is released: go on, or end the run if the operator cancelled it meanwhile."""
+    del event
+    recorded = _record_carried(state, now)
+    released = _count(recorded.state)
+    settled = settle(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
+    after = settled.state
+    if after.cancel_requested is not None:
+        then = end_run(after, RunStatus.CANCELLED, after.cancel_requested, now)
+    else:
+        then = advance(after, now)
+    return then.after(*recorded.effects, *settled.effects)
+
+
+def _count(state: RunState) -> RunState:
+    rnd, tally = live(state), state.tally
+    tally = replace(tally, contributions=tally.contributions + rnd.counted)
+    if rnd.kind is RoundKind.EVALUATE:
+        return replace(state, tally=replace(tally, evaluated=tally.evaluated + 1))
+    tally = replace(tally, trained=tally.trained + 1)
+    return replace(state, tally=tally, version=state.version + 1, model=rnd.digest)
+
+
+def _record_carried(state: RunState, now: float) -> Step:
+    """Record for each carried update in the sum which round took it."""
+    rnd = live(state)
+    effects: list[Effect] = []
+    for c in rnd.carried:
+        detail = f"late; counted in round {rnd.key.round + 1} with staleness {c.staleness}"
+        member = replace(member_of(state, c), detail=detail, at=now)
+        state = amend(state, c.update.key, member)
+        effects.append(RecordMember(c.update.key, member))
+    return Step(state, tuple(effects))
+
+
+def on_retry_due(state: RunState, event: RetryDue, now: float) -> Step:
+    """The delay after an abandoned attempt is over: begin the next one."""
+    del event
+    return retry(state, now)

@@ -1,0 +1,142 @@
+"""Connections to a port of this process, closed behind gRPC's back, which gRPC for Python cannot do.
+
+A message that its reader does not take stays in gRPC until the connection is gone: neither cancelling the write nor
+aborting the call takes it back. So the connection's socket is looked for among this process's files and shut down; gRPC
+sees the end of the stream and frees all that belongs to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Set as AbstractSet
+
+from atoll.server.rpc.peers import Address, address_of, ip_address
+
+log = logging.getLogger(__name__)
+
+_OPEN_FILES = "/dev/fd"
+_RETRY_S = 1.0
+_GONE = {errno.EBADF}
+"""The descriptor was closed after the list was made."""
+
+
+class Connections:
+    """Closes connections that callers have with one port. For the event loop alone.
+
+    One look through the open files serves all peers that were named since the last one. A look that fails, as it does
+    where the process may open no more files, is logged and made again.
+
+    Attributes:
+        port: number of the port; None until it is bound, and then nothing is closed.
+    """
+
+    def __init__(self) -> None:
+        self.port: int | None = None
+        self._wanted: set[Address] = set()
+        self._closing: asyncio.Task[None] | None = None
+
+    def close(self, peer: str) -> None:
+        """Close the connection with a peer, named as gRPC does, soon."""
+        address = address_of(peer)
+        if address is None or self.port is None:
+            return
+        self._wanted.add(address)
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_wanted(self.port))
+
+    async def _close_wanted(self, port: int) -> None:
+        try:
+            while self._wanted:
+                wanted, self._wanted = self._wanted, set()
+                try:
+                    await asyncio.get_running_loop().run_in_executor(None, shut_down, wanted, port)
+                except OSError as error:
+                    log.warning("%d unread connections cannot be closed, tried again: %s", len(wanted), error)
+                    self._wanted |= wanted
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._closing = None
+
+
+def shut_down(peers: AbstractSet[Address], port: int) -> set[Address]:
+    """Shut down this process's connections between its own ``port`` and any of ``peers``; give those that it had.
+
+    A peer may have connections with other ports from the same port of its own: those stay. Blocking: 10 us for each
+    open file.
+
+    Raises:
+        OSError: if the open files cannot be listed, or no more can be opened.
+    """
+    found: set[Address] = set()
+    for name in os.listdir(_OPEN_FILES):  # noqa: PTH208  # numbers of descriptors, not paths
+        descriptor = int(name)
+        if _peer_behind(descriptor, port) not in peers:
+            continue
+        own = _dup(descriptor)
+        if own is None:
+            continue
+        with own:
+            peer = _peer_at(own, port)  # once more: the number may lead to another connection by now
+            if peer is not None and peer in peers:
+                found.add(peer)
+                _shut(own)
+    return found
+
+
+def _peer_behind(descriptor: int, port: int) -> Address | None:
+    """The other end of a descriptor that is a TCP connection with ``port``; None for anything else.
+
+    Files are neither duplicated nor closed here. POSIX takes all of a process's locks on a file away when the process
+    closes any descriptor of it, and SQLite's locks are such: another process would then believe that the database has
+    no other user, and remove its write-ahead log.
+    """
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        borrowed = socket.socket(fileno=descriptor)
+    except OSError:  # closed since it was listed
+        return None
+    try:
+        return _peer_at(borrowed, port)
+    finally:
+        borrowed.detach()
+
+
+def _peer_at(connection: socket.socket, port: int) -> Address | None:
+    """The other end of a TCP connection with ``port``; None for anything else, or if it is closed by now."""
+    if connection.family not in {socket.AF_INET, socket.AF_INET6} or connection.type != socket.SOCK_STREAM:
+        return None
+    try:
+        if connection.getsockname()[1] != port:
+            return None
+        host, peer_port = connection.getpeername()[:2]
+    except OSError:  # a listener, or closed meanwhile
+        return None
+    address = ip_address(host)
+    return None if address is None else (str(address), peer_port)
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed by the peer meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _dup(descriptor: int) -> socket.socket | None:
+    """The socket behind a descriptor, by a descriptor of its own: what that leads to cannot change meanwhile.
+
+    If the number leads to a file by now, the new descriptor stays open for good: closing it would drop the file's
+    locks (``_peer_behind``).
+    """
+    try:
+        own = os.dup(descriptor)
+    except OSError as error:
+        if error.errno in _GONE:
+            return None
+        raise
+    return socket.socket(fileno=own) if stat.S_ISSOCK(os.fstat(own).st_mode) else None

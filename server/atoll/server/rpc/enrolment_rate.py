@@ -1,0 +1,60 @@
+"""How often each address may try to enrol: callers of the enrolment port have no name yet."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from atoll.server.config.limits import Limits
+from atoll.server.errors import LimitExceededError, UnauthenticatedError
+from atoll.server.rpc.buckets import Bucket, Kept
+from atoll.server.rpc.peers import network_of
+
+MAX_ADDRESSES = 65_536
+"""Addresses that are remembered; the one seen longest ago begins anew."""
+
+
+class EnrolmentRate:
+    """Counts attempts to enrol by address, and those whose token or certificate does not admit.
+
+    Args:
+        limits: how often they may.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        tries, wrong = limits.enrolments_per_minute, limits.wrong_tokens_per_hour
+        self._tries: Kept[str, Bucket] = Kept(lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
+        self._wrong: Kept[str, Bucket] = Kept(lambda: Bucket(wrong, wrong / 3600.0, clock()), MAX_ADDRESSES)
+
+    @contextlib.contextmanager
+    def attempt(self, peer: str) -> Iterator[None]:
+        """An attempt from a peer, as gRPC names it, such as ``ipv4:10.1.2.3:50123``.
+
+        Raises:
+            LimitExceededError: if its address comes too often, or has brought too many bad tokens.
+            UnauthenticatedError: from inside, counted.
+        """
+        address, now, limits = network_of(peer), self._clock(), self._limits
+        if wait_s := self._tries[address].take(1.0, now):
+            raise LimitExceededError(
+                "enrolment.rate",
+                f"more than {limits.enrolments_per_minute} attempts to enrol from {address} in a minute",
+                "try again later",
+                retry_after_s=wait_s,
+            )
+        if wait_s := self._wrong[address].empty(now):
+            raise LimitExceededError(
+                "enrolment.guesses",
+                f"more than {limits.wrong_tokens_per_hour} join tokens from {address} in an hour did not admit",
+                "wait, then try again with a good token",
+                retry_after_s=wait_s,
+            )
+        try:
+            yield
+        except UnauthenticatedError:
+            self._wrong[address].take(1.0, now)
+            raise

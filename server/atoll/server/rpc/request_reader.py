@@ -1,0 +1,99 @@
+"""Receives the requests of a call: in one of its caller's places (``intake``), within a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.rpc.intake import Intake
+from atoll.server.rpc.port_bounds import Bounds, Context
+from atoll.server.rpc.request_sizes import CHECK_IN, UPLOADS, Parse, parser_of
+
+Receive = Callable[[], Awaitable[Any]]
+
+STREAM_MESSAGE_S = 60.0
+"""A message of a stream that does not bound its waits itself must be whole within so long after the one before."""
+
+
+class RequestReader:
+    """Receives the requests of one method.
+
+    Args:
+        method: such as ``/atoll.wire.v1.TransferService/Report``.
+        deserialise: makes a request of a message; None: it stays as it is.
+        bounds: of the port; without, any message is received at any pace.
+        streaming: whether a call has many requests.
+    """
+
+    def __init__(self, method: str, deserialise: Parse | None, bounds: Bounds | None, *, streaming: bool) -> None:
+        self._bounds = bounds
+        self._parse = parser_of(method, deserialise, None if bounds is None else bounds.limits)
+        self._streaming = streaming
+        self._uploads = method in UPLOADS
+        self._checks_in = method == CHECK_IN
+
+    async def read(self, caller: str, context: Context) -> Any:
+        """The request of a call, or the iterator of its requests, as the handler takes it.
+
+        Raises:
+            InvalidRequestError: if there is none, or it cannot be read.
+            LimitExceededError: if it is too large or too slow, or its place went to a caller that has fewer.
+        """
+        receive = self._receiver(caller, context)
+        if self._streaming:
+            return _Requests(receive, self._parse)
+        raw = await receive()
+        if raw is grpc.aio.EOF:
+            raise InvalidRequestError("request.missing", "the call ended without a request", "send one")
+        return self._parse(raw)
+
+    def _receiver(self, caller: str, context: Context) -> Receive:
+        """What receives the next message of a call."""
+        bounds = self._bounds
+        if bounds is None:
+            return context.read
+        intake = bounds.chunks if self._uploads else bounds.requests
+        if self._checks_in:
+            return _first_in_place(intake, caller, context)
+        within_s: float | None = None
+        if not self._uploads:
+            within_s = STREAM_MESSAGE_S if self._streaming else bounds.request_s
+        return lambda: intake.receive(caller, context.read, within_s)
+
+
+class _Requests:
+    """The requests of a stream. None is held on to once it is given."""
+
+    def __init__(self, receive: Receive, parse: Parse) -> None:
+        self._receive = receive
+        self._parse = parse
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        raw = await self._receive()
+        if raw is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return self._parse(raw)
+
+
+def _first_in_place(intake: Intake, caller: str, context: Context) -> Receive:
+    """Receives messages of which the first alone takes a place.
+
+    For a stream that mostly is silent, of which each caller has one: further messages of it are few, and the handler
+    bounds the wait for the first.
+    """
+    begun = False
+
+    async def receive() -> Any:
+        nonlocal begun
+        if begun:
+            return await context.read()
+        begun = True
+        return await intake.receive(caller, context.read)
+
+    return receive

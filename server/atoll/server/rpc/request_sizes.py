@@ -1,0 +1,78 @@
+"""How large the request of each method may be, which is checked before anything of it is parsed.
+
+gRPC has one receive limit for all methods of a port, that of a chunk. A message can take many times its own size once
+protobuf has parsed it, so every method that takes no chunks has a limit of its own, a few times what clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from atoll.server.config.limits import Limits
+from atoll.server.errors import InvalidRequestError, LimitExceededError
+from atoll.server.rpc.tensor_count import check_tensor_count
+
+Parse = Callable[[bytes], Any]
+
+_TRANSFER = "/atoll.wire.v1.TransferService"
+_CONTROL = "/atoll.wire.v1.ControlService"
+_ENROLMENT = "/atoll.wire.v1.EnrolmentService"
+CHECK_IN = "/atoll.wire.v1.ParticipationService/CheckIn"
+UPLOADS = frozenset({f"{_TRANSFER}/Upload", f"{_CONTROL}/UploadModel"})
+"""Streams of chunks, whose pace ``authentication.Watch`` looks at."""
+SUBMIT = f"{_CONTROL}/SubmitRun"
+"""Holds a job and the layout of its model, both of which are checked by themselves."""
+
+_KIB = 1 << 10
+NAMES_BYTES = 4 * _KIB
+"""Largest request of a method that ``MOST_BYTES`` does not name: it holds a few names and numbers."""
+MOST_BYTES = {
+    CHECK_IN: 64 * _KIB,  # 32 labels of 256 characters of up to 4 bytes, and 64 rounds in work
+    f"{_ENROLMENT}/Enrol": 32 * _KIB,  # a certificate or a request for one takes about 1 KiB
+    f"{_ENROLMENT}/RenewExpired": 32 * _KIB,
+    "/atoll.wire.v1.RenewalService/Renew": 32 * _KIB,
+    f"{_CONTROL}/CreateOperator": 32 * _KIB,
+    f"{_CONTROL}/CancelRun": 32 * _KIB,  # the operator's reason, of which the beginning is kept
+    f"{_CONTROL}/RevokeParticipant": 32 * _KIB,  # as CancelRun
+    f"{_CONTROL}/RevokeOperator": 32 * _KIB,  # as CancelRun
+}
+"""Bytes of a request, by method."""
+BY_SETTING = (f"{_TRANSFER}/Report", f"{_TRANSFER}/Download")
+"""Methods whose requests ``Limits.request_bytes`` bounds: metrics and a small update, the chunks that are wanted."""
+
+
+def most_bytes(method: str, limits: Limits) -> int:
+    """The largest request of a method, such as ``/atoll.wire.v1.TransferService/Report``, in bytes."""
+    if method == SUBMIT or method in UPLOADS:
+        return limits.message_bytes
+    return limits.request_bytes if method in BY_SETTING else MOST_BYTES.get(method, NAMES_BYTES)
+
+
+def parser_of(method: str, deserialise: Parse | None, limits: Limits | None) -> Parse:
+    """What makes a request of a raw message, once its size is found to be within the limits.
+
+    Args:
+        method: of the request.
+        deserialise: makes it of a message that is not too large; None: it stays as it is.
+        limits: None: gRPC's own limit is enough.
+    """
+    most = None if limits is None else most_bytes(method, limits)
+
+    def parse(raw: bytes) -> Any:
+        if most is not None and len(raw) > most:
+            raise LimitExceededError("request.bytes", f"a request of {len(raw)} bytes; at most {most}", "send less")
+        if method == SUBMIT and limits is not None:
+            check_tensor_count(raw)
+        if deserialise is None:
+            return raw  # chunks pass untouched
+        try:
+            return deserialise(raw)
+        except DecodeError as error:
+            raise InvalidRequestError(
+                "wire.message", f"the message cannot be read: {error}", "use a client of this protocol version"
+            ) from None
+
+    return parse

@@ -1,0 +1,98 @@
+"""One draw: from those who are there to the members of a round."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+
+from atoll.server.jobs import JobSpec, expected_window_s
+from atoll.server.jobs.refusals import has_secret_draw
+from atoll.server.privacy.capacity import most_eligible, most_members, rotated
+from atoll.server.rounds import CohortDrawn, DrawCohort, RoundKind
+from atoll.server.runs.sessions import Session
+from atoll.server.sampling import DrawRequest, Eligible, History, sampler_named
+
+log = logging.getLogger(__name__)
+
+SEED_BITS = 63
+"""Of a seed that goes on record, so that the draw can be repeated."""
+SECRET_BITS = 256
+"""Of one that nobody may guess, and that is forgotten."""
+
+
+def cohort_from(
+    there: Sequence[Session], effect: DrawCohort, spec: JobSpec, known: Mapping[str, History], at: float
+) -> CohortDrawn:
+    """Draw the members of a round.
+
+    Args:
+        there: those who could be drawn.
+        effect: the round.
+        spec: its job.
+        known: of each what is known of it; of none where the sampler does not ask.
+        at: epoch seconds.
+    """
+    there, secret = _in_draw(spec, there, effect), has_secret_draw(spec)
+    cohort = sampler_named(spec.cohort.sampler).draw(
+        DrawRequest(
+            eligible=tuple(
+                # What counts, not what is claimed: a large number must not lure samplers that go by examples.
+                Eligible(session.participant, min(session.introduction.examples, spec.aggregation.max_weight))
+                for session in there
+            ),
+            size=effect.invited,
+            seed=secrets.randbits(SECRET_BITS) if secret else _seed(spec),
+            round=effect.key.round,
+            attempt=effect.key.attempt,
+            history=known,
+            rate=spec.cohort.rate,
+            at=at,
+            window_s=expected_window_s(spec),
+        )
+    )
+    declared = {session.participant: session.introduction.examples for session in there}
+    members = _invited(spec, [(participant, declared[participant]) for participant, _ in cohort.members], effect)
+    return CohortDrawn(effect.key, members, cohort.eligible, cohort.sampler, 0 if secret else cohort.seed)
+
+
+def is_able(session: Session, kind: RoundKind, spec: JobSpec) -> bool:
+    """Whether the participant can do what a round of this kind asks."""
+    said = session.introduction
+    if kind is RoundKind.EVALUATE:
+        return said.can_evaluate
+    return said.examples > 0 and spec.aggregation.wire_encoding in said.encodings
+
+
+def _seed(spec: JobSpec) -> int:
+    return spec.cohort.seed if spec.cohort.seed is not None else secrets.randbits(SEED_BITS)
+
+
+def _in_draw(spec: JobSpec, there: Sequence[Session], effect: DrawCohort) -> Sequence[Session]:
+    """Limit the candidates to what a private round can hold; rotate which ones by round."""
+    cohort = spec.cohort
+    if cohort.rate is None or not has_secret_draw(spec):
+        return there
+    most = most_eligible(cohort.size, cohort.rate)
+    if len(there) <= most:
+        return there
+    log.warning(
+        "round %s: of %d participants %d are in the draw, in turns: with cohort.rate %g more could be drawn than the "
+        "noise is made for; submit the job with another cohort.size",
+        effect.key,
+        len(there),
+        most,
+        cohort.rate,
+    )
+    chosen = rotated((session.participant for session in there), most, effect.key.round)
+    return [session for session in there if session.participant in chosen]
+
+
+def _invited(spec: JobSpec, drawn: list[tuple[str, int]], effect: DrawCohort) -> tuple[tuple[str, int], ...]:
+    """Limit the drawn to what a private round can hold; rotate which ones by round."""
+    if spec.privacy is None or len(drawn) <= most_members(spec.cohort.size):
+        return tuple(drawn)
+    most = most_members(spec.cohort.size)
+    log.warning("round %s: %d were drawn, and there is room for the noise of %d", effect.key, len(drawn), most)
+    chosen = rotated((participant for participant, _ in drawn), most, effect.key.round)
+    return tuple(member for member in drawn if member[0] in chosen)

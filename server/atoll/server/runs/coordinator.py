@@ -1,0 +1,468 @@
+"""All runs of a server, and the desk that ingest nodes ask."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.config.storage_settings import StorageSettings
+from atoll.server.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    ServerError,
+    TooLateError,
+    UnavailableError,
+)
+from atoll.server.identity import ParticipantKind, RevokedError, Role
+from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.upload_quota import most_chunks
+from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
+from atoll.server.jobs.refusals import has_secret_draw
+from atoll.server.privacy.run import PrivateRun
+from atoll.server.rounds import (
+    Accepted,
+    CancelRequested,
+    Declined,
+    Event,
+    MemberFailed,
+    PauseRequested,
+    Phase,
+    Rejected,
+    ResumeRequested,
+    Roster,
+    RoundKey,
+    RoundKind,
+    RunState,
+    RunStatus,
+    initial,
+    wants,
+)
+from atoll.server.runs.drawing import CohortPool
+from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.invitations import max_weight, stop_message
+from atoll.server.runs.janitor import Janitor
+from atoll.server.runs.journal import SqlJournal
+from atoll.server.runs.online import count_online
+from atoll.server.runs.performer import RunPerformer
+from atoll.server.runs.private.releases import Budgets, PrivateReleases, find_promise
+from atoll.server.runs.releases import PlainReleases, Releases
+from atoll.server.runs.reporting import (
+    answer_to,
+    member_of,
+    no_longer_wanted,
+    report_recorder,
+    reported_event,
+    without_figures,
+)
+from atoll.server.runs.services import Services
+from atoll.server.runs.sessions import Introduction, Session
+from atoll.server.runs.submission import examined
+from atoll.server.stores import event_log, participants, reports, runs
+from atoll.wire.encoding import payload_bytes
+from atoll.wire.layout import Layout
+from atoll.wire.messages import layout_from_proto
+from atoll.wire.v1 import participation_pb2, tensors_pb2
+
+log = logging.getLogger(__name__)
+
+_ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
+MAX_REASON_CHARS = 1024
+_UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
+"""Phases of a round that was let in and is charged at its end."""
+_LEAST_UPLOAD_BYTES = 16 << 20
+_AT_WORK = (Phase.SAMPLED, Phase.OPEN)
+
+
+@dataclass(eq=False)
+class ActiveRun:
+    """A run in work."""
+
+    driver: RunDriver
+    performer: RunPerformer
+    spec: JobSpec
+    layout: Layout
+    fragments: Fragments
+    releases: Releases
+
+
+class Coordinator:
+    """Starts, resumes and finds runs; routes what participants send to them."""
+
+    def __init__(
+        self,
+        services: Services,
+        certificates: CertificateBook,
+        storage: StorageSettings,
+        *,
+        insecure: bool,
+        restored_at: float = 0.0,
+    ) -> None:
+        self._insecure = insecure
+        self._restored_at = restored_at
+        self._services = services
+        self._certificates = certificates
+        self._pool = CohortPool(services, self)
+        self._budgets = Budgets(services)
+        self._journal = SqlJournal(services.writer, services.reader, keep_events=storage.keep_events)
+        self._active: dict[str, ActiveRun] = {}
+        self._rosters: dict[str, Roster] = {}
+        self._resuming: set[str] = set()
+        self.janitor = Janitor(
+            services, storage, lambda: {*self._active, *self._resuming}, renewal_grace_s=certificates.grace_s
+        )
+        self._open = False
+        self._leaving = False
+        services.sessions.listen(connected=self._connected, disconnected=self._disconnected)
+        certificates.listen(self._expel)
+
+    async def start(self) -> None:
+        """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left.
+
+        Raises:
+            CorruptDataError: if a run's log, or what it was submitted with, is damaged; nothing of it is lost, and
+                nothing else is begun.
+        """
+        found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
+        self._resuming = {run.id for run in found}
+        try:
+            await self.janitor.tidy(fresh_s=0.0)
+        except (ServerError, OSError) as error:
+            log.warning("what was left behind is not removed now: %s", error)
+        for run in found:
+            await self._resume(run)
+        self._resuming = set()
+        self._open = True
+        self.janitor.start()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the server is about to stop."""
+        return self._leaving
+
+    def leave(self) -> None:
+        """The server is about to send everyone away: who disconnects from now on is not gone, who watches is told."""
+        self._leaving = True
+        for active in self._active.values():
+            active.driver.changed.set()
+
+    async def stop(self) -> None:
+        """Stop taking events; every run stands as its log says."""
+        await self.janitor.stop()
+        for active in list(self._active.values()):
+            await active.driver.stop()
+
+    def in_work(self) -> list[ActiveRun]:
+        """The runs that have not ended."""
+        return list(self._active.values())
+
+    def active(self, run_id: str) -> ActiveRun | None:
+        """A run that has not ended; None for others."""
+        return self._active.get(run_id)
+
+    async def submit(self, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str) -> str:
+        """Begin a run; returns its id when it is durable. Raises as ``submission.examined``."""
+        services = self._services
+        found = await examined(
+            services,
+            job_toml=job_toml,
+            file_name=file_name,
+            layout=layout,
+            initial_blob=initial_blob,
+            operator=operator,
+        )
+        await found.store(services)
+        run = found.run
+        state = initial(run.id, to_run_policy(found.spec), initial_blob)
+        await self._activate(run, found.spec, layout, state, 0, private=found.private).performer.begin()
+        return run.id
+
+    async def pause(self, run_id: str) -> None:
+        """No further round begins after the one in work.
+
+        Raises:
+            NotFoundError, ConflictError: if the run is unknown or has ended.
+        """
+        await self._order(run_id, PauseRequested())
+
+    async def resume(self, run_id: str) -> None:
+        """Rounds go on.
+
+        Raises:
+            NotFoundError, ConflictError: if the run is unknown or has ended.
+            BudgetSpentError: if its next release would cost more privacy than is left; it stays paused.
+            StoreDamagedError: if its population's ledger was changed on disk; it stays paused.
+        """
+        active = self._active.get(run_id)
+        if active is None or active.driver.state.status is not RunStatus.PAUSED:
+            await self._order(run_id, ResumeRequested())
+            return
+        self._budgets.let_go(run_id)
+        await active.releases.forgive()
+        await active.releases.reserve(afresh=True)
+        try:
+            await self._order(run_id, ResumeRequested())
+        except ServerError:
+            self._budgets.release(run_id)
+            raise
+
+    async def cancel(self, run_id: str, reason: str) -> None:
+        """End the run now. Raises as ``pause``."""
+        await self._order(run_id, CancelRequested(reason[:MAX_REASON_CHARS] or "cancelled by the operator"))
+
+    async def revoke(self, participant: str, reason: str) -> participants.Participant:
+        """Shut a participant out at once, also from streams that are open.
+
+        Raises:
+            RecordMissingError: if there is no such participant.
+        """
+        row = await self._certificates.revoke(participant, reason[:MAX_REASON_CHARS])
+        await self._services.nodes.end_calls(
+            Caller(Role.PARTICIPANT, participant), RevokedError.of(participant, row.revoked_reason)
+        )
+        return row
+
+    # What ingest nodes ask (``ingest.desk.Desk``).
+
+    async def identify(self, certificate_pem: bytes) -> Caller:
+        """See ``Desk``."""
+        self._check_open()
+        return await self._certificates.identify(certificate_pem)
+
+    async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
+        """See ``Desk``."""
+        self._check_open()
+        self._certificates.check_standing(participant)
+        key = RoundKey(round_number, attempt)
+        standing, active = None, self._active.get(run)
+        if active is None or not wants(active.driver.state, key, participant):  # else there can be no receipt yet
+            standing = await self._standing_receipt(participant, run, key)
+            active = self._active.get(run)
+        if active is None:
+            return await self._grant_ended(run, standing)
+        state = active.driver.state
+        member = member_of(state, key, participant)
+        if standing is None and not wants(state, key, participant):
+            raise no_longer_wanted(state, key, participant)
+        train = state.round is None or state.round.key != key or state.round.kind is RoundKind.TRAIN
+        # A round that is over takes late updates only where the model is one fragment, so this is its fragment too.
+        wanted = active.fragments.of_round(state.version if state.round is None else state.round.version)
+        max_bytes = self._most_bytes(active, wanted.size) if train else 0
+        return UploadGrant(
+            elements=wanted.size,
+            first=wanted.offset,
+            max_abs=state.policy.max_abs,
+            max_bytes=max_bytes,
+            max_chunks=most_chunks(len(active.layout.tensors), max_bytes),
+            max_weight=max_weight(state, member.declared_weight) if member is not None else 0,
+            max_uploads=self._services.limits.uploads_per_round,
+            receipt=standing,
+        )
+
+    async def grant_download(self, caller: Caller, blob: str) -> None:
+        """See ``Desk``: operators may read every blob; participants the model that a round of theirs begins with."""
+        self._check_open()
+        if caller.role is Role.PARTICIPANT:
+            self._certificates.check_standing(caller.name)
+        if caller.role is Role.OPERATOR or self._services.share_models:
+            return
+        for active in self._active.values():
+            live = active.driver.state.round
+            if live is not None and active.driver.state.model == blob and live.roster.get(caller.name) is not None:
+                return
+        raise ForbiddenError(
+            "blob.member",
+            f"blob {blob[:16]!r} is not the model of a round that {caller.name} is a member of now",
+            "wait for the next invitation",
+        )
+
+    async def commit(self, commit: Commit) -> ReportReceipt:
+        """See ``Desk``."""
+        self._check_open()
+        self._certificates.check_standing(commit.participant)
+        at = commit.report.round
+        key, active = RoundKey(at.round, at.attempt), self._active.get(at.run)
+        if active is None or commit.rejection:
+            if active is not None:
+                await active.driver.post(Rejected(key, commit.participant, commit.rejection, unreported=True))
+            return ReportReceipt(Disposition.DROPPED, commit.report.digest)
+        if active.spec.privacy is not None:
+            commit = without_figures(commit)
+        event = reported_event(commit, key)
+        if commit.late and wants(active.driver.state, key, commit.participant):
+            raise UnavailableError("round.moved", f"round {key} takes reports", "report again", retry_after_s=0.1)
+        row = report_recorder(active.driver.run, commit, self._services.clock())
+        effects = await active.driver.post(event, also=row)
+        return answer_to(effects, commit.participant, commit.report.digest)
+
+    # What participants say (``rpc.participation.FrontDesk``).
+
+    async def introduced(self, participant: str, introduction: Introduction) -> None:
+        """See ``FrontDesk``: keep what the participant says of itself."""
+        if self._insecure:
+            await self._certificates.adopt_insecure(participant)
+        now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
+
+        def work(connection: Connection) -> ParticipantKind:
+            return participants.check_in(connection, participant, at=now, examples=introduction.examples, labels=labels)
+
+        if await self._services.writer.run(work) is ParticipantKind.SILO:
+            self._services.silos.add(participant)
+
+    async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
+        """A participant accepted, declined or failed; answers for rounds that are gone are ignored."""
+        active = self._active.get(reply.key.run)
+        if active is None:
+            return
+        key, verdicts = RoundKey(reply.key.round, reply.key.attempt), participation_pb2.TaskReply
+        event: Event
+        match reply.verdict:
+            case verdicts.VERDICT_ACCEPTED:
+                event = Accepted(key, participant)
+            case verdicts.VERDICT_DECLINED:
+                event = Declined(key, participant, reply.reason or "no reason given")
+            case verdicts.VERDICT_FAILED:
+                event = MemberFailed(key, participant, reply.reason or "no reason given")
+            case _:
+                raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
+        try:
+            # Nobody waits for an acceptance: it shares the transaction of what comes next.
+            await active.driver.post(event, patient=isinstance(event, Accepted))
+        except ConflictError as error:
+            log.debug("reply of %s not taken: %s", participant, error)
+
+    def certificate_remaining_s(self, participant: str) -> float:
+        """See ``FrontDesk``."""
+        return self._certificates.remaining_s(participant)
+
+    def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
+        """See ``drawing.OtherRuns``."""
+        found: set[str] = set()
+        for run_id, active in self._active.items():
+            if run_id != apart_from:
+                found.update(_roster_of(active.driver).outstanding_among(among))
+        return found
+
+    def secret(self, apart_from: str) -> str:
+        """See ``drawing.OtherRuns``."""
+        for run_id, active in self._active.items():
+            live = None if run_id == apart_from or active.driver.stopped else active.driver.state.round
+            if live is not None and live.phase in _AT_WORK and has_secret_draw(active.spec):
+                return run_id
+        return ""
+
+    def _activate(
+        self,
+        run: runs.Run,
+        spec: JobSpec,
+        layout: Layout,
+        state: RunState,
+        next_seq: int,
+        *,
+        private: PrivateRun | None,
+        resumed: bool = False,
+    ) -> ActiveRun:
+        services = self._services
+        driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
+        releases: Releases = PlainReleases()
+        if private is not None:
+            releases = PrivateReleases(driver, private, services, self._budgets, planned=spec.cohort.size)
+        performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, releases)
+        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), releases)
+        self._active[run.id] = active
+        if resumed:
+            performer.members.expect_back()
+            if state.round is not None and state.round.phase in _UNDER_WAY:
+                releases.hold()
+        driver.start(performer)
+        return active
+
+    async def _resume(self, run: runs.Run) -> None:
+        spec = parse_job(run.job_toml, f"the job of run {run.id}")
+        layout = layout_from_proto(tensors_pb2.Layout.FromString(run.layout))
+
+        first = initial(run.id, to_run_policy(spec), run.initial_model)
+        found = await self._journal.resume(first)
+        log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
+        private = await self._services.reader.run(find_promise, run.id) if spec.privacy is not None else None
+        if private is not None and await self._is_uncompared(run):
+            self._budgets.hold_back(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
+        active = self._activate(run, spec, layout, found.state, found.next_seq, private=private, resumed=True)
+        if found.state.status is RunStatus.SUBMITTED:
+            await active.performer.begin()
+
+    async def _is_uncompared(self, run: runs.Run) -> bool:
+        """Whether the run's ledger was restored, and no operator has resumed the run since."""
+        if run.created_at >= self._restored_at:
+            return False
+        kind, since = ResumeRequested().kind, self._restored_at
+        return not await self._services.reader.run(event_log.has_kind, run.id, kind, since=since)
+
+    def _moved(self, driver: RunDriver) -> None:
+        before, now = self._rosters.get(driver.run, Roster()), _roster_of(driver)
+        self._rosters[driver.run] = now
+        if driver.state.status.ended:
+            self._active.pop(driver.run, None)
+            del self._rosters[driver.run]
+        self._services.sessions.touch(now.changed_since(before))
+        self._budgets.follow(driver.state)
+
+    async def _order(self, run_id: str, event: Event) -> None:
+        active = self._active.get(run_id)
+        if active is None:
+            run = await self._services.reader.run(lambda connection: runs.get(connection, run_id))
+            raise ConflictError("run.ended", f"run {run_id} has {run.status} already", "submit a new run")
+        await active.driver.post(event)
+
+    def _most_bytes(self, active: ActiveRun, elements: int) -> int:
+        """Payload bytes that a member may send for one attempt that asks for so many elements."""
+        needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
+        return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
+
+    def _check_open(self) -> None:
+        """Workers ask before every run is resumed."""
+        if not self._open:
+            raise UnavailableError("server.starting", "the server is starting", "try again", retry_after_s=1.0)
+
+    async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
+        """Of a run that has ended, a receipt is left at most."""
+        if standing is not None:
+            return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
+        ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
+        raise TooLateError("run.ended", f"run {run} has {ended.status}", "wait for the next invitation")
+
+    async def _standing_receipt(self, participant: str, run: str, key: RoundKey) -> ReportReceipt | None:
+        found = await self._services.reader.run(
+            lambda connection: reports.get(connection, run, key.round, key.attempt, participant)
+        )
+        return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
+
+    def _expel(self, caller: Caller, _: ServerError) -> None:
+        """A participant that is revoked is drawn no more from this moment on; its stream ends with its calls."""
+        session = self._services.sessions.get(caller.name) if caller.role is Role.PARTICIPANT else None
+        if session is not None:
+            session.close()
+            self._services.sessions.disconnect(session)
+
+    def _connected(self, session: Session) -> None:
+        for active in list(self._active.values()):
+            active.performer.members.connected(session)
+        for run, number, attempt in sorted(session.introduction.resuming):
+            if run not in self._active:
+                session.send(stop_message(run, RoundKey(number, attempt), "the run has ended"))
+
+    def _disconnected(self, session: Session) -> None:
+        count_online(self._services, [session])
+        for active in () if self._leaving else tuple(self._active.values()):
+            active.performer.members.lost(session.participant)
+
+
+def _roster_of(driver: RunDriver) -> Roster:
+    """The members of the run's round; none once the run takes no events any more."""
+    live = driver.state.round
+    return Roster() if driver.stopped or driver.state.status.ended or live is None else live.roster

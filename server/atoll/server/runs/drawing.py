@@ -1,0 +1,278 @@
+"""Drawing cohorts: who is there, what is known of them, and how long to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
+from atoll.server.jobs.refusals import has_secret_draw
+from atoll.server.rounds import CohortDrawn, DrawCohort, PrepareRound, RoundKind
+from atoll.server.runs.cohort import cohort_from, is_able
+from atoll.server.runs.online import count_overdue
+from atoll.server.runs.participations import Participations
+from atoll.server.runs.private.draw_lock import DrawLock
+from atoll.server.runs.releases import PlainReleases
+from atoll.server.runs.services import Services
+from atoll.server.runs.sessions import Changes, Session
+from atoll.server.runs.standings import Count, Standing, Standings
+from atoll.server.sampling import History, sampler_named
+from atoll.server.sampling.report_window import FixedReportWindow, report_window_s
+from atoll.server.stores import ParticipantHistory, history
+
+log = logging.getLogger(__name__)
+
+
+class OtherRuns(Protocol):
+    """What is known of the runs other than the given one."""
+
+    def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
+        """Participants that they expect a report from; ``among`` limits who is looked at."""
+        ...
+
+    def secret(self, apart_from: str) -> str:
+        """One that has a round of a secret draw in work, see ``DrawLock``; "" if there is none."""
+        ...
+
+
+class Budget(Protocol):
+    """What a round will cost; see ``Releases``."""
+
+    async def reserve(self) -> None:
+        """Reserve it, or see that there is not so much left: raises ``BudgetSpentError``."""
+        ...
+
+    def give_back(self) -> None:
+        """The round does not begin now."""
+        ...
+
+
+FREE: Budget = PlainReleases()
+"""The budget of rounds that cost nothing."""
+
+
+class CohortPool:
+    """Draws from the participants that are connected and not at work for another run.
+
+    Args:
+        services: sessions and stores.
+        runs: who is at work for other runs.
+    """
+
+    def __init__(self, services: Services, runs: OtherRuns) -> None:
+        self._services = services
+        self._runs = runs
+        self._drawn: dict[str, frozenset[str]] = {}
+        self._draw_lock = DrawLock(runs.secret, services.sessions.touch)
+        self._barred: dict[str, frozenset[str]] = {}
+        self._participations = Participations(services.reader)
+
+    async def draw(
+        self,
+        effect: DrawCohort,
+        run: str,
+        spec: JobSpec,
+        tell: Callable[[str], None] = log.debug,
+        budget: Budget = FREE,
+    ) -> CohortDrawn:
+        """Wait until enough participants are there, then draw. They are the run's until it says ``settled``.
+
+        While it waits, ``tell`` hears what keeps participants that are there from being drawn, if that is something
+        that does not pass by itself; "" if there is no such thing. Of ``budget`` nothing is reserved meanwhile: other
+        runs need it too.
+
+        Raises:
+            ServerError: if what is known of them cannot be read, or the budget is spent.
+        """
+        await self._bar(effect, run, spec)
+        if not self._may_draw(effect, run, spec):
+            await budget.reserve()  # a run that has spent it says so at once, whoever is there
+            budget.give_back()
+        while True:
+            await self._enough(effect, run, spec, tell)
+            await budget.reserve()
+            if self._may_still_draw(effect, run, spec):
+                there = self._begin(effect, run, spec)
+                drawn = self._drawn_from(there, effect, run, spec, await self._known(there, spec))
+                if drawn is not None:
+                    return drawn
+            budget.give_back()
+
+    def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
+        """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
+        looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
+        if looks_back or not self._may_draw(effect, run, spec):
+            return None
+        return self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
+
+    def _begin(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+        """From here until ``settled`` it is the run's turn; those who could be drawn."""
+        there = self._there(effect, run, spec)
+        self._draw_lock.begin(run, secret=has_secret_draw(spec))
+        count_overdue(self._services, there)
+        return there
+
+    def _drawn_from(
+        self, there: list[Session], effect: DrawCohort, run: str, spec: JobSpec, known: Mapping[str, History]
+    ) -> CohortDrawn | None:
+        drawn = cohort_from(there, effect, spec, known, self._services.clock())
+        return drawn if self._reserve(run, drawn) else None
+
+    def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
+        """Whether the drawn are the run's now: another one may have drawn some of them meanwhile."""
+        members = frozenset(participant for participant, _ in drawn.members)
+        if members & self._taken(run):
+            self._draw_lock.end(run)
+            return False
+        self._drawn[run] = members
+        self._services.sessions.touch(members)
+        return True
+
+    def ended(self, run: str) -> None:
+        """The run draws no more."""
+        self.settled(run)
+        self._participations.forget(run)
+
+    def settled(self, run: str) -> None:
+        """The run's last draw is in its state, or given up."""
+        self._barred.pop(run, None)
+        self._services.sessions.touch(self._drawn.pop(run, ()))
+        self._draw_lock.end(run)
+
+    async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
+        """Look up whom the run's bound on participation keeps from this draw."""
+        limit = participation_limit_of(spec)
+        if limit is not None:
+            past = await self._participations.before(run, effect.key.round)
+            self._barred[run] = limit.barred(past, effect.key.round)
+
+    def _taken(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
+        """Participants that other runs expect a report from, or have just drawn; ``among`` limits who is looked at."""
+        drawn = (names for run, names in self._drawn.items() if run != apart_from)
+        chosen = drawn if among is None else (names.intersection(among) for names in drawn)
+        return self._runs.busy(apart_from, among).union(*chosen)
+
+    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> None:
+        """Wait until as many could be drawn as the job wants to choose from.
+
+        A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
+        nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
+        are there but cannot evaluate: the run must not hang on it.
+        """
+        patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
+        with self._services.sessions.watch() as changes:
+            standings = self._standings(effect, run, spec, changes)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    while not (_is_enough(effect, spec, count := standings.count()) and self._has_turn(run, spec)):
+                        tell(self._draw_lock.waits_for(run) or self._held_back(effect.kind, spec, count))
+                        await changes.wait()
+                    return
+            while not self._has_turn(run, spec):
+                tell(self._draw_lock.waits_for(run))
+                changes.take()
+                await changes.wait()
+
+    def _standings(self, effect: DrawCohort, run: str, spec: JobSpec, changes: Changes) -> Standings:
+        barred = self._barred.get(run, frozenset())
+        excluded, encoding = barred.union(effect.excluded), spec.aggregation.wire_encoding
+
+        def judged(session: Session, taken: Collection[str]) -> Standing:
+            idle = session.participant not in taken
+            return Standing(
+                free=idle and session.participant not in excluded and is_able(session, effect.kind, spec),
+                idle=idle,
+                unfit=encoding not in session.introduction.encodings,
+                resting=session.participant in barred,
+            )
+
+        return Standings(self._services.sessions, changes, partial(self._taken, run), judged)
+
+    def _may_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+        wanted = _wanted(effect, spec)
+        if not self._has_turn(run, spec) or len(self._services.sessions) < wanted:
+            return False
+        evaluates = effect.kind is RoundKind.EVALUATE
+        return len(self._idle(run) if evaluates else self._there(effect, run, spec)) >= wanted
+
+    def _may_still_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
+        """After the wait for ``_enough``: an evaluation has waited for as many as it will."""
+        if effect.kind is RoundKind.EVALUATE:
+            return self._has_turn(run, spec)
+        return self._may_draw(effect, run, spec)
+
+    def _has_turn(self, run: str, spec: JobSpec) -> bool:
+        return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
+
+    def _held_back(self, kind: RoundKind, spec: JobSpec, count: Count) -> str:
+        """What keeps some of the connected from being drawn, and what to do about it; "" if nothing does."""
+        encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
+        if count.unfit and kind is not RoundKind.EVALUATE:
+            return (
+                f"{count.unfit} of {connected} participants connected cannot send {encoding.name.lower()}: "
+                "upgrade their clients, or submit the job with another aggregation.encoding"
+            )
+        limit = participation_limit_of(spec)
+        if limit is None or not count.resting:
+            return ""
+        return (
+            f"{count.resting} of {connected} participants connected may not be drawn now: at most {limit.most} rounds "
+            f"each, {limit.separation} apart (privacy.max_participations, privacy.min_separation)"
+        )
+
+    def fixed_window_s(self, spec: JobSpec) -> float | None:
+        """The report window of a job that does not learn it."""
+        window = report_window_of(spec)
+        return window.window_s if isinstance(window, FixedReportWindow) else None
+
+    async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
+        """Seconds from the invitation to the deadline."""
+        fixed_s = self.fixed_window_s(spec)
+        if fixed_s is not None:
+            return fixed_s
+        names = [participant for participant, _ in effect.members]
+        known = await self._services.reader.run(history.of, names)
+        past = [known[name].report_s if name in known else () for name in names]
+        return report_window_s(report_window_of(spec), past)
+
+    async def _known(self, sessions: Iterable[Session], spec: JobSpec) -> dict[str, History]:
+        if not sampler_named(spec.cohort.sampler).uses_history:
+            return {}
+        records = await self._services.reader.run(history.of, [session.participant for session in sessions])
+        return {name: _history(record) for name, record in records.items()}
+
+    def _idle(self, run: str) -> list[Session]:
+        taken = self._taken(run)
+        return [session for session in self._services.sessions.all() if session.participant not in taken]
+
+    def _there(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
+        excluded = self._barred.get(run, frozenset()).union(effect.excluded)
+        return [
+            session
+            for session in self._idle(run)
+            if session.participant not in excluded and is_able(session, effect.kind, spec)
+        ]
+
+
+def _wanted(effect: DrawCohort, spec: JobSpec) -> int:
+    """As many as the job wants to choose from."""
+    return max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
+
+
+def _is_enough(effect: DrawCohort, spec: JobSpec, count: Count) -> bool:
+    """Whether as many are free; for an evaluation whether as many are idle, though not all of them can evaluate."""
+    return (count.idle if effect.kind is RoundKind.EVALUATE else count.free) >= _wanted(effect, spec)
+
+
+def _history(record: ParticipantHistory) -> History:
+    return History(
+        times_selected=record.times_selected,
+        times_reported=record.times_reported,
+        last_selected_at=record.last_selected_at,
+        online_s=record.online_s,
+        report_s=record.report_s,
+    )

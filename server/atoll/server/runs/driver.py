@@ -1,0 +1,341 @@
+"""One run: events in, made durable, effects out.
+
+Everything that happens to a run passes through ``RunDriver.post``. A single task takes all events that wait, steps the
+pure engine over them, and stores the events with what they record in one transaction; only then are the effects done
+and the posters told. So what was acknowledged is durable, and a restart that replays the log stands where it stood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
+from atoll.server.rounds import Effect, Event, IllegalTransition, RoundError, RunState, resume, step
+from atoll.server.runs.stepping import Also, Answer, Course, Entry, Played, unanswered
+from atoll.server.telemetry.context import remember
+
+log = logging.getLogger(__name__)
+
+RESTORE = "stop the server and restore the data directory from a back-up; the run goes on from there"
+PATIENCE_S = 0.05
+"""How long an event that nobody waits for may wait for others to share its transaction."""
+
+
+class RefusedEventError(ConflictError):
+    """The run's state does not allow the event, now or ever: it came too late, or twice."""
+
+
+class Journal(Protocol):
+    """Where a run's events become durable."""
+
+    async def append(self, entry: Entry) -> None:
+        """Store events, the records that their effects ask for, and what posters add, in one transaction.
+
+        Raises:
+            ServerError: if it could not be made durable. Nothing was stored; after a ``StorageError`` that is not sure.
+        """
+        ...
+
+    async def read(self, run: str, start: int) -> Sequence[tuple[Event, float]]:
+        """The events of a run's log from place ``start`` on, each with the epoch second that it was stepped at.
+
+        Raises:
+            ServerError: if they cannot be read.
+        """
+        ...
+
+
+class Performer(Protocol):
+    """Does effects; each may be asked for again and then changes nothing more."""
+
+    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+        """The answer of an effect that needs no waiting and nothing outward; None for all others.
+
+        ``state`` is the run that the effect comes from, which is not durable yet.
+        """
+        ...
+
+    def perform(self, effect: Effect) -> None:
+        """Begin an effect; its answer comes as an event."""
+        ...
+
+    async def close(self) -> None:
+        """Stop everything that is under way."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class _Posted:
+    event: Event
+    also: Also | None
+    done: asyncio.Future[tuple[Effect, ...]]
+    at: float | None = None
+
+    def refuse(self, error: ServerError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+@dataclass(eq=False)
+class RunDriver:
+    """Drives one run; made by the coordinator.
+
+    Attributes:
+        state: the run, as of the last durable event.
+        next_seq: the place of the next event in the run's log.
+        moved: called after every durable change.
+        stored: told of every entry once it is durable, also of one that is read back from the log.
+        changed: set, and replaced, at every change; watchers wait on it.
+    """
+
+    state: RunState
+    next_seq: int
+    journal: Journal
+    clock: Callable[[], float]
+    moved: Callable[[RunDriver], None]
+    stored: Callable[[Entry], None] = lambda _: None
+    performer: Performer | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _inbox: list[_Posted] = field(default_factory=list)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _patience: asyncio.TimerHandle | None = None
+    _stopped: bool = False
+    _unsure: bool = False
+    _followed: bool = False
+    _broken: ServerError | None = None
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self.state.run_id
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not stepped yet."""
+        return len(self._inbox)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no further event is taken: the run has ended or broken down, or the server is stopping."""
+        return self._stopped
+
+    @property
+    def broken(self) -> ServerError | None:
+        """Why the run cannot go on until the server is started anew: what its log says can no longer be known."""
+        return self._broken
+
+    def start(self, performer: Performer) -> None:
+        """Begin to take events, and do again what a restarted run is waiting for."""
+        self.performer = performer
+        # What it logs is about the run, not about whoever happened to submit it.
+        self._task = asyncio.create_task(self._play(), name=f"run {self.run}", context=contextvars.Context())
+        self._begin(resume(self.state, self.clock()))
+
+    async def stop(self) -> None:
+        """Take no more events; what was posted but not stored is refused."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._refuse(self._take())
+        if self.performer is not None:
+            await self.performer.close()
+        self.changed.set()
+
+    def post(
+        self, event: Event, also: Also | None = None, *, patient: bool = False
+    ) -> asyncio.Future[tuple[Effect, ...]]:
+        """Hand in an event; the future gives its effects once it is durable and they are begun.
+
+        A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it; it happened now.
+
+        The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
+        ``UnavailableError`` if the server is stopping, with the journal's error if it could not be stored, and with
+        ``CorruptDataError`` if the run has broken down.
+        """
+        done: asyncio.Future[tuple[Effect, ...]] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_retrieved)
+        posted = _Posted(event, also, done, self.clock() if patient else None)
+        if self._stopped:
+            self._refuse([posted])
+        else:
+            self._inbox.append(posted)
+            if not patient:
+                self._wake.set()
+            elif self._patience is None:
+                self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._wake.set)
+        return done
+
+    async def _play(self) -> None:
+        """Take events until the run has ended: whatever comes after that cannot change it any more."""
+        remember(run=self.run)
+        while self._inbox or not self.state.status.ended:
+            await self._wake.wait()
+            self._wake.clear()
+            batch = self._take()
+            try:
+                await self._play_batch(batch)
+            except asyncio.CancelledError:
+                self._refuse(batch)
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it was, nobody may wait for a run that stands still
+                self._break_down(batch, error)
+                return
+        self._stopped = True
+
+    def _break_down(self, batch: list[_Posted], error: Exception) -> None:
+        """Take no more events: what is in the log is unknown, so that nothing can be added to it."""
+        said = error.logged if isinstance(error, ServerError) else error
+        log.error("run %s has broken down: %s", self.run, said, exc_info=error, extra={"run": self.run})
+        what = error.detail.message if isinstance(error, ServerError) else f"unexpected {type(error).__name__}"
+        self._broken = CorruptDataError("run.log", f"run {self.run} cannot go on: {what}", RESTORE)
+        self._stopped = True
+        self._refuse(batch)
+        self._refuse(self._take())
+        self.announce()
+
+    async def _play_batch(self, batch: list[_Posted], *, at_once: bool = True) -> None:
+        """Store all events together, with the answers that are at hand.
+
+        If that cannot be stored, one by one, and without answers, so that only what is at fault is refused.
+
+        Raises:
+            Exception: if the log is damaged or cannot be followed; posters that were not told yet still wait.
+        """
+        try:
+            await self._catch_up()
+        except (UnavailableError, StorageError) as error:
+            self._refuse_for(batch, error)
+            return
+        try:
+            await self._store(batch, at_once=at_once)
+        except CorruptDataError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the journal raises, the run must take further events
+            self._unsure = True
+            if _is_outage(error) or not (len(batch) > 1 or (at_once and self._followed)):
+                self._refuse_for(batch, _as_server_error(error))
+                return
+            for posted in batch:
+                await self._play_batch([posted], at_once=len(batch) > 1)
+
+    def _refuse_for(self, batch: list[_Posted], error: ServerError) -> None:
+        for posted in batch:
+            posted.refuse(error)
+        kinds = ", ".join(sorted({posted.event.kind for posted in batch}))
+        log.warning("run %s: %s not stored: %s", self.run, kinds, error.logged, extra={"run": self.run})
+
+    async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
+        self._followed = False
+        course = Course(self.state, self.clock, self._answer if at_once else _takes_more)
+        told: list[tuple[_Posted, Played]] = []
+        try:
+            for posted in batch:
+                try:
+                    told.append((posted, course.play(posted.event, posted.also, posted.at)))
+                except RoundError as error:
+                    posted.refuse(_refusal(error))
+            self._followed = len(course.played) > len(told)
+            entry = Entry(self.state, course.state, self.next_seq, tuple(course.played))
+            if entry.logged or any(played.also is not None for played in entry.played):
+                await self.journal.append(entry)
+            self.next_seq = entry.next_seq
+            self.state = course.state
+            self.stored(entry)
+        finally:
+            for settled in course.settled:
+                settled()
+        self._begin(course.to_do)
+        for posted, played in told:
+            if not posted.done.done():
+                posted.done.set_result(played.effects)
+        if entry.logged:
+            self.announce()
+
+    def _answer(self, effect: Effect, state: RunState) -> Answer | None:
+        if self.performer is None:
+            return None
+        try:
+            return self.performer.answer(effect, state)
+        except Exception as error:  # noqa: BLE001 - the effect is performed instead, and fails the run if it must
+            log.info("run %s: %s is not answered at once: %s", self.run, type(effect).__name__, error)
+            return None
+
+    async def _catch_up(self) -> None:
+        """After a failure that left open what was stored: take from the log what was."""
+        if not self._unsure:
+            return
+        events, effects = await self.journal.read(self.run, self.next_seq), list[Effect]()
+        for event, at in events:
+            result = step(self.state, event, at)
+            entry = Entry(self.state, result.state, self.next_seq, (Played(event, at, True, result.effects),))
+            self.state = result.state
+            self.next_seq = entry.next_seq
+            self.stored(entry)
+            effects += result.effects
+        self._begin(unanswered(effects, (event for event, _ in events)))
+        self._unsure = False
+        self.announce()
+
+    def _begin(self, effects: Iterable[Effect]) -> None:
+        if self.performer is not None:
+            for effect in effects:
+                self.performer.perform(effect)
+
+    def _take(self) -> list[_Posted]:
+        batch, self._inbox = self._inbox, []
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        return batch
+
+    def _refuse(self, batch: list[_Posted]) -> None:
+        error: ServerError
+        if self._broken is not None:
+            error = self._broken
+        elif self.state.status.ended:
+            error = RefusedEventError("run.ended", f"run {self.run} has {self.state.status}")
+        else:
+            error = UnavailableError("server.stopping", "the server is stopping", "try again", retry_after_s=1.0)
+        for posted in batch:
+            posted.refuse(error)
+
+    def announce(self) -> None:
+        """Tell those who watch that there is something new to see."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+        self.moved(self)
+
+
+def _takes_more(effect: Effect, state: RunState) -> None:
+    del effect, state
+
+
+def _refusal(error: RoundError) -> ServerError:
+    if isinstance(error, IllegalTransition):
+        return RefusedEventError("run.state", str(error))
+    return CorruptDataError("run.state", str(error), "the run cannot go on from here; see the server's log")
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether database or disk are at fault, and not one of the events."""
+    return isinstance(error, UnavailableError | StorageError) and error.detail.retry_after_s is not None
+
+
+def _as_server_error(error: Exception) -> ServerError:
+    if isinstance(error, ServerError):
+        return error
+    log.error("an event could not be stored", exc_info=error)
+    return StorageError("run.store", f"the event could not be stored: {type(error).__name__}")
+
+
+def _retrieved(future: asyncio.Future[tuple[Effect, ...]]) -> None:
+    """Posters may not care; their failures are logged where they happen."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,144 @@
+"""Invitations to a run's rounds: what all members of a round share is serialised once."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field
+
+from atoll.server.errors import ServerError
+from atoll.server.jobs import JobSpec, fragments_of
+from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting
+from atoll.server.runs.instructions import Invitation
+from atoll.server.runs.releases import Releases
+from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.stores import BlobStore
+from atoll.wire.chunks import range_to_proto
+from atoll.wire.digest import INLINE_BYTES
+from atoll.wire.fields import submessage
+from atoll.wire.layout import Layout
+from atoll.wire.messages import settings_to_proto
+from atoll.wire.privacy_terms import terms_to_proto
+from atoll.wire.v1 import participation_pb2, tensors_pb2
+
+log = logging.getLogger(__name__)
+
+ANY_WEIGHT = 2**40
+READ_AGAIN_S = 1.0
+"""A model that could not be read is read again for invitations after so long; a large cohort comes back at once."""
+
+_KINDS = {
+    RoundKind.TRAIN: participation_pb2.Participate.KIND_TRAIN,
+    RoundKind.EVALUATE: participation_pb2.Participate.KIND_EVALUATE,
+}
+
+
+@dataclass
+class Invitations:
+    """Makes the instructions of one run. A small model travels with the invitation, read from ``blobs``.
+
+    Attributes:
+        layout_message: ``layout`` as its serialised message, which the run's row has.
+        releases: what members are told of privacy, and of the cohort's size.
+    """
+
+    run: str
+    spec: JobSpec
+    layout: Layout
+    layout_message: bytes
+    blobs: BlobStore
+    releases: Releases
+    _shared: tuple[RoundKey | None, bytes] = field(default=(None, b""), init=False)
+    _kept_until: float = field(default=0.0, init=False)
+
+    def for_member(
+        self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
+    ) -> Invitation:
+        """The task of an open round: with what this member may report at most, and the trace of its work."""
+        own = participation_pb2.Participate(
+            remaining_s=max(0.0, remaining_s),
+            max_weight=max_weight(state, member.declared_weight),
+            traceparent=traceparent,
+        )
+        return Invitation(self._shared_by_all(state, live), own.SerializeToString())
+
+    def _shared_by_all(self, state: RunState, live: RoundState) -> bytes:
+        """What all members of the open round are told, kept for members that come back to it.
+
+        One that lacks the model, because it could not be read, is kept for ``READ_AGAIN_S`` only.
+        """
+        key, found = self._shared
+        if key == live.key and time.monotonic() < self._kept_until:
+            return found
+        model = tensors_pb2.TensorSet(name="model", blob=state.model)
+        complete = self.layout.size_bytes > INLINE_BYTES or self._add_content(model)
+        found = self._task(state, live).SerializeToString() + self._input(model)
+        self._shared = live.key, found
+        self._kept_until = math.inf if complete else time.monotonic() + READ_AGAIN_S
+        return found
+
+    def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
+        spec, told, terms = self.spec, self.told_size(live), self.releases.terms(live.version)
+        return participation_pb2.Participate(
+            key=_key(self.run, live.key),
+            run_name=spec.job.name,
+            kind=_KINDS[live.kind],
+            rounds_total=spec.job.rounds,
+            settings=settings_to_proto(spec.training),
+            cohort_size=told,
+            encoding=tensors_pb2.Encoding.ValueType(spec.aggregation.wire_encoding),
+            max_abs=state.policy.max_abs,
+            evaluate=spec.evaluation.before_training and live.kind is RoundKind.TRAIN,
+            return_spread_s=return_spread_s(told),
+            ranges=self._ranges(live),
+            privacy=None if terms is None else terms_to_proto(terms),
+        )
+
+    def told_size(self, live: RoundState) -> int:
+        """The size of the cohort that its members are told."""
+        return self.releases.cohort_size(len(live.roster))
+
+    def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
+        """What the update is to have; empty for all of it."""
+        fragments = fragments_of(self.spec, self.layout)
+        if live.kind is not RoundKind.TRAIN or len(fragments) == 1:
+            return []
+        return [range_to_proto(fragments.of_round(live.version))]
+
+    def _input(self, model: tensors_pb2.TensorSet) -> bytes:
+        """The input that is trained, as the serialised field of ``Participate``."""
+        layout = submessage(tensors_pb2.TensorSet.LAYOUT_FIELD_NUMBER, self.layout_message)
+        return submessage(participation_pb2.Participate.INPUTS_FIELD_NUMBER, model.SerializeToString(), layout)
+
+    def _add_content(self, model: tensors_pb2.TensorSet) -> bool:
+        """Add the model's bytes; whether they could be read."""
+        try:
+            with self.blobs.open(model.blob) as blob:
+                model.content = bytes(blob.read(0, blob.manifest.size_bytes))
+                model.chunk_bytes = blob.manifest.chunk_bytes
+        except ServerError as error:  # it is told to those who then ask for it
+            log.warning("run %s: the model does not come along with invitations: %s", self.run, error)
+            return False
+        return True
+
+    def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
+        """The round no longer wants this participant's work."""
+        return stop_message(self.run, key, reason, late_welcome=late_welcome)
+
+
+def stop_message(
+    run: str, key: RoundKey, reason: str, *, late_welcome: bool = False
+) -> participation_pb2.CheckInResponse:
+    """The instruction to end the work on a round."""
+    stop = participation_pb2.Stop(key=_key(run, key), reason=reason, late_report_welcome=late_welcome)
+    return participation_pb2.CheckInResponse(stop=stop)
+
+
+def max_weight(state: RunState, declared_weight: int) -> int:
+    """The largest weight that a member may report: what it declared, where weights count; else any."""
+    return declared_weight if state.policy.weighting is Weighting.EXAMPLES else ANY_WEIGHT
+
+
+def _key(run: str, key: RoundKey) -> participation_pb2.RoundKey:
+    return participation_pb2.RoundKey(run=run, round=key.round, attempt=key.attempt)

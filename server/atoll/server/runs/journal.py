@@ -1,0 +1,283 @@
+"""A run's events and what they record, in one transaction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+from sqlalchemy import Connection
+
+from atoll.server.config.storage_settings import KEEP_EVENTS
+from atoll.server.errors import CorruptDataError
+from atoll.server.ingest.desk import Disposition
+from atoll.server.rounds import (
+    Effect,
+    Event,
+    Finish,
+    RecordMember,
+    RecordRound,
+    Rejected,
+    RoundError,
+    RoundKey,
+    RoundState,
+    RunState,
+    step,
+)
+from atoll.server.runs.evaluators import Judgement
+from atoll.server.runs.histories import record_learned
+from atoll.server.runs.records import member_record, metrics_of, round_record
+from atoll.server.runs.stepping import Also, Entry, Played
+from atoll.server.stores import Reader, Snapshot, Writer, event_log, reports, rounds, runs, snapshots
+from atoll.server.stores.event_log import LoggedEvent
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_VERSION = 2
+SNAPSHOT_EVENTS = 500
+"""After so many events the end of a round leaves a snapshot."""
+_MOST_EVENTS = 8 * SNAPSHOT_EVENTS
+"""After so many there is one, round or no round: a start replays hardly more than this."""
+
+_STATES: TypeAdapter[RunState] = TypeAdapter(RunState)
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A run as it was left.
+
+    Attributes:
+        state: how it stands.
+        next_seq: the place of its next event.
+        snapshot_seq: the place of the snapshot that this began from; 0 if there was none.
+    """
+
+    state: RunState
+    next_seq: int
+    snapshot_seq: int = 0
+
+
+def event_to_json(event: Event) -> str:
+    """The body of an event as it lies in the log."""
+    return _EVENTS.dump_json(event).decode()
+
+
+def event_from_json(body: str) -> Event:
+    """The event of a log entry.
+
+    Raises:
+        ValueError: if this version does not know it.
+    """
+    return _EVENTS.validate_json(body)
+
+
+def keep_best(run: str, blob: str, value: float | None, *, highest: bool) -> Also:
+    """Record a released model as the run's best if the figure that it is judged by says so."""
+
+    def also(connection: Connection, _: tuple[Effect, ...]) -> None:
+        best = runs.get(connection, run).best_value
+        if value is not None and (best is None or (value > best if highest else value < best)):
+            runs.set_best(connection, run, blob, value)
+
+    return also
+
+
+def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
+    """Add what the operator's evaluator said of a round's model, or why it said nothing, to the round's record."""
+
+    def also(connection: Connection, _: tuple[Effect, ...]) -> None:
+        row = rounds.get(connection, run, key.round, key.attempt)
+        if row is None or judgement == Judgement():
+            return
+        metrics = tuple(sorted({**dict(row.metrics), **judgement.metrics}.items()))
+        reason = "; ".join(part for part in (row.reason, judgement.failure) if part)
+        rounds.put(connection, replace(row, metrics=metrics, reason=reason))
+
+    return also
+
+
+class SqlJournal:
+    """Stores a run's events with the records that their effects ask for, and from time to time what they amount to.
+
+    Args:
+        writer: the database's writer.
+        reader: the database's readers.
+        keep_events: of a run in work so many of its newest events stay, and as many as its snapshots do not cover.
+    """
+
+    def __init__(self, writer: Writer, reader: Reader, *, keep_events: int = KEEP_EVENTS) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._keep_events = keep_events
+        self._snapshots: dict[str, int] = {}  # run in work → place of its newest snapshot
+
+    async def append(self, entry: Entry) -> None:
+        """See ``driver.Journal``."""
+        due = self._is_due(entry)
+        rows = [
+            LoggedEvent(entry.first_seq + place, played.at, played.event.kind, event_to_json(played.event))
+            for place, played in enumerate(entry.logged)
+        ]
+
+        def work(connection: Connection) -> None:
+            event_log.append(connection, entry.run, rows)
+            _record_status(connection, entry.before, entry.after)
+            for played in entry.played:
+                _record(connection, entry.after, played)
+            policy = entry.after.policy
+            if not policy.secret_draw:  # other runs' draws and windows follow from what is learned
+                record_learned(connection, entry.played, refused_count=policy.straggler.refused_count)
+            if due:
+                self._put_snapshot(connection, entry)
+
+        await self._writer.run(work)
+        if entry.after.status.ended:
+            self._snapshots.pop(entry.run, None)
+        elif due:
+            self._snapshots[entry.run] = entry.next_seq
+
+    async def resume(self, first: RunState) -> Replayed:
+        """A run, ``first`` as it began, as the database leaves it: its newest snapshot and the events since then.
+
+        Raises:
+            CorruptDataError: if they are damaged, or tell of what the rules do not allow.
+        """
+        found = await self._reader.run(lambda connection: replayed(connection, first))
+        self._snapshots[first.run_id] = found.snapshot_seq
+        return found
+
+    def _is_due(self, entry: Entry) -> bool:
+        """At the end of a round, when its state is smallest; in the middle of one only if that is long in coming."""
+        if entry.after.status.ended or not entry.logged:
+            return False
+        since = entry.next_seq - self._snapshots.get(entry.run, 0)
+        ends = any(isinstance(effect, RecordRound) for played in entry.played for effect in played.effects)
+        return since >= (SNAPSHOT_EVENTS if ends else _MOST_EVENTS)
+
+    def _put_snapshot(self, connection: Connection, entry: Entry) -> None:
+        covered = snapshots.put(connection, snapshot_of(entry.after, entry.next_seq))
+        event_log.prune(connection, entry.run, below=min(covered, entry.next_seq - self._keep_events))
+
+    async def read(self, run: str, start: int) -> list[tuple[Event, float]]:
+        """See ``driver.Journal``."""
+        return await self._reader.run(lambda connection: list(logged_events(connection, run, start=start)))
+
+
+def logged_events(connection: Connection, run: str, *, start: int = 0) -> Iterator[tuple[Event, float]]:
+    """A run's events from place ``start`` on, each with the epoch second that it was stepped at, page by page.
+
+    Raises:
+        CorruptDataError: if one is missing, was changed on disk, or is of a version that is not known here.
+    """
+    for logged in event_log.replay(connection, run, start=start):
+        try:
+            yield event_from_json(logged.body), logged.at
+        except ValueError as error:
+            raise CorruptDataError(
+                "run.log",
+                f"run {run}: event {logged.seq} of the log, {logged.kind!r}, cannot be read: {error}",
+                "start the version of the server that wrote it",
+            ) from error
+
+
+def snapshot_of(state: RunState, seq: int) -> Snapshot:
+    """What the events before ``seq`` amount to."""
+    return Snapshot.of(state.run_id, seq, SNAPSHOT_VERSION, _STATES.dump_json(state).decode())
+
+
+def replayed(connection: Connection, first: RunState) -> Replayed:
+    """A run as its newest snapshot that can be read, and the events since then, leave it; ``first`` is how it began.
+
+    Raises:
+        CorruptDataError: if the log is damaged, or tells of what the rules do not allow.
+    """
+    for snapshot in snapshots.newest_first(connection, first.run_id):
+        state = _state_of(snapshot)
+        if state is not None:
+            return _played_on(connection, state, snapshot.seq)
+    return _played_on(connection, first, 0)
+
+
+def _state_of(snapshot: Snapshot) -> RunState | None:
+    """The state; None, with a warning, if it is damaged or of another version: the log has to tell more then."""
+    why = "it was changed on disk"
+    if snapshot.whole:
+        try:
+            if snapshot.version == SNAPSHOT_VERSION:
+                return _STATES.validate_json(snapshot.body)
+            why = f"it is of version {snapshot.version}, this program reads {SNAPSHOT_VERSION}"
+        except ValueError as error:
+            why = f"it cannot be read: {error}"
+    log.warning("run %s: its snapshot at event %d is left out: %s", snapshot.run_id, snapshot.seq, why)
+    return None
+
+
+def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
+    place = start
+    try:
+        for event, at in logged_events(connection, state.run_id, start=start):
+            place += 1
+            state = step(state, event, at).state
+    except RoundError as error:
+        raise CorruptDataError(
+            "run.log",
+            f"run {state.run_id}: event {place - 1} of the log does not follow from those before it: {error}",
+            "start the version of the server that wrote it, or restore the data directory from a back-up",
+        ) from error
+    return Replayed(state, place, start)
+
+
+def _record(connection: Connection, after: RunState, played: Played) -> None:
+    match played.event:
+        case Rejected(key=key, participant=participant) if played.changed:
+            # The acknowledged update turned out to be damaged or gone: its row must not go on saying that it counts.
+            dropped = Disposition.DROPPED.value
+            reports.drop(connection, after.run_id, (key.round, key.attempt), participant, disposition=dropped)
+        case _:
+            pass
+    for effect in played.effects:
+        _record_effect(connection, after, effect, played.at)
+    if played.also is not None:
+        played.also(connection, played.effects)
+
+
+def _record_effect(connection: Connection, after: RunState, effect: Effect, at: float) -> None:
+    run = after.run_id
+    match effect:
+        case RecordRound():
+            _record_round(connection, run, effect.round, after.policy.max_weight)
+        case RecordMember():
+            key, member = effect.key, effect.member
+            rounds.amend_member(
+                connection,
+                run,
+                (key.round, key.attempt),
+                member.participant,
+                status=member.status.value,
+                detail=member.detail,
+            )
+        case Finish():
+            runs.set_status(connection, run, effect.status.value, reason=effect.reason, finished_at=at)
+        case _:
+            pass
+
+
+def _record_status(connection: Connection, before: RunState, after: RunState) -> None:
+    """How a run stands that goes on; its end is recorded with ``Finish``."""
+    moved = (before.status, before.pause_requested) != (after.status, after.pause_requested)
+    if moved and not after.status.ended:
+        reason = "pauses when this round is done" if after.pause_requested else after.reason
+        runs.set_status(connection, after.run_id, after.status.value, reason=reason)
+
+
+def _record_round(connection: Connection, run: str, ended: RoundState, max_weight: int) -> None:
+    received = reports.of_attempt(connection, run, ended.key.round, ended.key.attempt)
+    of_participant = {report.participant: report for report in received}
+    rounds.put(connection, round_record(run, ended, metrics_of(ended.roster, max_weight)))
+    rounds.put_members(
+        connection,
+        [member_record(run, ended, member, of_participant.get(member.participant)) for member in ended.roster],
+    )

@@ -1,0 +1,52 @@
+"""How long participants are connected, as it goes into their histories."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+from concurrent.futures import Future
+
+from atoll.server.errors import StorageError, UnavailableError
+from atoll.server.runs.histories import record_online
+from atoll.server.runs.services import Services
+from atoll.server.runs.sessions import Session
+
+log = logging.getLogger(__name__)
+
+COUNT_ONLINE_S = 600.0
+"""Time online is added to the histories when a participant leaves, and at a draw once so much has come together."""
+COUNTED_PER_DRAW = 256
+"""Histories that one draw brings up to date: with thousands connected it must not wait for all of them."""
+
+
+def count_online(services: Services, sessions: Iterable[Session]) -> Future[None] | None:
+    """Add to the histories how long these have been connected since they were last counted."""
+    now, spells = services.clock(), {}
+    for session in sessions:
+        spells[session.participant] = (session.counted_from, now)
+        session.counted_from = now
+    if not spells:
+        return None
+    try:
+        stored = services.writer.submit(record_online, spells)
+    except UnavailableError as error:
+        log.warning("time online not counted: %s", error.logged)
+        return None
+    stored.add_done_callback(_log_failure)
+    return stored
+
+
+def count_overdue(services: Services, sessions: Iterable[Session]) -> None:
+    """As ``count_online``, for some of those who have not been counted for long."""
+    due = services.clock() - COUNT_ONLINE_S
+    overdue = (session for session in sessions if session.counted_from <= due)
+    count_online(services, itertools.islice(overdue, COUNTED_PER_DRAW))
+
+
+def _log_failure(stored: Future[None]) -> None:
+    error = None if stored.cancelled() else stored.exception()
+    if isinstance(error, StorageError):
+        log.warning("time online not counted: %s", error.logged)
+    elif error is not None:
+        log.error("time online not counted", exc_info=error)

@@ -1,0 +1,411 @@
+"""What each effect does. One performer per run; every method may be asked for again and then changes nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    ServerError,
+    StorageError,
+    StorageFullError,
+    UnavailableError,
+)
+from atoll.server.jobs import JobSpec
+from atoll.server.privacy.errors import BudgetSpentError
+from atoll.server.rounds import (
+    Aggregate,
+    BudgetSpent,
+    ChargeAndStore,
+    Charged,
+    DeadlinePassed,
+    DrawCohort,
+    DropSpools,
+    Effect,
+    EffectFailed,
+    Event,
+    Finish,
+    Fold,
+    Invite,
+    PrepareRound,
+    Publish,
+    Published,
+    RecordRound,
+    Rejected,
+    RetryDue,
+    RoundKey,
+    RoundPrepared,
+    RunState,
+    StartDeadline,
+    Started,
+    StartRetry,
+    Stop,
+    SumLost,
+)
+from atoll.server.runs.drawing import CohortPool
+from atoll.server.runs.driver import RefusedEventError, RunDriver
+from atoll.server.runs.evaluators import SERVER_METRIC, Judgement
+from atoll.server.runs.invitations import Invitations
+from atoll.server.runs.journal import add_judgement, keep_best
+from atoll.server.runs.pushing import Pusher
+from atoll.server.runs.releases import Releases
+from atoll.server.runs.releasing import Releaser
+from atoll.server.runs.services import Services
+from atoll.server.runs.stepping import Also, Answer
+from atoll.server.runs.tasks import Job, Tasks, Work
+from atoll.server.telemetry.context import about
+from atoll.text.figures import counted
+from atoll.wire.layout import Layout
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 3600.0
+"""How long workers may refuse an effect before the run is given up; disk and database are waited for without end."""
+_FIRST_RETRY_S = 0.2
+_LONGEST_RETRY_S = 10.0
+_FAILING = "fail"
+_ROUND = "a round"
+_DRAW = "the draw"
+_REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
+"""Jobs whose crash fails no run: the sum folds what is missing, the next start tidies up."""
+_TRANSIENT = (StorageError, UnavailableError)
+_UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
+
+
+class RunPerformer:
+    """Does the effects of one run."""
+
+    def __init__(
+        self,
+        driver: RunDriver,
+        spec: JobSpec,
+        layout: Layout,
+        layout_message: bytes,
+        services: Services,
+        pool: CohortPool,
+        releases: Releases,
+    ) -> None:
+        self._driver = driver
+        self._releases = releases
+        self._spec = spec
+        self._services = services
+        self._pool = pool
+        self._releaser = Releaser(driver, spec, layout, services, releases)
+        self._troubles: dict[str, str] = {}
+        self._tasks = Tasks(driver.run, self._crashed)
+        self._fold_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        invitations = Invitations(driver.run, spec, layout, layout_message, services.blobs, releases)
+        self.members = Pusher(driver, invitations, services, self._tasks, self._tell)
+        # Receipts are answered by the poster, records are the journal's.
+        self._begin: dict[type[Effect], Callable[[Any], None]] = {
+            DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),
+            PrepareRound: lambda effect: self._start("prepare", effect.key, lambda: self._prepare(effect)),
+            Invite: self.members.invite_all,
+            Stop: self.members.stop,
+            StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
+            Fold: lambda effect: self._start("fold", effect.key, lambda: self._fold(effect), what=str(effect.update)),
+            Aggregate: lambda effect: self._start(
+                "aggregate", effect.key, lambda: self._aggregate(effect), replaces=True
+            ),
+            ChargeAndStore: lambda effect: self._start("charge", effect.key, lambda: self._charge(effect)),
+            Publish: lambda effect: self._start("publish", effect.key, lambda: self._publish(effect)),
+            RecordRound: lambda _: self._start("retain", None, self._retain),
+            StartRetry: self._start_retry,
+            DropSpools: lambda effect: self._start("drop", effect.through, lambda: self._drop(effect)),
+            Finish: lambda effect: self._start("finish", None, lambda: self._finish(effect)),
+        }
+
+    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+        """See ``driver.Performer``."""
+        match effect:
+            case DrawCohort() if self._releases.draws_at_once and not self._tasks.under_way(Job("draw", effect.key)):
+                if self._services.room.shortage():
+                    return None
+                drawn = self._pool.draw_now(effect, self._driver.run, self._spec)
+                return None if drawn is None else Answer(drawn, settled=self._settled)
+            case PrepareRound():
+                window_s = self._pool.fixed_window_s(self._spec)
+                return None if window_s is None else Answer(self._prepared(effect, window_s))
+            case ChargeAndStore():
+                also = self._releaser.charge_now(effect, state)
+                return None if also is None else Answer(Charged(effect.key), also)
+            case Publish() if not self._releaser.is_judged(effect):
+                return Answer(Published(effect.key))
+            case _:
+                return None
+
+    def perform(self, effect: Effect) -> None:
+        """See ``driver.Performer``."""
+        begin = self._begin.get(type(effect))
+        if begin is None:
+            return
+        try:
+            begin(effect)
+        except Exception as error:  # noqa: BLE001 - the run's log goes on: its failure is an event like any other
+            self._crashed(Job(type(effect).__name__, getattr(effect, "key", None)), error)
+
+    async def close(self) -> None:
+        """See ``driver.Performer``."""
+        await self._tasks.close()
+
+    async def begin(self) -> None:
+        """Begin a run that was submitted; returns when that is durable."""
+        await self._answer(Started())
+
+    @property
+    def trouble(self) -> str:
+        """What the run cannot do now and tries again; empty if all is well.
+
+        Disk, database or workers refuse it, or participants that are there cannot do what the job asks. Of a run that
+        has broken down, why.
+        """
+        if self._driver.broken is not None:
+            return str(self._driver.broken.detail)
+        return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
+
+    def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
+        """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
+        return self._releaser.server_metrics(key)
+
+    def _start_retry(self, effect: StartRetry) -> None:
+        self._tasks.after("retry", effect.delay_s, lambda: self._tell(RetryDue(effect.key)))
+
+    async def _draw(self, effect: DrawCohort) -> None:
+        try:
+            await self._retrying("the next round", self._room_for_a_round)
+            drawn = await self._retrying(
+                _DRAW, lambda: self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._releases)
+            )
+            await self._answer(drawn)
+        finally:
+            self._settled()
+
+    def _unfit(self, why: str) -> None:
+        if why and _DRAW not in self._troubles:
+            log.warning("run %s: %s", self._driver.run, why)
+        self._trouble(_DRAW, why)
+
+    def _settled(self) -> None:
+        self._pool.settled(self._driver.run)
+
+    async def _room_for_a_round(self) -> None:
+        """A round that begins on a full disk would lose its members' work."""
+        await self._services.call(self._services.room.require, _ROUND)
+
+    async def _prepare(self, effect: PrepareRound) -> None:
+        window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
+        await self._answer(self._prepared(effect, window_s))
+
+    def _prepared(self, effect: PrepareRound, window_s: float) -> RoundPrepared:
+        grid = self._releaser.grid(effect)
+        return RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid)
+
+    async def _fold(self, effect: Fold) -> None:
+        live = self._driver.state.round
+        if live is None or live.key != effect.key or live.grid is None:
+            return
+        update = effect.update
+        try:
+            # They would wait for each other in the node, and keep its threads from the chunks that come in.
+            async with self._fold_locks[update.node]:
+                await self._releaser.fold(effect, live.grid)
+        except _UNUSABLE as error:
+            await self._answer(Rejected(update.key, update.participant, str(error.detail)))
+        except ServerError as error:
+            log.info("run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
+
+    async def _aggregate(self, effect: Aggregate) -> None:
+        # The sum is read without a lock: nothing may be folded into it any more.
+        await self._tasks.ended(lambda job: job.kind == "fold" and job.key == effect.key)
+        try:
+            done = await self._retrying("aggregation", lambda: self._releaser.aggregate(effect))
+        except ServerError as error:
+            await self._leave_out(effect, error)
+        else:
+            await self._answer(done)
+
+    async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
+        """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
+        damaged = await self._retrying("the look for damage", lambda: self._releaser.unreadable(effect))
+        if not damaged:
+            raise error
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.logged)
+        for update, reason in damaged:
+            await self._answer(Rejected(update.key, update.participant, reason))
+
+    async def _charge(self, effect: ChargeAndStore) -> None:
+        try:
+            also = await self._retrying("the release", lambda: self._releaser.charge(effect))
+        except _UNUSABLE:
+            lost = await self._retrying("the look for damage", self._releaser.lost)
+            if not lost:
+                raise
+            reason = f"{counted(len(lost), 'update')} of its sum cannot be read any more"
+            await self._answer(SumLost(effect.key, reason, tuple(lost)))
+        else:
+            await self._answer(Charged(effect.key), also)
+
+    async def _publish(self, effect: Publish) -> None:
+        judgement = await self._judged(effect)
+        run, retention = self._driver.run, self._spec.retention
+        noted = add_judgement(run, effect.key, judgement)
+        value = judgement.metrics.get(f"{SERVER_METRIC}{retention.best}")
+        best = keep_best(run, effect.digest, value, highest=retention.best_is == "highest")
+
+        def also(connection: Connection, effects: tuple[Effect, ...]) -> None:
+            noted(connection, effects)
+            best(connection, effects)
+
+        await self._answer(Published(effect.key), also)
+
+    async def _retain(self) -> None:
+        await self._tidy("old models", self._releaser.retain())
+
+    async def _judged(self, effect: Publish) -> Judgement:
+        """What the operator's evaluator says; a run that is to be cancelled does not wait for it."""
+        judging = asyncio.create_task(self._releaser.evaluate(effect))
+        unwanted = asyncio.create_task(self._cancel_requested())
+        try:
+            await asyncio.wait({judging, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+            return judging.result() if judging.done() else Judgement(failure="the run was cancelled meanwhile")
+        finally:
+            judging.cancel()
+            unwanted.cancel()
+            await asyncio.gather(judging, unwanted, return_exceptions=True)
+
+    async def _cancel_requested(self) -> None:
+        while self._driver.state.cancel_requested is None:
+            changed = self._driver.changed
+            await changed.wait()
+            if changed is self._driver.changed:  # the server is stopping, and this task with it
+                await asyncio.Event().wait()
+
+    async def _drop(self, effect: DropSpools) -> None:
+        """Whatever is still being done for these rounds is not wanted any more."""
+        kinds = ("fold", "aggregate", "charge")
+        await self._tasks.end(lambda job: job.kind in kinds and job.key is not None and job.key <= effect.through)
+        await self._tidy("uploads", self._releaser.drop(effect))
+
+    async def _finish(self, effect: Finish) -> None:
+        log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})
+        self._tasks.cancel_timers()
+        tidying = ("publish", "drop", "retain")
+        await self._tasks.end(lambda job: job.kind not in tidying)
+        await self._tasks.ended(lambda _: True)
+        self._pool.ended(self._driver.run)
+        await self._tidy("models that were not released", self._releaser.discard_candidates())
+        await self._tidy("uploads", self._releaser.drop_all())
+
+    async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Remove what is not needed any more. If that fails the run goes on, and the next sweep removes it."""
+        try:
+            await work
+        except (ServerError, OSError) as error:
+            log.warning("run %s: %s not removed: %s", self._driver.run, what, error, extra={"run": self._driver.run})
+
+    def _tell(self, event: Event) -> None:
+        """Hand in an event that nobody waits for."""
+        key = getattr(event, "key", None)
+        self._start("tell", key, lambda: self._answer(event), what=f"{event.kind} {getattr(event, 'participant', '')}")
+
+    async def _answer(self, event: Event, also: Also | None = None) -> None:
+        """Post an event until it is stored: without it the run would stand still until the server is started anew.
+
+        Raises:
+            ServerError: if the run cannot take it though it should: it contradicts what is on record.
+        """
+
+        async def post() -> None:
+            await self._driver.post(event, also)
+
+        try:
+            await self._retrying(event.kind, post, patience_s=math.inf)
+        except RefusedEventError as error:
+            log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
+
+    async def _retrying(self, what: str, work: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
+        """Do something that disk, database or a worker may refuse for a while; every refusal is logged.
+
+        Disk and database are not given up: they work again once somebody mends them, who may as well cancel the run.
+
+        Raises:
+            ServerError: for a refusal that waiting does not mend, or that of a worker that it has not mended.
+        """
+        loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
+        until = loop.time() + patience_s
+        try:
+            while True:
+                try:
+                    return await work()
+                except _TRANSIENT as error:
+                    if loop.time() >= until and not isinstance(error, StorageError):
+                        raise
+                    self._services.observer.retried(what)
+                    log.warning(
+                        "run %s: %s failed, trying again in %.1f s: %s", self._driver.run, what, delay_s, error.logged
+                    )
+                    self._trouble(what, error.detail.message)
+                    if isinstance(error, StorageFullError):
+                        await self._services.call(self._services.room.make_room)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+        finally:
+            self._trouble(what, "")
+
+    def _trouble(self, what: str, why: str) -> None:
+        """Have those who watch the run see what it waits for; nothing, if ``why`` is empty."""
+        before = dict(self._troubles)
+        self._troubles.pop(what, None)
+        if why:
+            self._troubles[what] = why
+        if self._troubles != before:
+            self._driver.announce()
+
+    def _start(
+        self,
+        kind: str,
+        key: RoundKey | None,
+        work: Work,
+        *,
+        what: str = "",
+        replaces: bool = False,
+    ) -> None:
+        job = Job(kind, key, what)
+
+        async def observed() -> None:
+            with (
+                about(run=self._driver.run, round=key),
+                self._services.observer.working(self._driver.run, job.kind, job.key, job.what),
+            ):
+                await work()
+
+        self._tasks.start(job, observed, replaces=replaces)
+
+    def _crashed(self, job: Job, error: BaseException) -> None:
+        """What cannot be done for the round in work fails the run, with the reason; want of budget pauses it."""
+        run, known = self._driver.run, isinstance(error, ServerError)  # it says what is wrong: no traceback
+        said = error.logged if isinstance(error, ServerError) else error
+        if isinstance(error, BudgetSpentError):
+            log.warning("run %s pauses: %s", run, said, extra={"run": run})
+        else:
+            log.error("run %s: %s failed: %s", run, job, said, exc_info=None if known else error, extra={"run": run})
+        live = self._driver.state.round
+        if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
+            return
+        # It travels to the members: what an unknown error says may name paths of this machine, the log has it.
+        reason = f"unexpected {type(error).__name__}; the server's log has more"
+        if isinstance(error, ServerError):
+            reason = str(error.detail)
+        spent = isinstance(error, BudgetSpentError)
+        failure = BudgetSpent(live.key, reason) if spent else EffectFailed(live.key, job.kind, reason)
+        self._start(_FAILING, live.key, lambda: self._answer(failure))

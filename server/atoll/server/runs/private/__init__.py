@@ -1,0 +1,1 @@
+"""What only private runs need: the noise and charge of each release, and draws that stay secret."""

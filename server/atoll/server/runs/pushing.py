@@ -1,0 +1,169 @@
+"""What the members of a round are told over their check-in streams, and when their silence counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from atoll.server.rounds import (
+    Event,
+    Invite,
+    Member,
+    MemberStatus,
+    Phase,
+    RoundKey,
+    RoundState,
+    StartDeadline,
+    Stop,
+    WentSilent,
+    wants,
+)
+from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.invitations import Invitations
+from atoll.server.runs.reporting import member_of
+from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.services import Services
+from atoll.server.runs.sessions import Session
+from atoll.server.runs.tasks import Tasks
+from atoll.wire.pacing import LONGEST_RETRY_S
+
+RETURN_S = 3 * LONGEST_RETRY_S
+"""How long the members of a round may take to come back after a restart, beside what a large cohort is asked to spread
+over."""
+DEADLINE = "deadline"
+_EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
+
+
+class Pusher:
+    """Pushes invitations and stops of one run, and watches for members that are gone.
+
+    Args:
+        driver: the run.
+        invitations: makes the messages.
+        services: who is connected.
+        tasks: the run's timers.
+        answer: hands in an event.
+    """
+
+    def __init__(
+        self,
+        driver: RunDriver,
+        invitations: Invitations,
+        services: Services,
+        tasks: Tasks,
+        answer: Callable[[Event], None],
+    ) -> None:
+        self._driver = driver
+        self._invitations = invitations
+        self._services = services
+        self._tasks = tasks
+        self._answer = answer
+        self._deadline: tuple[RoundKey, float] | None = None
+        self._back_by = 0.0
+        self._interrupted: RoundKey | None = None
+        self._back: set[str] = set()
+
+    def deadline(self, effect: StartDeadline, passed: Event) -> None:
+        """Start the clock of a round; what its members are told counts down on it too.
+
+        A round that a restart has interrupted lasts until its members have had time to come back with their work.
+        """
+        grace_s = self._back_by - self._now() if effect.key == self._interrupted else 0.0
+        remaining_s = max(effect.remaining_s, grace_s)
+        self._deadline = (effect.key, self._now() + remaining_s)
+        self._tasks.after(DEADLINE, remaining_s, lambda: self._answer(passed))
+
+    def invite_all(self, effect: Invite) -> None:
+        """Push the task to its members; of those who are not connected, watch whether they come."""
+        live = self._open_round()
+        if live is None or live.key != effect.key:
+            return
+        absent = [who for who in effect.participants if self._services.sessions.get(who) is None]
+        self._push(live, (member for who in effect.participants if (member := live.roster.get(who)) is not None))
+        for participant in absent:  # it went between the draw and now, when nobody watched
+            self.lost(participant)
+
+    def connected(self, session: Session) -> None:
+        """A participant is here (again): it is invited, or told that what it still works on is not wanted any more."""
+        live = self._open_round()
+        member = live.roster.get(session.participant) if live is not None else None
+        if self._now() < self._back_by:
+            self._back.add(session.participant)
+        at_work = {RoundKey(at, attempt) for run, at, attempt in session.introduction.resuming if run == self._run}
+        if live is not None and member is not None and member.status in _EXPECTED:
+            # One that had been given up says anew that it works on it.
+            if live.key not in at_work or member.status is MemberStatus.SILENT:
+                self._push(live, (member,))
+            at_work.discard(live.key)
+        for key in sorted(at_work):
+            self._spare(session, key)
+
+    def stop(self, effect: Stop) -> None:
+        """Tell participants that the round no longer wants their work."""
+        state = self._driver.state
+        for participant in effect.participants:
+            session = self._services.sessions.get(participant)
+            if session is not None:
+                late_welcome = wants(state, effect.key, participant)
+                session.send(self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome))
+
+    def lost(self, participant: str) -> None:
+        """A participant is not connected: unless it returns in time, it counts as gone."""
+        live = self._open_round()
+        member = live.roster.get(participant) if live is not None else None
+        if live is None or member is None or member.status not in _EXPECTED:
+            return
+        # What its invitation asks it to spread its return over: of a secret draw, the planned size.
+        asked_s = return_spread_s(self._invitations.told_size(live))
+        patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
+        if participant not in self._back:
+            patience_s = max(patience_s, self._back_by - self._now())
+        key = live.key
+        self._tasks.after(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
+
+    def expect_back(self) -> None:
+        """The server was started anew, so nobody is connected: everyone gets time to notice that it is back."""
+        live = self._open_round()
+        members = 0 if live is None else self._invitations.told_size(live)
+        self._interrupted = None if live is None else live.key
+        self._back_by = self._now() + RETURN_S + return_spread_s(members)
+
+    @property
+    def _run(self) -> str:
+        return self._driver.run
+
+    def _open_round(self) -> RoundState | None:
+        live = self._driver.state.round
+        return live if live is not None and live.phase is Phase.OPEN else None
+
+    def _push(self, live: RoundState, members: Iterable[Member]) -> None:
+        """Push the round's task."""
+        state, remaining_s = self._driver.state, self._remaining_s(live)
+        for member in members:
+            session = self._services.sessions.get(member.participant)
+            if session is not None and member.status in _EXPECTED:
+                traceparent = self._services.observer.traceparent(self._run, live.key, member.participant)
+                session.send(
+                    self._invitations.for_member(state, live, member, remaining_s=remaining_s, traceparent=traceparent)
+                )
+
+    def _remaining_s(self, live: RoundState) -> float:
+        """By the monotonic clock that the deadline runs on; before it runs, what is left by the wall clock."""
+        if self._deadline is not None and self._deadline[0] == live.key:
+            return max(0.0, self._deadline[1] - self._now())
+        return min(live.window_s, max(0.0, live.deadline_at - self._services.clock()))
+
+    def _spare(self, session: Session, key: RoundKey) -> None:
+        """Spare a participant work that cannot count; one that waits for its receipt is left to ask for it."""
+        state = self._driver.state
+        member = member_of(state, key, session.participant)
+        reported = member is not None and member.status is MemberStatus.REPORTED
+        if not reported and not wants(state, key, session.participant):
+            session.send(self._invitations.stop(key, f"round {key} is over", late_welcome=False))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _fell_silent(self, key: RoundKey, participant: str, patience_s: float) -> None:
+        if self._services.sessions.get(participant) is None:
+            self._answer(WentSilent(key, participant, f"the connection was lost for {patience_s:.3g} s"))

@@ -1,0 +1,258 @@
+"""From reports to the next model: grid, folding, the sum, the candidate, its charge."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from blake3 import blake3
+from sqlalchemy import Connection
+
+from atoll.server.errors import CorruptDataError
+from atoll.server.jobs import JobSpec
+from atoll.server.rounds import (
+    Aggregate,
+    Aggregated,
+    ChargeAndStore,
+    DropSpools,
+    Effect,
+    Fold,
+    PrepareRound,
+    Publish,
+    RoundGrid,
+    RoundKey,
+    RoundKind,
+    RoundState,
+    RunState,
+    UpdateRef,
+    aggregate_of,
+)
+from atoll.server.runs.candidates import Candidate, Candidates, live_round
+from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.evaluators import AVERAGED_METRIC, Evaluator, Judgement, judge
+from atoll.server.runs.records import metrics_of, round_record
+from atoll.server.runs.releases import Releases
+from atoll.server.runs.services import Services
+from atoll.server.runs.stepping import Also
+from atoll.server.stores import charges, models, runs
+from atoll.server.stores import release as releases
+from atoll.wire.layout import Layout
+
+log = logging.getLogger(__name__)
+
+
+class Releaser:
+    """Makes the releases of one run."""
+
+    def __init__(
+        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, releases: Releases
+    ) -> None:
+        self._driver = driver
+        self._spec = spec
+        self._layout = layout
+        self._services = services
+        self._releases = releases
+        self._candidates = Candidates(driver, spec, layout, services, releases)
+        self._candidate: Candidate | None = None
+        self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
+        self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
+
+    def grid(self, effect: PrepareRound) -> RoundGrid | None:
+        """The grid of a train round; None if nothing is to be summed."""
+        if effect.kind is not RoundKind.TRAIN:
+            return None
+        max_abs = self._spec.aggregation.max_abs
+        grid = self._releases.grid(self._driver.state.version, effect.total_weight, max_abs)
+        return None if grid is None else RoundGrid(**asdict(grid))
+
+    async def fold(self, effect: Fold, grid: RoundGrid) -> None:
+        """Fold one update where it was received."""
+        item = self._candidates.item(effect.update, effect.weight)
+        await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
+        self._folded[item.round, item.attempt, item.participant] = self._services.clock()
+
+    async def aggregate(self, effect: Aggregate) -> Aggregated:
+        """Make what the round results in, durable: a candidate model, or the record of an evaluation.
+
+        Raises:
+            ServerError: if an update can no longer be read, or the result would not be finite.
+        """
+        if effect.kind is RoundKind.EVALUATE:
+            digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
+        else:
+            if self._releases.sums_nothing and not effect.contributions:
+                log.log(
+                    logging.DEBUG if self._driver.state.policy.secret_draw else logging.WARNING,
+                    "run %s round %s: no update came, so what is released and charged is noise alone; if participants "
+                    "are still at work or fail, pause the run until they are not",
+                    self._driver.run,
+                    effect.key.label,
+                )
+            self._candidate = await self._make(effect)
+            digest = self._candidate.blob
+            await self._candidates.keep(self._candidate)
+        return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
+
+    async def charge(self, effect: ChargeAndStore) -> Also:
+        """What is stored in the transaction that makes the round ``Charged``.
+
+        After a restart the candidate is made again: the same sum gives the same bytes.
+
+        Raises:
+            CorruptDataError: if it does not.
+        """
+        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
+            self._candidate = await self._make(aggregate_of(self._driver.state))
+        return self._release_record(effect, self._driver.state)
+
+    def charge_now(self, effect: ChargeAndStore, state: RunState) -> Also | None:
+        """As ``charge``, for the run as it is in ``state``; None if the candidate must be made again."""
+        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
+            return None
+        return self._release_record(effect, state)
+
+    async def _make(self, effect: Aggregate) -> Candidate:
+        await self._releases.foresee(self._driver.state.version)
+        return await self._candidates.make(effect)
+
+    def _has_candidate(self, effect: ChargeAndStore) -> bool:
+        return self._candidate is not None and self._candidate.key == effect.key
+
+    async def lost(self) -> list[UpdateRef]:
+        """The updates of the sum that waits for its charge that cannot be read any more. Raises as ``unreadable``."""
+        return [update for update, _ in await self.unreadable(aggregate_of(self._driver.state))]
+
+    async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
+        """The updates among the contributions that can no longer be read whole, each with the reason.
+
+        Raises:
+            StorageError: if the disk does not let itself be read: that damages none.
+        """
+        found = []
+        for term in effect.contributions:
+            if term.update is not None:
+                key, update = term.update.key, term.update
+                reason = await self._services.call(
+                    self._services.spool.flaw,
+                    self._driver.run,
+                    key.round,
+                    key.attempt,
+                    update.participant,
+                    update.digest,
+                )
+                if reason:
+                    found.append((update, reason))
+        return found
+
+    def is_judged(self, effect: Publish) -> bool:
+        """Whether the operator's evaluator is to judge the released model."""
+        return self._spec.evaluation.server is not None and effect.kind is RoundKind.TRAIN
+
+    async def evaluate(self, effect: Publish) -> Judgement:
+        """Have the operator's evaluator judge the released model; it says nothing if the job names none."""
+        name = self._spec.evaluation.server
+        if name is None or not self.is_judged(effect):
+            return Judgement()
+        evaluator = self._services.evaluators.get(name)
+        if evaluator is None:
+            return Judgement(failure=f"evaluator {name} is not installed any more")
+        found = await judge(name, evaluator, self._layout, self._services.blobs, effect.digest)
+        if not found.failure and self._spec.iterate_averaging is not None:
+            found = await self._with_average(found, name, evaluator)
+        self._server_metrics = {effect.key: found.metrics}
+        return found
+
+    async def _with_average(self, found: Judgement, name: str, evaluator: Evaluator) -> Judgement:
+        """What an evaluator said of the newest model, and what it says of the mean of all so far."""
+        run = self._driver.run
+        newest = await self._services.reader.run(lambda connection: models.latest(connection, run))
+        if newest is None or newest.average_blob is None:
+            return found
+        mean = await judge(name, evaluator, self._layout, self._services.blobs, newest.average_blob, AVERAGED_METRIC)
+        return Judgement({**found.metrics, **mean.metrics}, mean.failure)
+
+    async def retain(self) -> None:
+        """Remove models beyond those to be kept, never the first or best, and all but the newest optimiser states."""
+        run, keep = self._driver.run, self._spec.retention.models or self._services.keep_models
+
+        def work(connection: Connection) -> None:
+            newest = models.latest(connection, run)
+            if newest is None:
+                return
+            surplus = models.surplus_blobs(connection, run, through_version=newest.version - keep)
+            old = models.of_version(connection, run, newest.version - 1)
+            if old is not None and old.optimiser_blobs:
+                models.forget_optimiser(connection, run, below_version=newest.version)
+                surplus |= models.unnamed(connection, {blob for _, blob in old.optimiser_blobs})
+            self._candidates.set_aside(surplus)
+
+        await self._services.writer.run(work)
+        await self._services.call(self._services.blobs.sweep)
+
+    async def discard_candidates(self) -> None:
+        """Remove what was made and never released."""
+        self._candidate = None
+        await self._candidates.discard_all()
+
+    def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
+        """What the evaluator said of the round's model; empty if there is none."""
+        return self._server_metrics.get(key, {})
+
+    async def drop(self, effect: DropSpools) -> None:
+        """Forget the sums of these rounds, and remove the uploads that no sum can need."""
+        run = self._driver.run
+        keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
+        through = (effect.through.round, effect.through.attempt)
+        self._folded = {key: at for key, at in self._folded.items() if key[:2] > through or key in keep}
+        await self._services.nodes.drop(run, *through)
+        await self._services.call(self._services.spool.drop_through, run, through, keep)
+
+    async def drop_all(self) -> None:
+        """Forget every sum and remove every upload of the run: it has ended."""
+        await self._services.nodes.drop_run(self._driver.run)
+        await self._services.call(self._services.spool.drop_run, self._driver.run)
+
+    def _release_record(self, effect: ChargeAndStore, state: RunState) -> Also:
+        run, now, version, live = self._driver.run, self._services.clock(), state.version, live_round(state)
+        model = None
+        if effect.kind is RoundKind.TRAIN and self._candidate is not None:
+            candidate = self._candidate
+            if candidate.blob != effect.digest:
+                raise CorruptDataError(
+                    "release.digest", f"round {effect.key} gives {candidate.blob[:16]} now, {effect.digest[:16]} before"
+                )
+            model = models.Model(
+                run_id=run,
+                version=version + 1,
+                round=effect.key.round,
+                blob=candidate.blob,
+                size_bytes=candidate.size_bytes,
+                created_at=now,
+                optimiser_blobs=candidate.optimiser_blobs,
+            )
+        charge = charges.Charge(run, effect.key.round, effect.key.attempt, charges.NO_MECHANISM, json.dumps({}), now)
+        counted = [
+            (term.update.key.round, term.update.key.attempt, term.participant)
+            for term in aggregate_of(state).contributions
+            if term.update is not None
+        ]
+        metrics = metrics_of(live.roster, state.policy.max_weight)
+        folded_at = {key: self._folded[key] for key in counted if key in self._folded}
+        record = releases.Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
+
+        settled = None if self._candidate is None else self._candidate.settled
+        put = self._releases.recorder(record, settled, version)
+
+        def also(connection: Connection, _: tuple[Effect, ...]) -> None:
+            put(connection)
+            if model is not None:
+                runs.set_model(connection, run, model.blob, rounds_released=version + 1)
+
+        return also
+
+
+def _evaluation_digest(live: RoundState, max_weight: int) -> str:
+    """Names the record of an evaluation: BLAKE3 of its metrics as canonical JSON."""
+    return blake3(json.dumps(metrics_of(live.roster, max_weight), sort_keys=True).encode()).hexdigest()

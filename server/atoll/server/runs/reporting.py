@@ -1,0 +1,168 @@
+"""Between a report as it came and the engine's event, its row, and the answer to the participant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
+from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
+from atoll.server.rounds import (
+    Effect,
+    Member,
+    Receipt,
+    Reported,
+    RoundKey,
+    RunState,
+    UpdateRef,
+    Verdict,
+)
+from atoll.server.runs.invitations import ANY_WEIGHT
+from atoll.server.runs.records import claimed_seconds, report_metrics
+from atoll.server.runs.stepping import Also
+from atoll.server.stores import reports
+from atoll.wire.status import Recovery
+from atoll.wire.v1 import transfer_pb2
+
+MAX_METRICS = 64
+"""Figures of the training, and as many of the evaluation; the SDK's limits too."""
+MAX_METRIC_NAME_CHARS = 128
+
+_WAIT = "wait for the next invitation"
+_DISPOSITIONS = {
+    Verdict.COUNTED: Disposition.COUNTED,
+    Verdict.CARRIED: Disposition.CARRIED,
+    Verdict.LATE: Disposition.DROPPED,
+}
+
+
+class ReportRefusedError(ConflictError):
+    """The report does not count, and no other of this participant will in the round."""
+
+    recovery = Recovery.NEXT_TASK
+
+
+def reported_event(commit: Commit, key: RoundKey) -> Reported:
+    """The engine's event for a report.
+
+    Raises:
+        InvalidRequestError: for impossible weights, too many or impossible metrics, or a digest of nothing.
+    """
+    report = commit.report
+    if max(report.weight, report.evaluation_weight) > ANY_WEIGHT:
+        raise InvalidRequestError(
+            "report.weight",
+            f"weight {report.weight}, evaluation weight {report.evaluation_weight}: at most {ANY_WEIGHT}",
+            "report the number of examples used",
+        )
+    if report.digest and not report.upload_id:
+        raise InvalidRequestError(
+            "report.digest", "a digest, but no upload_id", "name the upload, or leave the digest out"
+        )
+    for figures in (report.metrics, report.evaluation):
+        if len(figures) > MAX_METRICS or not all(0 < len(name) <= MAX_METRIC_NAME_CHARS for name in figures):
+            raise InvalidRequestError(
+                "report.metrics",
+                f"{len(figures)} metrics: at most {MAX_METRICS}, with names of 1 to {MAX_METRIC_NAME_CHARS} characters",
+                "report fewer metrics, or shorter names",
+            )
+    metrics = report_metrics(report.metrics, report.evaluation, report.evaluation_weight)
+    weight = report.weight if report.upload_id else report.evaluation_weight
+    update = None
+    if report.upload_id:
+        update = UpdateRef(key, commit.participant, report.digest, weight, commit.node)
+    try:
+        return Reported(key, commit.participant, update, weight, metrics)
+    except ValueError as error:
+        raise InvalidRequestError("report.metrics", str(error), "leave metrics out that are not finite") from None
+
+
+def without_figures(commit: Commit) -> Commit:
+    """A report without its metrics, which a private run neither keeps nor shows: no noise is on them."""
+    report = transfer_pb2.ReportRequest()
+    report.CopyFrom(commit.report)
+    for field in ("metrics", "evaluation", "evaluation_weight"):
+        report.ClearField(field)
+    return replace(commit, report=report)
+
+
+def report_recorder(run: str, commit: Commit, now: float) -> Also:
+    """Stores the report's row if the engine acknowledges it."""
+    report = commit.report
+
+    def also(connection: Connection, effects: tuple[Effect, ...]) -> None:
+        receipt = _receipt(effects, commit.participant)
+        if receipt is None or receipt.verdict not in (Verdict.COUNTED, Verdict.CARRIED):
+            return
+        row = reports.Report(
+            run_id=run,
+            round=report.round.round,
+            attempt=report.round.attempt,
+            participant=commit.participant,
+            digest=report.digest,
+            upload_id=report.upload_id,
+            weight=report.weight if report.upload_id else report.evaluation_weight,
+            node=commit.node,
+            received_at=now,
+            disposition=_DISPOSITIONS[receipt.verdict].value,
+            payload_bytes=commit.payload_bytes,
+            norm=commit.norm,
+            metrics=report_metrics(report.metrics, report.evaluation, report.evaluation_weight),
+            upload_at=commit.upload_at or None,
+            claimed_s=claimed_seconds(report),
+        )
+        reports.record(connection, row)
+
+    return also
+
+
+def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> ReportReceipt:
+    """What the participant is told.
+
+    Raises:
+        ReportRefusedError: if the report is refused.
+    """
+    receipt = _receipt(effects, participant)
+    if receipt is None:
+        raise ReportRefusedError("report.refused", "the round does not take this report", _WAIT)
+    if receipt.verdict is Verdict.CONFLICT:
+        raise ReportRefusedError(
+            "report.conflict",
+            "another report of this participant for the round was acknowledged before",
+            "the first report stands; report once per round",
+        )
+    if receipt.verdict is Verdict.REJECTED:
+        raise ReportRefusedError("report.refused", receipt.detail, _WAIT)
+    return ReportReceipt(_DISPOSITIONS[receipt.verdict], digest)
+
+
+def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None:
+    """The participant's part in a round that is in work or remembered; None for a stranger."""
+    if state.round is not None and state.round.key == key:
+        return state.round.roster.get(participant)
+    for past in state.past:
+        if past.key == key:
+            return past.roster.get(participant)
+    return None
+
+
+def no_longer_wanted(state: RunState, key: RoundKey, participant: str) -> ServerError:
+    """Why a report is not wanted. Rounds that are forgotten are over; only a remembered one can have strangers."""
+    remembered = {past.key for past in state.past} | ({state.round.key} if state.round is not None else set())
+    member = member_of(state, key, participant)
+    if member is None and key in remembered:
+        return ForbiddenError(
+            "round.stranger", f"participant {participant} is not a member of round {key}", "wait for an invitation"
+        )
+    if state.round is None or key > state.round.key:
+        return InvalidRequestError("round.unknown", f"round {key} has not begun", _WAIT, recovery=Recovery.NEXT_TASK)
+    standing = "it is over" if member is None else f"{member.status} {member.detail}".rstrip()
+    return TooLateError("round.over", f"round {key}: {standing}", "wait for the next invitation")
+
+
+def _receipt(effects: tuple[Effect, ...], participant: str) -> Receipt | None:
+    for effect in effects:
+        if isinstance(effect, Receipt) and effect.participant == participant:
+            return effect
+    return None

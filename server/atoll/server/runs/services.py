@@ -1,0 +1,83 @@
+"""What all runs of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from atoll.server.config.limits import DEFAULT_LIMITS, Limits
+from atoll.server.disk.space import Room
+from atoll.server.ingest.node_pool import NodePool
+from atoll.server.ingest.spool import Spool
+from atoll.server.runs.evaluators import Evaluator
+from atoll.server.runs.leases import Leases
+from atoll.server.runs.sessions import Sessions
+from atoll.server.stores import BlobStore, Reader, Writer
+from atoll.server.telemetry.observer import NO_OBSERVER, Observer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Services:
+    """Stores, sessions, ingest nodes, threads and the clock.
+
+    Attributes:
+        writer: the database's writer.
+        reader: the database's readers.
+        blobs: where models lie.
+        spool: where uploads lie.
+        sessions: who is connected.
+        nodes: who folds.
+        executor: threads for disk and arithmetic.
+        evaluators: the operator's plug-ins, by name.
+        clock: epoch seconds, UTC.
+        silence_s: seconds that a member may be disconnected before it counts as gone, if it is no silo.
+        keep_models: released models kept per running run, besides the first.
+        room: whether the disk has any.
+        leases: blobs that no row names yet.
+        observer: metrics, log and traces.
+        share_models: whether any participant may read any blob whose name it knows.
+        limits: what participants may take.
+        silo_silence_s: seconds that a silo may be disconnected.
+        silos: participants of kind silo that have checked in.
+    """
+
+    writer: Writer
+    reader: Reader
+    blobs: BlobStore
+    spool: Spool
+    sessions: Sessions
+    nodes: NodePool
+    executor: Executor
+    evaluators: Mapping[str, Evaluator]
+    clock: Callable[[], float]
+    silence_s: float
+    keep_models: int
+    room: Room
+    leases: Leases = field(default_factory=Leases)
+    observer: Observer = NO_OBSERVER
+    share_models: bool = False
+    limits: Limits = DEFAULT_LIMITS
+    silo_silence_s: float = 60.0
+    silos: set[str] = field(default_factory=set)
+
+    def patience_s(self, participant: str) -> float:
+        """Seconds that a member may be disconnected before it counts as gone."""
+        return max(self.silence_s, self.silo_silence_s) if participant in self.silos else self.silence_s
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()  # what is logged there knows what it is about
+        running = loop.run_in_executor(self.executor, lambda: context.run(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.gather(running, return_exceptions=True)
+            raise

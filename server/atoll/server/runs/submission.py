@@ -1,0 +1,127 @@
+"""From a job file and its first model to a run that is durable: everything is looked at before anything is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from atoll.server.errors import InvalidRequestError
+from atoll.server.identity import new_run_id
+from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job
+from atoll.server.privacy import ledger
+from atoll.server.privacy.run import PrivateRun
+from atoll.server.privacy.tensor_statistics import check_no_statistics
+from atoll.server.rounds import RunStatus
+from atoll.server.runs.initial_model import check_finite
+from atoll.server.runs.private.releases import promised, store_promise
+from atoll.server.runs.services import Services
+from atoll.server.stores import BlobMissingError, models, runs
+from atoll.wire.encoding import payload_bytes
+from atoll.wire.layout import Dtype, Layout
+from atoll.wire.messages import layout_to_proto
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run that may begin; ``private``: what its job promises, if it promises anything."""
+
+    run: runs.Run
+    spec: JobSpec
+    private: PrivateRun | None
+    model_bytes: int
+
+    async def store(self, services: Services) -> None:
+        """Make the run durable.
+
+        Raises:
+            BlobMissingError: if its first model was removed meanwhile.
+        """
+        await services.writer.run(self._put, services)
+
+    def _put(self, connection: Connection, services: Services) -> None:
+        run = self.run
+        # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.
+        if not services.blobs.exists(run.initial_model):
+            raise BlobMissingError(run.initial_model)
+        runs.add(connection, run)
+        models.add(connection, models.Model(run.id, 0, None, run.initial_model, self.model_bytes, run.created_at))
+        if self.private is not None:
+            store_promise(connection, run.id, self.private, run.created_at)
+
+
+async def examined(
+    services: Services, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str
+) -> Submission:
+    """A job that can be played on this server with this model.
+
+    Raises:
+        JobFileError: listing every problem of the job.
+        InvalidRequestError: if the model or evaluator is not there or does not fit, or noise would ruin the model.
+        BudgetSpentError: if its rounds do not fit under the limit of its population.
+        StoreDamagedError: if the ledger of its population is known to be damaged.
+    """
+    spec = parse_job(job_toml, file_name or "job.toml")
+    check_no_statistics(spec, layout)
+    elements = fragments_of(spec, layout).largest
+    check_averaging(spec, layout)
+    await _check_model(services, layout, initial_blob)
+    _check_evaluator(services, spec)
+    private = await services.call(promised, spec, elements)
+    kept_bytes = 0 if private is None else private.kept_bytes(elements)
+    await _check_room(services, layout, spec, elements, kept_bytes)
+    if private is not None:
+        await services.reader.run(ledger.check_plan, private.contract)
+    run = runs.Run(
+        id=new_run_id(),
+        name=spec.job.name,
+        job_toml=job_toml.decode(),
+        layout=layout_to_proto(layout).SerializeToString(deterministic=True),
+        initial_model=initial_blob,
+        current_model=initial_blob,
+        rounds_total=spec.job.rounds,
+        status=RunStatus.SUBMITTED.value,
+        submitted_by=operator,
+        created_at=services.clock(),
+        keep_models=spec.retention.models,
+    )
+    return Submission(run, spec, private, layout.size_bytes)
+
+
+def check_averaging(spec: JobSpec, layout: Layout) -> None:
+    """A mean that is kept in 16 bits would round most of its steps away."""
+    narrow = [one for one in layout.tensors if one.dtype not in {Dtype.FLOAT32, Dtype.FLOAT64}]
+    if spec.iterate_averaging is not None and narrow:
+        raise InvalidRequestError(
+            "job.iterate_averaging",
+            f"tensor {narrow[0].name!r} is {narrow[0].dtype.value}: a mean of models needs float32 or float64",
+            "leave [iterate_averaging] out, or submit a model of wider tensors",
+        )
+
+
+async def _check_model(services: Services, layout: Layout, blob: str) -> None:
+    manifest = await services.call(services.blobs.manifest, blob)
+    if manifest.size_bytes != layout.size_bytes:
+        raise InvalidRequestError(
+            "job.model", f"the initial model has {manifest.size_bytes} bytes, its layout {layout.size_bytes}"
+        )
+    await services.call(check_finite, services.blobs, blob, layout)
+
+
+async def _check_room(services: Services, layout: Layout, spec: JobSpec, elements: int, kept_bytes: int) -> None:
+    """A round must fit: a new model with its optimiser's states, every participant's update, and noise that is kept."""
+    tensors = 1 + len(optimiser_of(spec).state_names) + (spec.iterate_averaging is not None)
+    models_bytes = layout.size_bytes * tensors
+    updates_bytes = payload_bytes(spec.aggregation.wire_encoding, elements) * spec.cohort.invited
+    await services.call(services.room.require, "a round of this run", models_bytes + updates_bytes + kept_bytes)
+
+
+def _check_evaluator(services: Services, spec: JobSpec) -> None:
+    name = spec.evaluation.server
+    if name is not None and name not in services.evaluators:
+        installed = ", ".join(sorted(services.evaluators)) or "none"
+        raise InvalidRequestError(
+            "job.evaluator",
+            f"evaluation.server = {name!r}: no such evaluator on this server; installed: {installed}",
+            "start the server with --evaluator NAME=MODULE:FUNCTION",
+        )

@@ -1,0 +1,47 @@
+"""What the log's audit trail needs: text of others on one line, and refusals that cannot flood it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from atoll.server.errors import ServerError
+from atoll.text.printable import printable
+
+REFUSAL_INTERVAL_S = 10.0
+"""A subject that is refused again within this time is not logged again."""
+_SUBJECTS = 4096
+_MAX_CHARS = 200
+
+
+def one_line(text: str, most: int = _MAX_CHARS) -> str:
+    """Text of another party as it may stand in the log: what does not print is escaped."""
+    return printable(text[:most])
+
+
+class RefusalLog:
+    """Warns of refused callers, each subject once per ``REFUSAL_INTERVAL_S``; the newest subjects are remembered.
+
+    Args:
+        log: where the warnings go.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._told: OrderedDict[str, float] = OrderedDict()
+
+    def tell(self, subject: str, error: Exception) -> None:
+        """Warn that ``subject`` (a participant id or operator name) was refused, and why."""
+        now, name = self._clock(), one_line(subject)
+        if now - self._told.get(name, float("-inf")) < REFUSAL_INTERVAL_S:
+            return
+        self._told[name] = now
+        self._told.move_to_end(name)
+        if len(self._told) > _SUBJECTS:
+            self._told.popitem(last=False)
+        code = error.detail.code if isinstance(error, ServerError) else type(error).__name__
+        self._log.warning("refused: %s", one_line(str(error)), extra={"participant": name, "code": code})

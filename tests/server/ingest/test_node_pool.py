@@ -1,0 +1,186 @@
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atoll.server.aggregation import MergedSum, PartialSum
+from atoll.server.errors import NotFoundError, ServerError, UnavailableError
+from atoll.server.identity import RevokedError, Role
+from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
+from atoll.server.ingest.node_pool import FileNode, LocalNode, NodePool
+from atoll.server.ingest.spool import Spool
+from tests.patience import WAIT_S
+from tests.server.ingest.uploads import ALICE, BOB, SIZE, chunks_of, committed, flip, fold_item, ref, sum_key, values_of
+
+CAROL = "pcccccccccccc"
+
+
+class Calls:
+    """A worker in this process, asked as if it were another."""
+
+    def __init__(self, node: IngestNode) -> None:
+        self.node = node
+        self.gone = False
+        self.torn = False
+        self.ended: list[tuple[Caller, ServerError]] = []
+
+    def _check(self) -> None:
+        if self.gone:
+            raise UnavailableError("server.process", f"{self.node.name} does not answer", retry_after_s=1.0)
+
+    async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
+        self._check()
+        self.node.fold(key, items)
+
+    async def write_partial(self, key: SumKey, items: Sequence[FoldItem], path: Path) -> None:
+        self._check()
+        self.node.write_partial(key, items, path)
+        if self.torn:
+            flip(path, -1)
+
+    async def drop(self, run: str, round_number: int, attempt: int) -> None:
+        self._check()
+        self.node.drop(run, round_number, attempt)
+
+    async def drop_run(self, run: str) -> None:
+        self._check()
+        self.node.drop_run(run)
+
+    async def end_calls(self, caller: Caller, error: ServerError) -> None:
+        self._check()
+        self.ended.append((caller, error))
+
+
+class Rig:
+    """Two workers and the coordinator's own node over one spool."""
+
+    def __init__(self, folder: Path, executor: ThreadPoolExecutor) -> None:
+        self.spool = Spool(folder / "spool")
+        self.files = folder / "partials"
+        self.files.mkdir()
+        self.calls = {name: Calls(IngestNode(name, self.spool)) for name in ("worker-0", "worker-1")}
+        self.main = IngestNode("main", self.spool)
+        self.pool = NodePool()
+        self.pool.add(LocalNode(self.main, executor))
+        for name, calls in self.calls.items():
+            self.pool.add(FileNode(name, calls, self.files, executor))
+        self.items = {
+            who: fold_item(ref(who), committed(self.spool, ref(who), chunks_of(values_of(seed))).digest)
+            for seed, who in enumerate((ALICE, BOB, CAROL))
+        }
+
+    @property
+    def shared(self) -> list[tuple[str, FoldItem]]:
+        """Each update with the node that received it."""
+        return list(zip(("worker-0", "worker-1", "main"), self.items.values(), strict=True))
+
+    async def merged(self) -> bytes:
+        async with self.pool.partials(sum_key(), self.shared) as parts:
+            return MergedSum(parts).sum_block(0, SIZE).tobytes()
+
+    def expected(self) -> bytes:
+        """The same sum by a single node."""
+        alone = IngestNode("one", self.spool).partial(sum_key(), list(self.items.values()))
+        return alone.sum_block(0, SIZE).tobytes()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Any:
+    with ThreadPoolExecutor(3) as executor:
+        yield Rig(tmp_path, executor)
+
+
+async def test_partial_sums_are_one_sum(rig: Rig) -> None:
+    for node, item in rig.shared:
+        await rig.pool.fold(sum_key(), node, item)
+    assert await rig.merged() == rig.expected()
+    assert list(rig.files.iterdir()) == []
+
+
+async def test_what_a_lost_worker_received_is_folded_elsewhere(rig: Rig) -> None:
+    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])
+    rig.pool.remove("worker-1")
+    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])
+    assert await rig.merged() == rig.expected()
+
+
+async def test_a_worker_that_returns_empty_counts_nothing_twice(rig: Rig) -> None:
+    for node, item in rig.shared:
+        await rig.pool.fold(sum_key(), node, item)
+    rig.pool.remove("worker-1")
+    await rig.pool.fold(sum_key(), "worker-1", rig.items[BOB])  # folded by another meanwhile
+    rig.calls["worker-1"] = Calls(IngestNode("worker-1", rig.spool))
+    with ThreadPoolExecutor(1) as executor:
+        rig.pool.add(FileNode("worker-1", rig.calls["worker-1"], rig.files, executor))
+        assert await rig.merged() == rig.expected()
+
+
+async def test_one_that_fails_leaves_no_files_of_the_others(rig: Rig) -> None:
+    rig.calls["worker-1"].gone = True
+    with pytest.raises(UnavailableError, match="worker-1"):
+        await rig.merged()
+    assert list(rig.files.iterdir()) == []
+    rig.calls["worker-1"].gone = False
+    assert await rig.merged() == rig.expected()
+
+
+async def test_a_torn_file_is_worth_another_try(rig: Rig) -> None:
+    """Its worker was killed while it wrote: that is no reason to fail a run."""
+    rig.calls["worker-0"].torn = True
+    with pytest.raises(UnavailableError, match="checksum"):
+        await rig.merged()
+    assert list(rig.files.iterdir()) == []
+
+
+async def test_a_lost_update_is_told_as_such(rig: Rig) -> None:
+    rig.spool.drop_run(rig.items[ALICE].run)
+    with pytest.raises(NotFoundError):
+        await rig.merged()
+
+
+async def test_a_revocation_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.calls["worker-0"].gone = True
+    told = Caller(Role.PARTICIPANT, ALICE), RevokedError.of(ALICE)
+    await rig.pool.end_calls(*told)
+    assert "worker-0 learns a moment later" in caplog.text
+    assert rig.calls["worker-1"].ended == [told]
+
+
+async def test_dropping_reaches_everyone_whoever_is_away(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    await rig.merged()
+    rig.calls["worker-0"].gone = True
+    await rig.pool.drop(sum_key().run, 0, 0)
+    assert "worker-0 keeps old sums for now" in caplog.text
+    assert (rig.calls["worker-1"].node._sums, rig.main._sums) == ({}, {})
+    rig.calls["worker-0"].gone = False
+    await rig.pool.drop_run(sum_key().run)
+    assert rig.calls["worker-0"].node._sums == {}
+
+
+async def test_without_any_node_one_waits() -> None:
+    with pytest.raises(UnavailableError, match="no ingest node") as caught:
+        await NodePool().fold(sum_key(), "main", FoldItem("r", 0, 0, ALICE, "0" * 64, 1))
+    assert caught.value.detail.retry_after_s is not None
+
+
+async def test_all_nodes_work_at_the_same_time(rig: Rig) -> None:
+    """Each waits until the other has begun."""
+    both = asyncio.Barrier(2)
+
+    class Waiting(FileNode):
+        @contextlib.asynccontextmanager
+        async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
+            await both.wait()
+            async with super().partial(key, items) as found:
+                yield found
+
+    with ThreadPoolExecutor(1) as executor:
+        for name, calls in rig.calls.items():
+            rig.pool.add(Waiting(name, calls, rig.files, executor))
+        async with asyncio.timeout(WAIT_S):
+            assert await rig.merged() == rig.expected()

@@ -1,0 +1,67 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from atoll.server.config.limits import Limits
+from atoll.server.errors import LimitExceededError, ServerError
+from atoll.server.identity import CertificateRequestError, TokenUnknownError
+from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from tests.server.rpc.world import Key, World, refusal, refused_code
+
+PEER = "ipv4:10.0.0.1:50000"
+
+
+def code_at(door: EnrolmentRate, peer: str = PEER, error: Exception | None = None) -> str:
+    try:
+        with door.attempt(peer):
+            if error is not None:
+                raise error
+    except ServerError as refused:
+        return refused.detail.code
+    return ""
+
+
+def test_attempts_in_a_minute() -> None:
+    now = 0.0
+    door = EnrolmentRate(Limits(enrolments_per_minute=2), lambda: now)
+    assert [code_at(door) for _ in range(3)] == ["", "", "enrolment.rate"]
+    assert code_at(door, "ipv4:10.0.0.2:1") == ""
+    now = 61.0
+    assert code_at(door) == ""
+
+
+def test_wrong_tokens_in_an_hour() -> None:
+    now = 0.0
+    door = EnrolmentRate(Limits(wrong_tokens_per_hour=2), lambda: now)
+    wrong = TokenUnknownError("no such token")
+    assert [code_at(door, error=wrong) for _ in range(3)] == ["token.unknown", "token.unknown", "enrolment.guesses"]
+    assert code_at(door) == "enrolment.guesses"
+    with pytest.raises(LimitExceededError) as caught, door.attempt(PEER):
+        pass
+    now = caught.value.detail.retry_after_s or 0.0
+    assert now > 0.0
+    assert code_at(door) == ""
+
+
+def test_other_mistakes_are_no_guesses() -> None:
+    door = EnrolmentRate(Limits(wrong_tokens_per_hour=1))
+    for _ in range(5):
+        assert code_at(door, error=CertificateRequestError("not PEM")) == "identity.request"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with World(tmp_path / "data", limits=Limits(wrong_tokens_per_hour=2)) as world:
+        yield world
+
+
+async def test_who_guesses_tokens_is_shut_out_for_a_while(world: World) -> None:
+    token, key = await world.token(), Key()
+    for _ in range(2):
+        guess = world.enrol_with(token, key, secret="guess")
+        assert (await refused_code(guess)) == ("UNAUTHENTICATED", "token.unknown")
+    found = await refusal(world.enrol_with(token, key))
+    assert found.detail is not None
+    assert (found.status.name, found.detail.code) == ("RESOURCE_EXHAUSTED", "enrolment.guesses")
+    assert found.detail.retry_after_s

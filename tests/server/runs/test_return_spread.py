@@ -1,0 +1,106 @@
+"""A population that loses its connections comes back at the pace that the server can take, whenever each one joined."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from atoll.client._connection.backoff import Backoff
+from atoll.client.limits import Limits
+from atoll.server.runs import sessions as module
+from atoll.server.runs.instructions import serialised
+from atoll.server.runs.return_spread import LEAST, RETURNS_PER_S, SHRINK_AFTER_S, STEP, ReturnSpread, return_spread_s
+from atoll.server.runs.sessions import OUTBOX_MESSAGES, Introduction, Session, Sessions
+from atoll.wire.v1 import participation_pb2
+
+HELLO = Introduction(10, frozenset(), can_evaluate=True)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Idle:
+    """A participant at the other end: it keeps the last spread that it was told."""
+
+    def __init__(self, sessions: Sessions, number: int) -> None:
+        self.session: Session = sessions.connect(f"p{number}", HELLO, lambda: None)
+        self.spread_s = sessions.return_spread_s  # its welcome
+        self.told = 0
+        self.backoff = Backoff(Limits().backoff_base_s, Limits().backoff_cap_s)
+        self.backoff.random.seed(number)
+
+    def read(self) -> None:
+        while not self.session.outbox.empty():
+            instruction = self.session.outbox.get_nowait()
+            assert instruction is not None, "its stream was closed"
+            message = participation_pb2.CheckInResponse.FromString(serialised(instruction))
+            self.spread_s = message.return_spread.return_spread_s
+            self.told += 1
+
+    def returns_after_s(self) -> float:
+        return self.backoff.next_s(self.spread_s)
+
+
+async def joined(sessions: Sessions, count: int) -> list[Idle]:
+    """So many, one after the other, and everybody is told what there is to tell."""
+    population = []
+    for number in range(count):
+        population.append(Idle(sessions, number))
+        await asyncio.sleep(0)
+    for _ in range(count // module.TOLD_AT_ONCE + 1):
+        await asyncio.sleep(0)
+    for idle in population:
+        idle.read()
+    return population
+
+
+@pytest.mark.parametrize("count", [40, 400, 10_000])
+async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were welcomed to a small population: told no more, 10,000 came back 1,149 in the first second."""
+    monkeypatch.setattr(module, "TOLD_EVERY_S", 0.0)
+    population = await joined(Sessions(), count)
+    seconds = Counter(int(idle.returns_after_s()) for idle in population)
+    assert max(seconds.values()) <= max(1.2 * RETURNS_PER_S, LEAST)
+    assert max(seconds) <= STEP * return_spread_s(count) + 1.0, "nor do they take longer than they must"
+
+
+async def test_a_growing_population_is_told_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TOLD_EVERY_S", 0.0)
+    population = await joined(Sessions(), 10_000)
+    assert sum(idle.told for idle in population) <= 10_000 / (STEP - 1) * STEP
+    assert max(idle.told for idle in population) < OUTBOX_MESSAGES // 2
+
+
+async def test_they_are_told_a_few_at_a_time() -> None:
+    sessions = Sessions()
+    population = [Idle(sessions, number) for number in range(400)]
+    await asyncio.sleep(0)
+    assert sum(idle.session.outbox.qsize() for idle in population) == module.TOLD_AT_ONCE
+
+
+def test_a_population_that_shrank_for_long_is_told_a_shorter_spread() -> None:
+    clock = Clock()
+    spread = ReturnSpread(clock)
+    assert spread.adjust(9_000)
+    assert not spread.adjust(100)
+    clock.now += SHRINK_AFTER_S - 1
+    assert not spread.adjust(100), "they may be about to come back"
+    assert spread.seconds == return_spread_s(9_000)
+    clock.now += 1
+    assert spread.adjust(100)
+    assert spread.seconds == return_spread_s(150)
+
+
+def test_one_that_came_back_in_time_keeps_its_spread() -> None:
+    clock = Clock()
+    spread = ReturnSpread(clock)
+    spread.adjust(9_000)
+    for connected in (100, 9_000, 100):
+        assert not spread.adjust(connected)
+        clock.now += SHRINK_AFTER_S - 1
+    assert spread.seconds == return_spread_s(9_000)

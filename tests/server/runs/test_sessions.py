@@ -1,0 +1,112 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from atoll.server.runs import sessions as module
+from atoll.server.runs.sessions import (
+    OUTBOX_MESSAGES,
+    TAKEN_OVER_S,
+    ComeBack,
+    Introduction,
+    Session,
+    Sessions,
+    come_back,
+)
+from tests.patience import WAIT_S
+
+HELLO = Introduction(examples=1, encodings=frozenset(), can_evaluate=False)
+
+STOPPING = ComeBack.CAUSE_STOPPING
+
+
+class Seen:
+    """What listeners were told."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self.events: list[tuple[str, str]] = []
+        sessions.listen(connected=self._note("came"), disconnected=self._note("went"))
+
+    def _note(self, what: str) -> Any:
+        return lambda session: self.events.append((what, session.participant))
+
+
+def drained(session: Session) -> list[Any]:
+    found = []
+    while not session.outbox.empty():
+        found.append(session.outbox.get_nowait())
+    return found
+
+
+async def test_coming_and_going_is_told() -> None:
+    sessions = Sessions()
+    seen = Seen(sessions)
+    alice = sessions.connect("alice", HELLO, lambda: None)
+    assert sessions.get("alice") is alice
+    assert (len(sessions), sessions.all()) == (1, [alice])
+    sessions.disconnect(alice)
+    sessions.disconnect(alice)
+    assert seen.events == [("came", "alice"), ("went", "alice")]
+    assert sessions.get("alice") is None
+
+
+async def test_a_newer_connection_takes_over() -> None:
+    sessions = Sessions()
+    seen = Seen(sessions)
+    old = sessions.connect("alice", HELLO, lambda: None)
+    new = sessions.connect("alice", HELLO, lambda: None)
+    leave, end = drained(old)
+    assert (leave.come_back.cause, leave.come_back.after_s) == (ComeBack.CAUSE_TAKEN_OVER, TAKEN_OVER_S)
+    assert end is None
+    sessions.disconnect(old)  # its stream ends only now
+    assert sessions.get("alice") is new
+    assert seen.events == [("came", "alice"), ("came", "alice")]
+
+
+async def test_a_participant_that_does_not_keep_up_is_sent_away() -> None:
+    session = Sessions().connect("alice", HELLO, lambda: None)
+    sent = [session.send(come_back(STOPPING, float(number), "x")) for number in range(OUTBOX_MESSAGES + 1)]
+    assert sent == [True] * OUTBOX_MESSAGES + [False]
+    assert session.outbox.qsize() == OUTBOX_MESSAGES
+    assert drained(session)[-1] is None
+
+
+async def test_a_last_word_fits_in_a_full_outbox() -> None:
+    session = Sessions().connect("alice", HELLO, lambda: None)
+    for number in range(OUTBOX_MESSAGES):
+        session.send(come_back(STOPPING, float(number), "x"))
+    session.close(come_back(STOPPING, 99.0, "bye"))
+    *_, word, end = drained(session)
+    assert (word.come_back.after_s, end) == (99.0, None)
+
+
+async def test_a_closed_stream_that_does_not_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CUT_S", 0.0)
+    sessions, cut = Sessions(), asyncio.Event()
+    sessions.connect("alice", HELLO, cut.set).close()
+    await asyncio.wait_for(cut.wait(), WAIT_S)
+
+
+async def test_a_closed_stream_that_ends_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CUT_S", 0.0)
+    sessions, cut = Sessions(), asyncio.Event()
+    session = sessions.connect("alice", HELLO, cut.set)
+    session.close()
+    session.close()
+    sessions.disconnect(session)
+    await asyncio.sleep(0.01)
+    assert not cut.is_set()
+
+
+async def test_a_change_that_comes_while_one_looks_is_not_missed() -> None:
+    sessions = Sessions()
+    with sessions.watch() as changes:
+        assert changes.take() is None, "at first all participants are to be looked at"
+        alice = sessions.connect("alice", HELLO, lambda: None)
+        await asyncio.wait_for(changes.wait(), WAIT_S)
+        sessions.disconnect(alice)
+        sessions.touch({"bob"})
+        assert changes.take() == {"alice", "bob"}
+        assert changes.take() == set()
+    sessions.touch({"carol"})
+    assert changes.take() == set()

@@ -1,0 +1,33 @@
+import logging
+
+import pytest
+
+from atoll.server.rounds import Event, MemberFailed, RecordRound, Rejected, RunState, Started
+from atoll.server.rounds.effects import Effect
+from atoll.server.runs.stepping import Entry, Played
+from atoll.server.telemetry.round_log import log_stored
+from tests.server.rounds.scenario import policy
+from tests.server.telemetry.test_rounds import ENDED, KEY
+
+
+def told(caplog: pytest.LogCaptureFixture, event: Event, *effects: Effect) -> logging.LogRecord:
+    state = RunState("r1", policy(), "m")
+    with caplog.at_level(logging.INFO):
+        log_stored(Entry(state, state, 0, (Played(event, 1.0, True, effects),)))
+    (line,) = caplog.records
+    return line
+
+
+def test_a_round_that_ended_is_told_with_run_and_round(caplog: pytest.LogCaptureFixture) -> None:
+    line = told(caplog, Started(), RecordRound(ENDED))
+    assert line.getMessage().startswith("train round 0.0 released after 12.000 s: 1 of 2 reported")
+    assert (line.__dict__["run"], line.__dict__["round"]) == ("r1", KEY)
+
+
+@pytest.mark.parametrize(("kind", "level"), [(MemberFailed, "INFO"), (Rejected, "WARNING")])
+def test_a_member_that_fails_is_told_on_one_line(
+    caplog: pytest.LogCaptureFixture, kind: type[MemberFailed] | type[Rejected], level: str
+) -> None:
+    line = told(caplog, kind(KEY, "pa", "out of\nmemory"))
+    assert (line.levelname, line.__dict__["participant"], line.__dict__["run"]) == (level, "pa", "r1")
+    assert r"out of\nmemory" in line.getMessage()
