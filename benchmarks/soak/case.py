@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -24,7 +25,6 @@ _SMOKE_MINUTES = 0.5
 _SAMPLE_S = 2.0
 _LEAST_SAMPLES, _LEAST_STIRS = 16, 4
 """A machine that is very busy soaks for longer."""
-_LOOK_S = 4.0
 _STIR_S = 4.0
 _SEED = 1
 _PAUSE_S = 0.25
@@ -118,27 +118,40 @@ def soak(seconds: float, *, server: Sequence[str] = (), seed: int = _SEED, sampl
 
 
 def _sampled(place: Federation, crowd: Crowd, runs: Runs, seconds: float, sample_s: float) -> list[Health]:
-    """Look at the server at fixed times; in between, stir."""
-    assert place.server is not None
-    began, tick = time.monotonic(), threading.Event()
+    """Look at the server at even distances while another thread stirs, whose commands wait for a busy machine."""
+    server = place.server
+    assert server is not None
+    began, over = time.monotonic(), threading.Event()
     found: list[Health] = []
-    told_s = looks_s = 0.0
-    stirs = 0
-    while (now_s := time.monotonic() - began) < seconds or len(found) < _LEAST_SAMPLES or stirs < _LEAST_STIRS:
-        if place.server.poll() is not None:
-            raise RuntimeError(f"the server ended after {now_s:.0f} s:\n{place.server_log()[-4000:]}")
-        if now_s >= looks_s:
-            runs.look()
-            looks_s += _LOOK_S
-        if now_s >= stirs * _STIR_S:
-            crowd.stir(now_s)
-            stirs += 1
-        found.append(sample(place.server.pid, place.data, now_s, runs.released, len(crowd.running)))
-        if now_s - told_s >= _PROGRESS_S:
-            told_s = now_s
-            progress(_line(found[-1]))
-        tick.wait(max(0.0, sample_s * len(found) - (time.monotonic() - began)))
+    tell_s = 0.0
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        stirred = pool.submit(_stir, crowd, runs, began + seconds, over)
+        try:
+            while not stirred.done() or len(found) < _LEAST_SAMPLES:
+                if server.poll() is not None:
+                    raise RuntimeError(f"the server ended:\n{place.server_log()[-4000:]}")
+                now_s = time.monotonic() - began
+                found.append(sample(server.pid, place.data, now_s, runs.released, len(crowd.running)))
+                if now_s >= tell_s:
+                    tell_s = now_s + _PROGRESS_S
+                    progress(_line(found[-1]))
+                over.wait(sample_s)
+        finally:
+            over.set()
+    stirred.result()
     return found
+
+
+def _stir(crowd: Crowd, runs: Runs, until_s: float, over: threading.Event) -> None:
+    """Every few seconds, look after the runs and start or stop a participant; ends at ``until_s`` or when over."""
+    began = time.monotonic()
+    stirs = 0
+    while not over.wait(max(0.0, began + stirs * _STIR_S - time.monotonic())):
+        if time.monotonic() >= until_s and stirs >= _LEAST_STIRS:
+            return
+        runs.look()
+        crowd.stir(time.monotonic() - began)
+        stirs += 1
 
 
 def _line(one: Health) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 WARM_UP = 0.25
-"""Share of the time at the beginning that is not judged: caches fill, modules load, the first runs retire."""
+"""Share of the samples at the beginning that is not judged: caches fill, modules load, the first runs retire."""
 LEAST_SAMPLES = 8
 _SPANS = 30
 _MOST_PAIRS = 400
@@ -24,7 +24,7 @@ class Tolerance:
     """How much a series may grow over the time that is judged: a share of its median, or an amount if that is more.
 
     Attributes:
-        floors: judge the lowest value of each thirtieth of the time: what is left between pieces of work of several
+        floors: judge the lowest value of each thirtieth of the samples: what is left between pieces of work of several
             sizes, of which sometimes more and sometimes fewer fall together. A leak lifts it.
     """
 
@@ -70,8 +70,8 @@ def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) 
     times, found = np.asarray(at_s, np.float64), np.asarray(values, np.float64)
     if tolerance.floors:
         times, found = _floors(times, found)
-    judged = times >= times[0] + WARM_UP * (times[-1] - times[0])
-    times, found = times[judged], found[judged]
+    warm = round(WARM_UP * times.size)
+    times, found = times[warm:], found[warm:]
     if times.size < LEAST_SAMPLES:
         raise ValueError(f"{times.size} samples after the warm-up, {LEAST_SAMPLES} are needed: soak for longer")
     growth = _theil_sen(times, found) * float(times[-1] - times[0])
@@ -80,8 +80,8 @@ def judge(at_s: Sequence[float], values: Sequence[float], tolerance: Tolerance) 
 
 
 def _floors(times: _Series, values: _Series) -> tuple[_Series, _Series]:
-    spans = np.minimum((times - times[0]) * _SPANS // (times[-1] - times[0]), _SPANS - 1)
-    lowest = [np.flatnonzero(spans == span)[np.argmin(values[spans == span])] for span in np.unique(spans)]
+    spans = np.array_split(np.arange(times.size), min(_SPANS, times.size))
+    lowest = [span[np.argmin(values[span])] for span in spans]
     return times[lowest], values[lowest]
 
 
