@@ -69,18 +69,18 @@ class Client:
         )
         return self
 
-    def wait(self, name: str, *, count: int = 1, timeout_s: float = WAIT_S, **fields: object) -> Event:
-        """The ``count``-th event of this process that has the name and these fields, once it has happened."""
+    def wait(self, *names: str, count: int = 1, timeout_s: float = WAIT_S, **fields: object) -> Event:
+        """The ``count``-th event of this process that has one of the names and these fields, once it has happened."""
 
         def choose(lines: list[str]) -> Event | None:
-            found = [event for event in map(_event, lines) if _matches(event, name, fields)]
+            found = [event for event in map(_event, lines) if _matches(event, names, fields)]
             return found[count - 1] if len(found) >= count else None
 
-        return self.process.wait_for(choose, f"event {name} {fields or ''} ({count})", timeout_s)
+        return self.process.wait_for(choose, f"event {' or '.join(names)} {fields or ''} ({count})", timeout_s)
 
-    def events(self, name: str, **fields: object) -> list[Event]:
-        """The events so far that have the name and these fields."""
-        return [event for event in map(_event, self.process.lines) if _matches(event, name, fields)]
+    def events(self, *names: str, **fields: object) -> list[Event]:
+        """The events so far that have one of the names and these fields."""
+        return [event for event in map(_event, self.process.lines) if _matches(event, names, fields)]
 
     def go(self) -> None:
         """Let a participant that is held go on."""
@@ -140,5 +140,5 @@ def _event(line: str) -> Event:
     return found if isinstance(found, dict) else {}
 
 
-def _matches(event: Event, name: str, fields: Mapping[str, object]) -> bool:
-    return event.get("event") == name and all(event.get(key) == value for key, value in fields.items())
+def _matches(event: Event, names: Sequence[str], fields: Mapping[str, object]) -> bool:
+    return event.get("event") in names and all(event.get(key) == value for key, value in fields.items())

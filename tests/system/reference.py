@@ -57,11 +57,11 @@ LARGE_JOB = job_toml(
 def assert_undisturbed(operator: Operator, run: str, clients: Sequence[Client], rounds: int) -> None:
     """Each round was released at its first attempt, from one report of each, and no client trained twice for it.
 
-    A run may be finished before a client has the answer to its last report: a killed server counted the report, and
-    the client sends it again.
+    A server that counted a report may be killed before it answers. The client sends the report again; of the last
+    round's it may hear that the run has ended before it has the answer.
     """
     for client in clients:
-        client.wait("reported", count=rounds)
+        client.wait("reported", "stopped", count=rounds)
     found = operator.rounds(run)
     assert [(seen.round, seen.attempt, seen.phase) for seen in found] == [(at, 0, "released") for at in range(rounds)]
     for seen in found:
@@ -71,7 +71,9 @@ def assert_undisturbed(operator: Operator, run: str, clients: Sequence[Client], 
     for client in clients:
         assert client.process.running
         assert [event["round"] for event in client.events("trained")] == list(range(rounds))
-        assert [event["disposition"] for event in client.events("reported")] == ["counted"] * rounds
+        assert {event["disposition"] for event in client.events("reported")} == {"counted"}
+        assert [event["round"] for event in client.events("reported", "stopped")] == list(range(rounds))
+        assert all(event["reason"] == "the run has ended" for event in client.events("stopped"))
 
 
 def averaged(model: Mapping[str, npt.NDArray[Any]], shares: Mapping[int, float], round_: int) -> dict[str, Any]:

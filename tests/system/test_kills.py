@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 
 import pytest
 
@@ -92,6 +93,8 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
         server.start(dies=moment)
         server.died()
         server.went_on(moment)
+    for client in crew.clients:  # the only round must not end before the run is paused
+        client.process.send(signal.SIGSTOP)
     server.start(dies="after pause_requested:1")
     with pytest.raises(Exception, match="UNAVAILABLE"):
         server.operator.pause(run)
@@ -103,6 +106,8 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
     server.kill()
     server.start(dies="after Finish:1")
     server.operator.resume(run)
+    for client in crew.clients:
+        client.process.send(signal.SIGCONT)
     server.died()
     server.went_on("the last round")
     server.start()

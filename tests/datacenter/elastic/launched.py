@@ -131,14 +131,24 @@ class Hold:
 
     def wait(self) -> int:
         """Return the process that is held."""
-        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
-        try:
+        with self.allowed() as descriptor:
             ready, _, _ = select.select([descriptor], [], [], WAIT_S)
             assert ready, "no rank was held up"
             self._fifo.unlink()
             return int(os.read(descriptor, 32))
+
+    @contextmanager
+    def allowed(self) -> Iterator[int]:
+        """Let ranks stand still and be woken while the context lasts; gives the descriptor that they write to."""
+        descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            yield descriptor
         finally:
             os.close(descriptor)
+
+    def end(self) -> None:
+        """Hold no further rank."""
+        self._fifo.unlink()
 
 
 def tensors_of(folder: Path, step: int) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The program of each rank of a launched test job: the trainer, held where a test asks. ``python -m … JOB.toml``.
 
-``HOLD=RANK:STEP:FIFO …``: before that step, that rank, or any, writes its process id into the fifo, if it is there, and
-stands still until a signal comes; step 0: before the ranks have met, when signals still end them. ``FAIL=RANK:STEP``:
+``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
+still until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``, or
+``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``:
 before that step, that rank raises. ``SILENT``: no rank reports how the job ended.
 """
 
@@ -45,9 +46,10 @@ class Held:
 
 def hold_up(rank: int, step: int) -> None:
     """Stand still if a test asks for it."""
+    names = {"any", str(rank), "alone" if os.environ["WORLD_SIZE"] == "1" else ""}
     for hold in os.environ.get("HOLD", "").split():
         who, when, fifo = hold.split(":")
-        if who in {"any", str(rank)} and when == str(step) and Path(fifo).exists():
+        if who in names and when == str(step) and Path(fifo).exists():
             until_signalled(Path(fifo))
 
 

@@ -94,14 +94,18 @@ def test_a_rank_that_fails_shows_its_traceback_once(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_with_fewer_nodes_when_one_is_lost(tmp_path: Path) -> None:
-    """Two agents on one machine, one killed: its rank ends itself; the node where they met continues alone."""
-    hold = Hold(tmp_path / "fifo", rank="any", step=6)
+    """Two agents on one machine, one killed: its rank ends itself; the node where they met continues alone.
+
+    On a busy machine the first node may begin before the second has come: its rank waits, so that they train together.
+    """
+    hold, alone = Hold(tmp_path / "fifo", rank="any", step=6), Hold(tmp_path / "alone", rank="alone", step=1)
     job, port = write_job(tmp_path), free_port()
     nodes = ("--nnodes", "1:2", "--meet", f"127.0.0.1:{port}", "--id", "lost", "--logs")
-    with launched(job, *nodes, str(tmp_path / "one")) as left:
+    with alone.allowed(), launched(job, *nodes, str(tmp_path / "one"), HOLD=alone.variable) as left:
         until_listening(port)
         with launched(job, *nodes, str(tmp_path / "two"), HOLD=hold.variable) as lost:
             hold.wait()
+            alone.end()
             lost.process.kill()
         assert left.wait() == 0, left.said
         assert "the job continues with 1 ranks instead of 2" in left.said
