@@ -1,9 +1,9 @@
 """The program of each rank of a launched test job: the trainer, held where a test asks. ``python -m … JOB.toml``.
 
 ``HOLD=RANK:STEP:FIFO …``: before that step, that rank writes its process id into the fifo, if it is there, and stands
-still until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``, or
-``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``:
-before that step, that rank raises. ``SILENT``: no rank reports how the job ended.
+still until a signal comes; step 0: before the ranks have met, when signals still end them. RANK is a number, ``any``,
+or ``alone`` for the rank of a world of one. ``FAIL=RANK:STEP``: before that step, that rank raises. ``SILENT``: no rank
+reports how the job ended.
 """
 
 from __future__ import annotations
