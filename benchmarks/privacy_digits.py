@@ -26,7 +26,7 @@ from atoll.server.demo.model import LAYOUT, initial_weights
 from atoll.server.jobs import parse_job
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of
-from atoll.server.privacy_audit.rehearsal import Rehearsal, Safeguards
+from atoll.server.privacy_audit.rehearsal import PLAIN_MEAN, Rehearsal, Safeguards
 from atoll.server.sampling import DrawRequest, Eligible, sampler_named
 from benchmarks.figures import RESULTS, Figure
 from benchmarks.options import Options, progress
@@ -50,12 +50,7 @@ initial = "initial.safetensors"
 size = {size}
 quorum = 0
 {draw}
-[aggregation]
-weighting = "uniform"
-[evaluation]
-before_training = false
-final = false
-every = 0
+{plain_mean}
 [privacy]
 population = "digits"
 {target}
@@ -181,8 +176,8 @@ def contract_for(way: Way, participants: int, rounds: int) -> Contract:
     noise = f'mechanism = "{way.mechanism}"\n'
     if way.sampler == "least_recent":
         noise += f"max_participations = {-(-rounds // 2)}\nmin_separation = 2\n"
-    target = f"epsilon = {EPSILON}"
-    text = _JOB.format(rounds=rounds, size=size, draw=draw, target=target, delta=DELTA, clip=way.clip, noise=noise)
+    privacy = {"target": f"epsilon = {EPSILON}", "delta": DELTA, "clip": way.clip, "noise": noise}
+    text = _JOB.format(rounds=rounds, size=size, draw=draw, plain_mean=PLAIN_MEAN, **privacy)
     found = contract_of(parse_job(text.encode(), "job.toml"))
     assert found is not None
     return found

@@ -1,4 +1,4 @@
-"""Child processes that always end with their parent, for the demonstrations; listening ports; the C heap.
+"""What a process needs of its system: children that end with it, listening ports, the C heap, environment variables.
 
 Read ``supervise`` first. Imports no other room.
 """

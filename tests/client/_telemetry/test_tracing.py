@@ -4,21 +4,14 @@ import sys
 import pytest
 
 from atoll.client._telemetry.tracing import Tracing
-from atoll.client._telemetry.tracing_setup import is_wanted, tracing_of
+from atoll.client._telemetry.tracing_setup import tracing_of
 from atoll.text.installing import install_hint
 from tests.patience import WAIT_S
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 
 
-def test_nothing_is_wanted_without_an_endpoint_or_against_a_ban() -> None:
-    assert is_wanted(ENDPOINT)
-    assert not is_wanted({})
-    assert not is_wanted(ENDPOINT | {"OTEL_SDK_DISABLED": "True"})
-    assert not is_wanted(ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"})
-
-
-def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_extra_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "atoll.client._telemetry.otel", None)
     assert type(tracing_of(ENDPOINT)) is Tracing
     assert install_hint("otel") in caplog.text

@@ -14,7 +14,7 @@ from atoll.server.rounds.effects import Effect
 from atoll.server.runs.stepping import Entry, Played
 from atoll.server.telemetry.otel import RoundTracer
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
-from atoll.server.telemetry.tracing import is_wanted, tracer_of
+from atoll.server.telemetry.tracing import tracer_of
 from atoll.text.installing import install_hint
 from tests.collector import Collector, Span
 from tests.patience import WAIT_S
@@ -107,21 +107,7 @@ def test_a_trace_is_sampled_whole_or_not_at_all(collector: Collector, monkeypatc
     assert len(spans) == each * len(sampled)
 
 
-@pytest.mark.parametrize(
-    ("environment", "wanted"),
-    [
-        ({}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
-        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/v1/traces"}, True),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
-    ],
-)
-def test_the_environment_says_whether_traces_are_wanted(environment: dict[str, str], wanted: bool) -> None:
-    assert is_wanted(environment) is wanted
-
-
-def test_a_wish_that_cannot_be_met_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_extra_is_warned_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setitem(sys.modules, "atoll.server.telemetry.otel", None)
     assert tracer_of({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}) is None
     assert install_hint("otel") in caplog.text

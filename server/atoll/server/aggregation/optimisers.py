@@ -145,11 +145,11 @@ class FedAdagrad:
 
 
 @dataclass(frozen=True, slots=True)
-class FedAdam:
-    """Second moment ``v = beta2 * v + (1 - beta2) * Δ**2``."""
+class _WithBeta2:
+    """An adaptive optimiser whose second moment decays by ``beta2``."""
 
-    name: ClassVar[str] = "fedadam"
     state_names: ClassVar[tuple[str, ...]] = (_MOMENTUM, _SECOND_MOMENT)
+    loop: ClassVar[_loops.SecondMoment]
 
     lr: float = 0.01
     beta1: float = 0.9
@@ -166,32 +166,23 @@ class FedAdam:
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """One step of Algorithm 2 with the second moment of this class."""
         settings = (self.lr, self.beta1, self.beta2, self.tau)
-        return _adaptive(_loops.adam, settings, state, weights, mean_update, out)
+        return _adaptive(type(self).loop, settings, state, weights, mean_update, out)
 
 
 @dataclass(frozen=True, slots=True)
-class FedYogi:
+class FedAdam(_WithBeta2):
+    """Second moment ``v = beta2 * v + (1 - beta2) * Δ**2``."""
+
+    name: ClassVar[str] = "fedadam"
+    loop: ClassVar[_loops.SecondMoment] = _loops.adam
+
+
+@dataclass(frozen=True, slots=True)
+class FedYogi(_WithBeta2):
     """Second moment ``v = v - (1 - beta2) * Δ**2 * sign(v - Δ**2)``, a bounded move to ``Δ**2``."""
 
     name: ClassVar[str] = "fedyogi"
-    state_names: ClassVar[tuple[str, ...]] = (_MOMENTUM, _SECOND_MOMENT)
-
-    lr: float = 0.01
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        _check_adaptive(self.lr, self.tau, beta1=self.beta1, beta2=self.beta2)
-
-    def init(self, size: int) -> State:
-        """State ``m = 0``, ``v = tau**2``."""
-        return _filled(size, momentum=0.0, second_moment=self.tau**2)
-
-    def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
-        """One step of Algorithm 2 with the second moment of this class."""
-        settings = (self.lr, self.beta1, self.beta2, self.tau)
-        return _adaptive(_loops.yogi, settings, state, weights, mean_update, out)
+    loop: ClassVar[_loops.SecondMoment] = _loops.yogi
 
 
 _OPTIMISERS = {cls.name: cls for cls in (FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi)}

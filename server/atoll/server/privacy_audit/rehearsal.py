@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
+PLAIN_MEAN = """
+[aggregation]
+weighting = "uniform"
+[evaluation]
+before_training = false
+final = false
+every = 0
+"""
+"""Part of a job file: each update weighs the same, and no round evaluates."""
 _ANY_DIGEST = bytes(DIGEST_BYTES)  # payloads are digested where they arrive, before they are folded
 
 
@@ -160,14 +169,8 @@ class _Kept:
         return memoryview(self.data)[start:stop]
 
 
-class _Silence:
+class _Silence(RoundNoise):
     """No noise at all."""
-
-    keeps: str | None = None
-    kept_values = 0
 
     def block(self, start: int, stop: int) -> Integers:
         return np.zeros(stop - start, np.int64)
-
-    def seal(self, block: Integers, start: int) -> Integers:
-        raise AssertionError(f"{block.size} elements from {start} are not kept")

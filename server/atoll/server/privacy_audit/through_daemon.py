@@ -31,6 +31,7 @@ from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.privacy_audit.noise_scale import NoiseFound, noise_found
+from atoll.server.privacy_audit.rehearsal import PLAIN_MEAN
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.instructions import serialised
 from atoll.server.runs.services import Services
@@ -93,12 +94,7 @@ initial = "initial.safetensors"
 size = 1
 sampler = "least_recent"
 quorum = 1
-[aggregation]
-weighting = "uniform"
-[evaluation]
-before_training = false
-final = false
-every = 0
+{PLAIN_MEAN}
 [privacy]
 population = "audit"
 delta = {contract.delta!r}

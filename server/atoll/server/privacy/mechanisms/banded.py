@@ -23,6 +23,7 @@ from atoll.server.privacy.mechanisms.interface import (
     NOISE_BYTES,
     Integers,
     KeptKey,
+    Mechanism,
     NoiseState,
     NoiseStateError,
     check_kept,
@@ -41,7 +42,7 @@ MAX_BANDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Banded:
+class Banded(Mechanism):
     """``sigma`` is the standard deviation of z.
 
     Attributes:
@@ -67,10 +68,6 @@ class Banded:
     def most_kept_values(self) -> int:
         """See ``Mechanism``: the noise of the last ``bands - 1`` releases, and of the one that is being made."""
         return self.bands if self.bands > 1 else 0
-
-    def begin(self, secret: bytes) -> NoiseState:
-        """See ``Mechanism``."""
-        return NoiseState.begun(self.name, secret)
 
     def round(
         self, state: NoiseState, version: int, binding: bytes, sigma: float, history: Mapping[str, Readable]

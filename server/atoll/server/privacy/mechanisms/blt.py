@@ -26,6 +26,7 @@ from atoll.server.privacy.mechanisms.interface import (
     NOISE_BYTES,
     Integers,
     KeptKey,
+    Mechanism,
     NoiseState,
     NoiseStateError,
     check_kept,
@@ -45,7 +46,7 @@ LARGEST_SIGMA = 2.0**48
 
 
 @dataclass(frozen=True, slots=True)
-class Blt:
+class Blt(Mechanism):
     """``sigma`` is the standard deviation of z.
 
     Attributes:
@@ -66,10 +67,6 @@ class Blt:
     def most_kept_values(self) -> int:
         """See ``Mechanism``: the buffers before and after a release."""
         return 2 * self.strategy.buffers
-
-    def begin(self, secret: bytes) -> NoiseState:
-        """See ``Mechanism``."""
-        return NoiseState.begun(self.name, secret)
 
     def round(
         self, state: NoiseState, version: int, binding: bytes, sigma: float, history: Mapping[str, Readable]

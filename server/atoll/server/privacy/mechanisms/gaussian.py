@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.server.privacy.mechanisms.interface import Integers, NoiseState, NoiseStateError
+from atoll.server.privacy.mechanisms.interface import Integers, Mechanism, NoiseState, RoundNoise
 from atoll.server.privacy.mechanisms.keys import derived
 from atoll.server.privacy.noise import DiscreteGaussian
 
@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaussian:
+class Gaussian(Mechanism):
     """Nothing is kept from release to release but a secret."""
 
     name: str = field(default="gaussian", init=False)
-    needs: tuple[str, ...] = field(default=(), init=False)
-    most_kept_values: int = field(default=0, init=False)
-
-    def begin(self, secret: bytes) -> NoiseState:
-        """See ``Mechanism``."""
-        return NoiseState.begun(self.name, secret)
 
     def round(
         self,
@@ -52,26 +46,16 @@ class Gaussian:
         state.check(self.name, version)
         return state.advanced(fresh)
 
-    def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
-        """0: nothing is rounded."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True)
-class Independent:
+class Independent(RoundNoise):
     """The noise of one release, of one key."""
 
     noise: DiscreteGaussian
     key: bytes = field(repr=False)
-    keeps: None = field(default=None, init=False)
-    kept_values: int = field(default=0, init=False)
 
     def block(self, start: int, stop: int) -> Integers:
         """See ``RoundNoise``."""
         out = np.empty(stop - start, np.int64)
         self.noise.draw(out, self.key, start)
         return out
-
-    def seal(self, block: Integers, start: int) -> Integers:
-        """Not kept."""
-        raise NoiseStateError(f"{block.size} elements from {start}: this noise is not kept")

@@ -99,17 +99,20 @@ class NoiseState:
 
 
 class RoundNoise(Protocol):
-    """The noise of one release: the same whenever it is asked for, for any cut into blocks, from any thread."""
+    """The noise of one release: the same whenever it is asked for, for any cut into blocks, from any thread.
+
+    The defaults are those of noise that no later release needs.
+    """
 
     @property
     def keeps(self) -> str | None:
         """The name under which this noise, sealed, must be kept for later releases; None if it need not be."""
-        ...
+        return None
 
     @property
     def kept_values(self) -> int:
         """int64 values that must be kept for each element; 0 if ``keeps`` is None."""
-        ...
+        return 0
 
     def block(self, start: int, stop: int) -> Integers:
         """What is added to the sum's elements [start, stop): int64 of shape (stop - start,), the caller's own."""
@@ -123,7 +126,7 @@ class RoundNoise(Protocol):
         Raises:
             NoiseStateError: if this noise is not kept.
         """
-        ...
+        raise NoiseStateError(f"{block.size} elements from {start}: this noise is not kept")
 
 
 class Mechanism(Protocol):
@@ -131,6 +134,8 @@ class Mechanism(Protocol):
 
     ``version`` counts the releases before this one. ``binding`` is a digest of what is summed: another set of
     contributions gets other noise, the same set the same noise, until ``advance``.
+
+    The defaults are those of a mechanism that keeps no noise and rounds nothing.
     """
 
     @property
@@ -141,16 +146,16 @@ class Mechanism(Protocol):
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of all noise that may be kept at once; ``history`` must hold what has been kept so far."""
-        ...
+        return ()
 
     @property
     def most_kept_values(self) -> int:
         """int64 values kept for each element, at most: those of earlier releases and of the one that is being made."""
-        ...
+        return 0
 
     def begin(self, secret: bytes) -> NoiseState:
         """The state before the first release, from 32 secret random bytes."""
-        ...
+        return NoiseState.begun(self.name, secret)
 
     def round(
         self, state: NoiseState, version: int, binding: bytes, sigma: float, history: Mapping[str, Readable]
@@ -183,12 +188,12 @@ class Mechanism(Protocol):
         """
         ...
 
-    def allowance(self, dimension: int) -> float:
+    def allowance(self, dimension: int) -> float:  # noqa: ARG002 - nothing is rounded unless a mechanism says so
         """How much the rounding adds to the norm of one participant's contribution of ``dimension`` elements.
 
         In grid units; it is added once, after weighting.
         """
-        ...
+        return 0.0
 
 
 def check_kept(state: NoiseState, sigma: float) -> None:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atoll.server.privacy.mechanisms.interface import Integers, KeptKey, NoiseState, NoiseStateError, check_kept
+from atoll.server.privacy.mechanisms.interface import (
+    Integers,
+    KeptKey,
+    Mechanism,
+    NoiseState,
+    NoiseStateError,
+    RoundNoise,
+    check_kept,
+)
 from atoll.server.privacy.mechanisms.keys import derived
 from atoll.server.privacy.noise import DiscreteGaussian
 
@@ -25,16 +33,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Mechanism):
     """``sigma`` is the standard deviation of each node's noise."""
 
     name: str = field(default="tree", init=False)
-    needs: tuple[str, ...] = field(default=(), init=False)
-    most_kept_values: int = field(default=0, init=False)
-
-    def begin(self, secret: bytes) -> NoiseState:
-        """See ``Mechanism``."""
-        return NoiseState.begun(self.name, secret)
 
     def round(
         self,
@@ -57,20 +59,14 @@ class Tree:
         kept[_name(version + 1)] = KeptKey(derived(state.secret, "round", version, binding), sigma)
         return state.advanced(fresh, kept)
 
-    def allowance(self, dimension: int) -> float:  # noqa: ARG002 - the protocol's
-        """0: nothing is rounded."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
-    """The noise of one release: of a new node, less that of those that it takes the place of."""
+class Nodes(RoundNoise):
+    """The noise of one release: that of a new node, less that of the nodes it replaces (drawn from their keys)."""
 
     noise: DiscreteGaussian
     new: bytes = field(repr=False)
     gone: tuple[bytes, ...] = field(repr=False)
-    keeps: None = field(default=None, init=False)
-    kept_values: int = field(default=0, init=False)
 
     def block(self, start: int, stop: int) -> Integers:
         """See ``RoundNoise``."""
@@ -81,10 +77,6 @@ class Nodes:
             self.noise.draw(other, key, start)
             np.subtract(out, other, out=out)
         return out
-
-    def seal(self, block: Integers, start: int) -> Integers:
-        """Not kept: nodes are drawn again from their keys."""
-        raise NoiseStateError(f"{block.size} elements from {start}: this noise is not kept")
 
 
 def nodes_of(last: int) -> list[int]:
