@@ -20,11 +20,11 @@ from atoll.client.opacus import OpacusParticipant
 from atoll.client.settings import Settings
 from atoll.client.testing import make_task, model_of
 from atoll.client.torch import to_array
-from atoll.server.jobs.models import AggregationSection
+from atoll.server.jobs.models import Aggregation
 from tests.wire.test_privacy_terms import TERMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "privacy" / "local.md").read_text(encoding="utf-8")
-DEFAULT_MAX_ABS = AggregationSection().max_abs
+DEFAULT_MAX_ABS = Aggregation().max_abs
 
 
 def blocks(language: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_the_policy_of_noise_needs_the_job_that_the_page_gives(names: dict[str, 
     objection = protection.objection(make_task(max_abs=DEFAULT_MAX_ABS))
     assert f"\n> {objection}\n" in PAGE
     (job,) = (tomllib.loads(block) for block in blocks("toml") if "[aggregation]" in block)
-    section = AggregationSection.model_validate(job["aggregation"])
+    section = Aggregation.model_validate(job["aggregation"])
     assert protection.objection(make_task(max_abs=section.max_abs)) is None
     assert protection.objection(make_task(max_abs=section.max_abs / 2)) is not None
 

@@ -19,6 +19,7 @@ ANYWHERE = {"plan", "verify", "audit"}
 def test_the_job_is_valid_and_meets_its_target() -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", SEQUENCE, re.MULTILINE | re.DOTALL)
     spec = parse_job(text.encode(), "private.toml")
+    assert spec.model is not None
     assert f'save_file as s; s({{"weight": np.zeros(8, "f4")}}, "{spec.model.initial}")' in README
     assert spec.straggler.report_window_s * spec.job.rounds <= 60
     contract = contract_of(spec)

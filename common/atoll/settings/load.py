@@ -43,9 +43,23 @@ def parse(data: bytes | str, root: type[Root], file: str) -> Root:
     try:
         return root.model_validate(tables)
     except ValidationError as error:
-        lines = key_lines(text)
-        problems = {problem: None for item in _root_causes(error) for problem in _problems(item, root, tables, lines)}
-        raise SettingsFileError(file, tuple(sorted(problems, key=lambda item: item.line or 0))) from None
+        raise described(error, root, tables, file, key_lines(text)) from None
+
+
+def described(
+    error: ValidationError, root: type[Section], tables: Mapping[str, object], file: str, lines: dict[str, int]
+) -> SettingsFileError:
+    """The error to raise for tables that pydantic refuses: every problem, in the order of its line.
+
+    Args:
+        error: what pydantic found.
+        root: section class of the tables.
+        tables: what was validated.
+        file: the name of their source, for the messages.
+        lines: dotted key → line; empty for tables that come from no file.
+    """
+    problems = {problem: None for item in _root_causes(error) for problem in _problems(item, root, tables, lines)}
+    return SettingsFileError(file, tuple(sorted(problems, key=lambda item: item.line or 0)))
 
 
 def _decode(data: bytes | str, file: str) -> str:

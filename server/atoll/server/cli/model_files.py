@@ -12,6 +12,7 @@ from atoll.formats import safetensors
 from atoll.server.cli.client import ControlClient, ModelRef, transfer_timeout_s
 from atoll.server.cli.errors import BadInputError, CommandError, UnreachableError
 from atoll.server.cli.output import size, transfer
+from atoll.server.jobs import JobSpec
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import SafetensorsError, WireError
 from atoll.wire.layout import Layout
@@ -31,6 +32,17 @@ class ModelFile:
         """The bytes in chunks."""
         for start in range(0, self.blob.nbytes, DEFAULT_CHUNK_BYTES):
             yield bytes(self.blob[start : start + DEFAULT_CHUNK_BYTES])
+
+
+def initial_file(job: Path, spec: JobSpec) -> Path:
+    """The file with the initial weights of the job file ``job``.
+
+    Raises:
+        BadInputError: if the job names none.
+    """
+    if spec.model is None:
+        raise BadInputError(f"{job}: [model] is missing", 'add `initial = "FILE.safetensors"`, the initial weights')
+    return job.parent / spec.model.initial
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.server.cli.errors import BadInputError, CommandError
-from atoll.server.cli.model_files import open_model
+from atoll.server.cli.model_files import initial_file, open_model
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
 from atoll.server.errors import CallerError, InvalidRequestError, ServerError
@@ -80,7 +80,7 @@ def _parsed(job: Path) -> JobSpec:
 
 def _elements(job: Path, spec: JobSpec) -> int:
     """Elements that one round updates, at most, by the header of the initial weights."""
-    path = job.parent / spec.model.initial
+    path = initial_file(job, spec)
     if not path.is_file():
         raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
     with open_model(path) as model:

@@ -54,7 +54,7 @@ def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: boo
         spec = parse_job(text, str(job))
     except JobFileError as error:
         raise BadInputError(str(error)) from error
-    with model_files.open_model(job.parent / spec.model.initial) as model:
+    with model_files.open_model(model_files.initial_file(job, spec)) as model:
         blob = model_files.upload(client, model)
         made = client.submit(text, job.name, model.layout, blob)
     if json_output:

@@ -1,7 +1,7 @@
 """Job files: TOML becomes one frozen, valid ``JobSpec``, or one error that lists every problem.
 
 Read ``models`` for what a job can say, ``spec`` and ``refusals`` for what does not go together, ``convert`` for what
-the engine makes of it.
+the engine makes of it, ``job`` for jobs that are written in Python.
 """
 
 from atoll.server.jobs.convert import (
@@ -14,35 +14,47 @@ from atoll.server.jobs.convert import (
 )
 from atoll.server.jobs.errors import JobFileError
 from atoll.server.jobs.fragments import Fragments, deal, fragments_of
+from atoll.server.jobs.job import Job
 from atoll.server.jobs.load import MAX_JOB_BYTES, parse_job
 from atoll.server.jobs.models import (
-    AggregationSection,
-    CohortSection,
-    EvaluationSection,
+    Aggregation,
+    Cohort,
+    Evaluation,
+    IterateAveraging,
     JobSection,
     LearnedWindow,
     ModelSection,
-    OptimiserSection,
-    StragglerSection,
+    Optimiser,
+    Retention,
+    Straggler,
 )
-from atoll.server.jobs.privacy_section import AdaptiveClipSection, PrivacySection
+from atoll.server.jobs.optimisers import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
+from atoll.server.jobs.privacy_section import AdaptiveClip, Privacy
 from atoll.server.jobs.spec import JobSpec
 
 __all__ = [
     "MAX_JOB_BYTES",
-    "AdaptiveClipSection",
-    "AggregationSection",
-    "CohortSection",
-    "EvaluationSection",
+    "AdaptiveClip",
+    "Aggregation",
+    "Cohort",
+    "Evaluation",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedYogi",
     "Fragments",
+    "IterateAveraging",
+    "Job",
     "JobFileError",
     "JobSection",
     "JobSpec",
     "LearnedWindow",
     "ModelSection",
-    "OptimiserSection",
-    "PrivacySection",
-    "StragglerSection",
+    "Optimiser",
+    "Privacy",
+    "Retention",
+    "Straggler",
     "averaged_tensors",
     "deal",
     "expected_window_s",

@@ -22,4 +22,4 @@ class JobFileError(InvalidRequestError):
     def __init__(self, error: SettingsFileError) -> None:
         self.file = error.file
         self.problems = error.problems
-        super().__init__("job.invalid", str(error), "correct the job file and submit it again")
+        super().__init__("job.invalid", str(error), "correct the job and submit it again")

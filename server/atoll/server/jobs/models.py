@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from atoll.server.jobs.privacy_section import PrivacySection
+from atoll.server.jobs.privacy_section import Privacy
 from atoll.server.jobs.training import TrainingSettings
 from atoll.settings.section import Hint, Section
 from atoll.wire.encoding import Encoding
@@ -40,6 +40,16 @@ class JobSection(Section):
         Hint(allowed="1 to 64 letters, digits, spaces, dots, dashes or underscores, the first a letter or digit"),
     ]
     rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS, description="Number of models released after the initial one.")]
+    seed: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            lt=2**63,
+            description="Participants' random numbers follow from it: `task.seed` is a hash of this seed, the round "
+            "and the participant. Noise and the draw of a cohort never do.",
+        ),
+        Hint(default="drawn by the server and kept with the run"),
+    ] = None
 
 
 class ModelSection(Section):
@@ -51,13 +61,14 @@ class ModelSection(Section):
             min_length=1,
             max_length=4096,
             description="safetensors file with the initial weights, relative to the job file. Read by `atoll run "
-            "submit`, which sends it; the server never opens a path from a job.",
+            "submit`, which sends it; the server never opens a path from a job. From Python the weights may be given "
+            "as arrays instead, and the section left out.",
         ),
         Hint(allowed="the path of a .safetensors file"),
     ]
 
 
-class CohortSection(Section):
+class Cohort(Section):
     """The participants of a round."""
 
     size: Annotated[
@@ -168,7 +179,7 @@ class LearnedWindow(Section):
             yield "initial_s", f"is not between min_s {self.min_s:g} and max_s {self.max_s:g}"
 
 
-class StragglerSection(Section):
+class Straggler(Section):
     """How long a round waits, and what happens to late reports."""
 
     report_window_s: Annotated[
@@ -219,7 +230,7 @@ class StragglerSection(Section):
 _QUANTISED = {"int8": Encoding.INT8_BLOCK, "int4": Encoding.INT4_BLOCK}
 
 
-class AggregationSection(Section):
+class Aggregation(Section):
     """How updates are combined."""
 
     weighting: Annotated[
@@ -306,7 +317,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
 }
 
 
-class OptimiserSection(Section):
+class Optimiser(Section):
     """How the server applies the mean update (Reddi et al. 2021, "Adaptive Federated Optimization")."""
 
     name: Annotated[
@@ -336,7 +347,7 @@ class OptimiserSection(Section):
                 yield from self.unused((key,), f"it belongs to {', '.join(optimisers)}, not to {self.name}")
 
 
-class IterateAveragingSection(Section):
+class IterateAveraging(Section):
     """A mean of the released models, kept beside the newest one (`atoll run model --averaged`).
 
     It costs no privacy and averages the noise; whether it is better than the last model depends on the job.
@@ -351,7 +362,7 @@ class IterateAveragingSection(Section):
     ] = 0.9
 
 
-class EvaluationSection(Section):
+class Evaluation(Section):
     """How models are evaluated."""
 
     before_training: Annotated[
@@ -387,7 +398,7 @@ class EvaluationSection(Section):
     ] = None
 
 
-class RetentionSection(Section):
+class Retention(Section):
     """Which models the server keeps. The first and the last are always kept."""
 
     models: Annotated[
@@ -417,13 +428,13 @@ class JobTables(Section):
     """A job file whose tables are valid one by one. ``JobSpec`` is valid as a whole."""
 
     job: JobSection
-    model: ModelSection
-    cohort: CohortSection
-    straggler: StragglerSection = Field(default_factory=StragglerSection)
-    aggregation: AggregationSection = Field(default_factory=AggregationSection)
-    optimiser: OptimiserSection = Field(default_factory=OptimiserSection)
+    model: ModelSection | None = None
+    cohort: Cohort
+    straggler: Straggler = Field(default_factory=Straggler)
+    aggregation: Aggregation = Field(default_factory=Aggregation)
+    optimiser: Optimiser = Field(default_factory=Optimiser)
     training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
-    evaluation: EvaluationSection = Field(default_factory=EvaluationSection)
-    retention: RetentionSection = Field(default_factory=RetentionSection)
-    iterate_averaging: IterateAveragingSection | None = None
-    privacy: PrivacySection | None = None
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+    retention: Retention = Field(default_factory=Retention)
+    iterate_averaging: IterateAveraging | None = None
+    privacy: Privacy | None = None

@@ -23,7 +23,7 @@ MAX_BUFFERS = 5
 Mechanism = Literal["gaussian", "blt", "banded", "tree"]
 
 
-class AdaptiveClipSection(Section):
+class AdaptiveClip(Section):
     """A clip norm that follows a quantile of the updates' norms (Andrew et al. 2021, arXiv:1905.03871).
 
     Each round releases how many updates were within the norm, with noise, and the norm moves towards the quantile. The
@@ -45,7 +45,7 @@ class AdaptiveClipSection(Section):
     ] = None
 
 
-class PrivacySection(Section):
+class Privacy(Section):
     """Central differential privacy of participants: the server adds noise, and charges each release to a ledger.
 
     The unit is one participant, with everything that it sends in all rounds. Sensitivity follows from sampler,
@@ -108,7 +108,7 @@ class PrivacySection(Section):
         Hint(default="none"),
     ] = None
     adaptive: Annotated[
-        AdaptiveClipSection | None,
+        AdaptiveClip | None,
         Field(description="A norm that follows the updates' norms, e.g. `adaptive = { initial = 1.0 }`."),
         Hint(allowed="a table, see below", default="none"),
     ] = None

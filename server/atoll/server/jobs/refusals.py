@@ -13,7 +13,7 @@ from atoll.server.sampling.registry import sampler_named
 
 if TYPE_CHECKING:
     from atoll.server.jobs.models import JobTables
-    from atoll.server.jobs.privacy_section import PrivacySection
+    from atoll.server.jobs.privacy_section import Privacy
 
 Refusal = tuple[str, str]
 """The job's key, and what is wrong with it and what to do."""
@@ -33,7 +33,7 @@ def has_secret_draw(spec: JobTables) -> bool:
     return spec.privacy is not None and counts_on_sampling(spec)
 
 
-def count_noise(spec: JobTables, section: PrivacySection) -> float | None:
+def count_noise(spec: JobTables, section: Privacy) -> float | None:
     """Standard deviation of the noise on adaptive clipping's count, in participants; None with a fixed clip."""
     if section.adaptive is None:
         return None
@@ -88,7 +88,7 @@ def _what_is_summed(spec: JobTables) -> Iterator[Refusal]:
         )
 
 
-def _budget(spec: JobTables, section: PrivacySection) -> Iterator[Refusal]:
+def _budget(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
     if section.delta * spec.cohort.size >= 1:
         yield (
             "privacy.delta",
@@ -104,7 +104,7 @@ def _budget(spec: JobTables, section: PrivacySection) -> Iterator[Refusal]:
         )
 
 
-def _secret_draw(spec: JobTables, section: PrivacySection) -> Iterator[Refusal]:
+def _secret_draw(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
     """What Poisson sampling rests on: one known rate, a secret draw, and releases that depend on it in nothing else."""
     cohort = spec.cohort
     if cohort.rate is None:
@@ -141,7 +141,7 @@ def _secret_draw(spec: JobTables, section: PrivacySection) -> Iterator[Refusal]:
     )
 
 
-def _no_amplification(spec: JobTables, section: PrivacySection) -> Iterator[Refusal]:
+def _no_amplification(spec: JobTables, section: Privacy) -> Iterator[Refusal]:
     if section.report_noise is not None:
         yield (
             "privacy.report_noise",

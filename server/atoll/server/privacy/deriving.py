@@ -15,7 +15,7 @@ from atoll.server.privacy.mechanisms.optimising import best_strategy
 from atoll.server.privacy.mechanisms.strategy import Strategy
 
 if TYPE_CHECKING:
-    from atoll.server.jobs.privacy_section import PrivacySection
+    from atoll.server.jobs.privacy_section import Privacy
     from atoll.server.jobs.spec import JobSpec
 
 
@@ -60,7 +60,7 @@ def contract_of(spec: JobSpec) -> Contract | None:
     )
 
 
-def _noise_on_updates(total: float, section: PrivacySection, adaptive: AdaptiveClipping | None) -> float:
+def _noise_on_updates(total: float, section: Privacy, adaptive: AdaptiveClipping | None) -> float:
     """The noise multiplier on the updates with which a release, with its noised counts, costs as ``total``."""
     if adaptive is not None:
         total = noise_beside_count(total, adaptive.count_noise)
@@ -100,7 +100,7 @@ def _rate(spec: JobSpec, sampling: Sampling) -> float:
 
 def _least_noise(
     spec: JobSpec,
-    section: PrivacySection,
+    section: Privacy,
     sampling: Sampling,
     rate: float,
     accountant: Accountant,
@@ -116,18 +116,18 @@ def _least_noise(
     return calibrate(Event(1.0), target, section.delta, accountant) * math.sqrt(float(squares[-1]))
 
 
-def _bands(section: PrivacySection) -> int:
+def _bands(section: Privacy) -> int:
     return section.bands_used if section.mechanism == "banded" else 1
 
 
-def _strategy(spec: JobSpec, section: PrivacySection) -> Strategy | None:
+def _strategy(spec: JobSpec, section: Privacy) -> Strategy | None:
     if section.mechanism != "blt":
         return None
     rounds = spec.job.rounds
     return best_strategy(rounds, section.min_separation or 1, section.max_participations or rounds, section.buffers)
 
 
-def _adaptive(spec: JobSpec, section: PrivacySection) -> AdaptiveClipping | None:
+def _adaptive(spec: JobSpec, section: Privacy) -> AdaptiveClipping | None:
     found, noise = section.adaptive, count_noise(spec, section)
     if found is None or noise is None:
         return None

@@ -1,0 +1,142 @@
+"""Jobs written in Python: the job file's own sections, in the short form that a script wants.
+
+::
+
+    Job(rounds=50, cohort=Cohort(size=20), optimiser=FedAdam(lr=0.01))
+
+is the job file
+
+::
+
+    [job]
+    name = "job"
+    rounds = 50
+
+    [cohort]
+    size = 20
+
+    [optimiser]
+    name = "fedadam"
+    lr = 0.01
+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import ValidationError
+
+from atoll.server.jobs.errors import JobFileError
+from atoll.server.jobs.load import parse_job
+from atoll.server.jobs.models import ModelSection
+from atoll.server.jobs.spec import JobSpec
+from atoll.settings import Problem, Section, SettingsFileError, described, given, to_toml
+
+if TYPE_CHECKING:
+    from atoll.server.jobs.models import (
+        Aggregation,
+        Cohort,
+        Evaluation,
+        IterateAveraging,
+        Optimiser,
+        Retention,
+        Straggler,
+    )
+    from atoll.server.jobs.privacy_section import Privacy
+    from atoll.wire.messages import SettingValue
+
+DEFAULT_NAME = "job"
+_SOURCE = "Job"
+"""What errors call a job that comes from no file."""
+
+
+class Job(JobSpec):
+    """A whole job, valid and frozen: the model of the job file (docs/job-reference.md has each section's keys).
+
+    Args:
+        rounds: number of models released after the initial one.
+        cohort: the participants of a round.
+        name: shown in lists, logs and reports.
+        seed: participants' random numbers (``task.seed``) follow from it; None: the server draws one and records it.
+        initial: safetensors file with the initial weights, where they are not given as arrays.
+        straggler: how long a round waits, and what happens to late reports.
+        aggregation: how updates are combined.
+        optimiser: how the server applies the mean update: ``FedAvg()``, ``FedAvgM()``, ``FedAdam()``, ...
+        training: free settings for the participants' trainers, which read them as ``task.settings``.
+        evaluation: how models are evaluated.
+        retention: which models the server keeps.
+        iterate_averaging: a mean of the released models, kept beside the newest one.
+        privacy: central differential privacy of participants.
+
+    Raises:
+        JobFileError: listing every problem with its key, for example ``cohort.quorum``.
+    """
+
+    def __init__(  # noqa: PLR0913  # one keyword for each section of the file
+        self,
+        *,
+        rounds: int,
+        cohort: Cohort,
+        name: str = DEFAULT_NAME,
+        seed: int | None = None,
+        initial: str | Path | None = None,
+        straggler: Straggler | None = None,
+        aggregation: Aggregation | None = None,
+        optimiser: Optimiser | None = None,
+        training: Mapping[str, SettingValue] | None = None,
+        evaluation: Evaluation | None = None,
+        retention: Retention | None = None,
+        iterate_averaging: IterateAveraging | None = None,
+        privacy: Privacy | None = None,
+    ) -> None:
+        sections = {
+            "job": {"name": name, "rounds": rounds, "seed": seed},
+            "model": None if initial is None else {"initial": str(initial)},
+            "cohort": cohort,
+            "straggler": straggler,
+            "aggregation": aggregation,
+            "optimiser": optimiser,
+            "training": training,
+            "evaluation": evaluation,
+            "retention": retention,
+            "iterate_averaging": iterate_averaging,
+            "privacy": privacy,
+        }
+        # The tables that a file would have: what follows from several of them is worked out in one place, for both.
+        tables = {key: _as_table(section) for key, section in sections.items() if section is not None}
+        try:
+            super().__init__(**tables)
+        except ValidationError as error:
+            raise JobFileError(described(error, JobSpec, tables, _SOURCE, {})) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The job of a file; the path of its initial weights, relative to the file, becomes relative to where you are.
+
+        Raises:
+            JobFileError: if the file cannot be read, or has problems: every one with its line and key.
+        """
+        file = Path(path)
+        try:
+            spec = parse_job(file.read_bytes(), str(path))
+        except OSError as error:
+            problem = Problem("", f"cannot be read: {error.strerror or error}")
+            raise JobFileError(SettingsFileError(str(path), (problem,))) from error
+        values: dict[str, Any] = {key: getattr(spec, key) for key in type(spec).model_fields}
+        if spec.model is not None:
+            values["model"] = ModelSection(initial=str(file.parent / spec.model.initial))
+        return cls.model_construct(_fields_set=set(spec.model_fields_set), **values)
+
+    def to_toml(self) -> str:
+        """The job file, with the keys that were given."""
+        return to_toml(self)
+
+
+def _as_table(section: object) -> object:
+    """What a file would have; a value that is no section stays, for the validation to refuse it."""
+    if isinstance(section, Section):
+        return given(section)
+    return {key: item for key, item in section.items() if item is not None} if isinstance(section, Mapping) else section

@@ -1,0 +1,100 @@
+"""Jobs written in Python are the jobs of files."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from atoll.server.jobs import (
+    AdaptiveClip,
+    Aggregation,
+    Cohort,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedYogi,
+    Job,
+    JobFileError,
+    LearnedWindow,
+    Optimiser,
+    Privacy,
+    Straggler,
+    parse_job,
+)
+from atoll.server.jobs.reference import MINIMAL, PRIVATE, TYPICAL
+
+
+def test_a_job_in_python_is_the_job_of_its_file() -> None:
+    job = Job(rounds=50, cohort=Cohort(size=20), optimiser=FedAdam(lr=0.05), training={"epochs": 2}, seed=7)
+    assert tomllib.loads(job.to_toml()) == {
+        "job": {"name": "job", "rounds": 50, "seed": 7},
+        "cohort": {"size": 20},
+        "optimiser": {"name": "fedadam", "lr": 0.05, "beta1": 0.9, "beta2": 0.99, "tau": 0.001},
+        "training": {"epochs": 2},
+    }
+    assert dict(parse_job(job.to_toml())) == dict(job)
+
+
+@pytest.mark.parametrize("text", [MINIMAL, TYPICAL, PRIVATE])
+def test_a_file_is_loaded_and_written_back(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text, encoding="utf-8")
+    job = Job.load(path)
+    (tmp_path / "again.toml").write_text(job.to_toml(), encoding="utf-8")
+    assert dict(parse_job(job.to_toml())) == dict(job)
+    assert Job.load(tmp_path / "again.toml") == job
+    assert job.model is not None
+    assert Path(job.model.initial).parent == tmp_path
+
+
+def test_sections_inside_sections_are_written_as_tables() -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2), straggler=Straggler(learned=LearnedWindow(factor=2.0)))
+    assert tomllib.loads(job.to_toml())["straggler"] == {"learned": {"factor": 2.0}}
+    assert parse_job(job.to_toml()).straggler == job.straggler
+
+
+def test_defaults_that_follow_from_privacy_are_those_of_a_file() -> None:
+    job = Job(
+        rounds=4,
+        cohort=Cohort(size=20, sampler="poisson", rate=0.1),
+        aggregation=Aggregation(weighting="uniform"),
+        privacy=Privacy(population="ward", epsilon=8.0, delta=1e-6, adaptive=AdaptiveClip(initial=1.0)),
+    )
+    assert (job.evaluation.final, job.cohort.quorum) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (FedAvg(), "fedavg"),
+        (FedAvgM(nesterov=True), "fedavgm"),
+        (FedAdagrad(), "fedadagrad"),
+        (FedAdam(), "fedadam"),
+        (FedYogi(), "fedyogi"),
+    ],
+)
+def test_optimisers_have_the_defaults_of_the_file(made: Optimiser, name: str) -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2), optimiser=made)
+    assert job.optimiser.settings | {"nesterov": 0} == parse_job(
+        f'{MINIMAL}[optimiser]\nname = "{name}"\n'
+    ).optimiser.settings | {"nesterov": 0}
+
+
+def test_every_problem_is_named_with_its_key() -> None:
+    with pytest.raises(JobFileError) as caught:
+        Job(rounds=0, cohort=20, training={"lr": float("nan")})  # type: ignore[arg-type]  # the point of the test
+    assert {problem.key for problem in caught.value.problems} == {"job.rounds", "cohort", "training.lr"}
+    assert "cohort = 20: allowed is a table" in str(caught.value)
+
+
+def test_conflicts_between_sections_are_found() -> None:
+    with pytest.raises(JobFileError, match=r"aggregation\.max_weight = 4294967296: with up to 100000 updates"):
+        Job(rounds=1, cohort=Cohort(size=100_000), aggregation=Aggregation(max_weight=2**32))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError, match=r"none\.toml: cannot be read: No such file"):
+        Job.load(tmp_path / "none.toml")
