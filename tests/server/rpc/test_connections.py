@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import logging
 import os
+import resource
 import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from atoll.server.rpc import connections
-from atoll.server.rpc.connections import Connections, shut_down
+from atoll.server.rpc.connections import Connections, Spare, shut_down
 from tests.patience import WAIT_S
 
 
@@ -74,7 +76,7 @@ def test_named_connections_are_shut_down_and_no_other(stack: contextlib.ExitStac
     line = Line(stack, host)
     one, two, other = (line.connect(host) for _ in range(3))
     wanted = {address(one), address(two)}
-    assert shut_down(wanted | {("127.0.0.1", 1)}, line.port) == wanted
+    assert shut_down(wanted | {("127.0.0.1", 1)}, line.port, Spare()) == wanted
     assert [closed(one), closed(two), closed(other)] == [True, True, False]
 
 
@@ -84,7 +86,7 @@ def test_the_same_peers_connection_with_another_port_stays(stack: contextlib.Exi
     bystander = another.connect()
     caller = line.connect(source_port=bystander.getsockname()[1])
     assert address(caller) == address(bystander)
-    assert shut_down({address(caller)}, line.port) == {address(caller)}
+    assert shut_down({address(caller)}, line.port, Spare()) == {address(caller)}
     assert [closed(caller), closed(bystander)] == [True, False]
 
 
@@ -92,7 +94,7 @@ def test_a_connection_that_goes_out_stays(stack: contextlib.ExitStack) -> None:
     """Both ends are in this process: the caller's own end leads to the port too, but does not come from it."""
     line = Line(stack)
     caller = line.connect()
-    assert not shut_down({("127.0.0.1", line.port)}, line.port)
+    assert not shut_down({("127.0.0.1", line.port)}, line.port, Spare())
     assert not closed(caller)
 
 
@@ -114,7 +116,7 @@ def test_the_databases_locks_stay(stack: contextlib.ExitStack, tmp_path: Path) -
     database.execute("CREATE TABLE promises (text TEXT)")
     line = Line(stack)
     caller = line.connect()
-    assert shut_down({address(caller)}, line.port) == {address(caller)}
+    assert shut_down({address(caller)}, line.port, Spare()) == {address(caller)}
     second = [sys.executable, "-c", SECOND_WRITER, str(file)]
     assert subprocess.run(second, capture_output=True, text=True, check=True).stdout == "database is locked\n"
     database.execute("COMMIT")
@@ -152,27 +154,81 @@ async def test_one_look_serves_all_that_were_named_meanwhile(
     assert looks == 1
 
 
-@pytest.mark.parametrize("failing", ["dup", "listdir"])
+@pytest.fixture
+def full(stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Opens as many files as the process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def fill() -> None:
+        highest = max(int(name) for name in os.listdir("/dev/fd"))  # noqa: PTH208
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 10, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files"):
+            next(Path("/dev/fd").iterdir())
+
+    return fill
+
+
+async def test_a_process_that_may_open_no_more_closes_connections(
+    stack: contextlib.ExitStack, full: Callable[[], None]
+) -> None:
+    line, found = Line(stack), Connections()
+    found.port = line.port
+    callers, other = [line.connect() for _ in range(3)], line.connect()
+    full()
+    for caller in callers:
+        found.close(f"ipv4:127.0.0.1:{caller.getsockname()[1]}")
+    for caller in callers:
+        assert await asyncio.to_thread(caller.recv, 1) == b""
+    assert not closed(other)
+
+
+def test_a_number_that_leads_to_a_file_by_now_takes_no_lock_away(stack: contextlib.ExitStack, tmp_path: Path) -> None:
+    file = stack.enter_context((tmp_path / "locked").open("wb"))
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    spare = Spare()
+    for descriptor in (file.fileno(), file.fileno()):
+        with spare.duplicate(descriptor) as own:
+            assert own is None
+    line = Line(stack)
+    caller = line.connect()
+    assert shut_down({address(caller)}, line.port, spare) == {address(caller)}
+    locked = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'wb'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    second = subprocess.run([sys.executable, "-c", locked, file.name], capture_output=True, check=False)
+    assert b"BlockingIOError" in second.stderr
+
+
+def test_spares_are_closed_with_their_connections() -> None:
+    before = set(os.listdir("/dev/fd"))  # noqa: PTH208
+    spare = Spare()
+    assert set(os.listdir("/dev/fd")) > before  # noqa: PTH208
+    del spare
+    assert set(os.listdir("/dev/fd")) == before  # noqa: PTH208
+
+
 async def test_a_look_that_fails_is_logged_and_made_again(
-    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: str
+    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = Line(stack)
-    caller, works = line.connect(), getattr(os, failing)
-    failures = [OSError(errno.EMFILE, "Too many open files")]
+    caller, works = line.connect(), os.listdir
+    failures = [OSError(errno.EACCES, "Permission denied")]
 
-    def fails_once(of: object) -> object:
+    def fails_once(folder: str) -> list[str]:
         if failures:
             raise failures.pop()
-        return works(of)
+        return works(folder)
 
     monkeypatch.setattr(connections, "_RETRY_S", 0.0)
-    monkeypatch.setattr(os, failing, fails_once)
+    monkeypatch.setattr(os, "listdir", fails_once)
     found = Connections()
     found.port = line.port
     with caplog.at_level(logging.WARNING):
         found.close(f"ipv4:127.0.0.1:{caller.getsockname()[1]}")
         assert await asyncio.to_thread(caller.recv, 1) == b""
-    assert "1 unread connections cannot be closed, tried again: [Errno 24] Too many open files" in caplog.text
+    assert "1 unread connections cannot be closed, tried again: [Errno 13] Permission denied" in caplog.text
 
 
 async def test_what_cannot_be_named_is_not_looked_for() -> None:

@@ -12,8 +12,11 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import stat
+import weakref
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 
 from atoll.server.rpc.peers import Address, address_of, ip_address
@@ -24,22 +27,29 @@ _OPEN_FILES = "/dev/fd"
 _RETRY_S = 1.0
 _GONE = {errno.EBADF}
 """The descriptor was closed after the list was made."""
+_FULL = {errno.EMFILE, errno.ENFILE}
+"""No more files can be opened."""
 
 
 class Connections:
     """Closes connections that callers have with one port. For the event loop alone.
 
-    One look through the open files serves all peers that were named since the last one. A look that fails, as it does
-    where the process may open no more files, is logged and made again.
+    One look through the open files serves all peers that were named since the last one. It works where the process may
+    open no more files, as the connections to be closed may be what took them. A look that fails is logged and made
+    again.
 
     Attributes:
         port: number of the port; None until it is bound, and then nothing is closed.
+
+    Raises:
+        OSError: if no descriptor can be set aside for later.
     """
 
     def __init__(self) -> None:
         self.port: int | None = None
         self._wanted: set[Address] = set()
         self._closing: asyncio.Task[None] | None = None
+        self._spare = Spare()
 
     def close(self, peer: str) -> None:
         """Close the connection with a peer, named as gRPC does, soon."""
@@ -55,7 +65,7 @@ class Connections:
             while self._wanted:
                 wanted, self._wanted = self._wanted, set()
                 try:
-                    await asyncio.get_running_loop().run_in_executor(None, shut_down, wanted, port)
+                    await asyncio.get_running_loop().run_in_executor(None, shut_down, wanted, port, self._spare)
                 except OSError as error:
                     log.warning("%d unread connections cannot be closed, tried again: %s", len(wanted), error)
                     self._wanted |= wanted
@@ -64,29 +74,84 @@ class Connections:
             self._closing = None
 
 
-def shut_down(peers: AbstractSet[Address], port: int) -> set[Address]:
+class Spare:
+    """A descriptor that is set aside, so that others can be duplicated where the process may open no more.
+
+    Raises:
+        OSError: if it cannot be opened.
+    """
+
+    def __init__(self) -> None:
+        self._idle = os.open(os.devnull, os.O_RDONLY)
+        self._own = [os.dup(self._idle)]
+        weakref.finalize(self, _close_all, self._own, self._idle)
+
+    @contextlib.contextmanager
+    def duplicate(self, descriptor: int) -> Iterator[socket.socket | None]:
+        """The socket behind a descriptor, by the spare one: what that leads to cannot change meanwhile.
+
+        Gives None if the number leads to no socket by now. If it leads to a file, the spare descriptor stays open for
+        good and another is set aside: closing it would drop the file's locks (``_peer_behind``).
+
+        Raises:
+            OSError: if no descriptor is set aside, and none can be.
+        """
+        if not self._own:
+            self._own.append(os.dup(self._idle))
+        own = self._own[0]
+        try:
+            os.dup2(descriptor, own, inheritable=False)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            yield None
+            return
+        if not stat.S_ISSOCK(os.fstat(own).st_mode):
+            self._own.clear()
+            yield None
+            return
+        borrowed = socket.socket(fileno=own)
+        try:
+            yield borrowed
+        finally:
+            borrowed.detach()
+            os.dup2(self._idle, own, inheritable=False)
+
+
+def _close_all(own: Iterable[int], idle: int) -> None:
+    for descriptor in (*own, idle):
+        os.close(descriptor)
+
+
+def shut_down(peers: AbstractSet[Address], port: int, spare: Spare) -> set[Address]:
     """Shut down this process's connections between its own ``port`` and any of ``peers``; give those that it had.
 
     A peer may have connections with other ports from the same port of its own: those stay. Blocking: 10 us for each
     open file.
 
     Raises:
-        OSError: if the open files cannot be listed, or no more can be opened.
+        OSError: if the open files cannot be listed, or a connection cannot be duplicated.
     """
     found: set[Address] = set()
-    for name in os.listdir(_OPEN_FILES):  # noqa: PTH208  # numbers of descriptors, not paths
-        descriptor = int(name)
+    for descriptor in _open_files():
         if _peer_behind(descriptor, port) not in peers:
             continue
-        own = _dup(descriptor)
-        if own is None:
-            continue
-        with own:
-            peer = _peer_at(own, port)  # once more: the number may lead to another connection by now
-            if peer is not None and peer in peers:
+        with spare.duplicate(descriptor) as own:
+            peer = None if own is None else _peer_at(own, port)  # the number may lead to another connection by now
+            if own is not None and peer is not None and peer in peers:
                 found.add(peer)
                 _shut(own)
     return found
+
+
+def _open_files() -> Iterable[int]:
+    """The process's descriptors. To list them takes one more; where there is none, all that may be open are open."""
+    try:
+        return map(int, os.listdir(_OPEN_FILES))  # noqa: PTH208  # numbers of descriptors, not paths
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _peer_behind(descriptor: int, port: int) -> Address | None:
@@ -125,18 +190,3 @@ def _peer_at(connection: socket.socket, port: int) -> Address | None:
 def _shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):  # closed by the peer meanwhile
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _dup(descriptor: int) -> socket.socket | None:
-    """The socket behind a descriptor, by a descriptor of its own: what that leads to cannot change meanwhile.
-
-    If the number leads to a file by now, the new descriptor stays open for good: closing it would drop the file's
-    locks (``_peer_behind``).
-    """
-    try:
-        own = os.dup(descriptor)
-    except OSError as error:
-        if error.errno in _GONE:
-            return None
-        raise
-    return socket.socket(fileno=own) if stat.S_ISSOCK(os.fstat(own).st_mode) else None
