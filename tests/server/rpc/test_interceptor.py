@@ -147,7 +147,26 @@ async def test_an_answer_that_is_not_read_ends_with_its_connection(
 
     with contextlib.closing(http2), caplog.at_level(logging.WARNING):
         await asyncio.to_thread(ask)
-    assert "took nothing of a message" in caplog.text
+    assert "has not taken an answer of " in caplog.text
+
+
+async def test_answers_that_are_not_read_are_bounded_by_their_bytes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nine manifests of 128 KiB are more than the MiB that a caller may leave unread: no time has to pass."""
+    async with World(tmp_path / "data", limits=Limits(unread_s=3600.0, unread_mib_per_caller=1)) as world:
+        blob = await world.upload_model(np.zeros(1 << 20, np.float32), chunk_bytes=1 << 10)
+        request = transfer_pb2.GetManifestRequest(blob=blob).SerializeToString()
+        http2 = await asyncio.to_thread(operators_connection, world)
+
+        def ask() -> None:
+            for _ in range(9):
+                http2.call(f"{SERVICE}/GetManifest", request)
+            http2.until_closed()
+
+        with contextlib.closing(http2), caplog.at_level(logging.WARNING):
+            await asyncio.to_thread(ask)
+    assert "leaves too many answers unread" in caplog.text
 
 
 async def test_a_revoked_participant_that_reads_nothing_loses_its_connection(world: World, alice: Participant) -> None:

@@ -72,9 +72,24 @@ class Limits(BaseModel):
     ] = 1024
     unread_s: Annotated[
         float,
-        Field(ge=1.0, le=3600.0, description="Seconds within which a caller must read a message sent to it."),
+        Field(
+            ge=1.0,
+            le=3600.0,
+            description="Seconds within which a caller must read a message sent to it; for an answer beyond "
+            "`message_bytes` as many times more.",
+        ),
         Refusal("stream.unread", "the caller's connection is closed, which is logged", "nothing: clients read on"),
     ] = 60.0
+    unread_mib_per_caller: Annotated[
+        Whole,
+        Field(description="MiB of answers that one caller may leave unread, beside one answer. Streams do not count."),
+        Refusal("stream.unread", "the connection of the oldest answer is closed, which is logged", "read on"),
+    ] = 128
+    unread_mib: Annotated[
+        Whole,
+        Field(description="MiB of answers that all callers of one port may leave unread. Streams do not count."),
+        Refusal("stream.unread", "the caller with most of them loses its oldest, as above", "read on"),
+    ] = 1024
     metadata_bytes: Annotated[
         int,
         Field(ge=8 << 10, le=MIB, description="Bytes of the metadata of one call (HTTP/2 accounting: 32 more each)."),

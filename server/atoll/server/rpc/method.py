@@ -13,12 +13,13 @@ import grpc.aio
 
 from atoll.server.errors import LimitExceededError, ServerError
 from atoll.server.rpc import unread
+from atoll.server.rpc.answers import CODE
 from atoll.server.rpc.errors import refuse
 from atoll.server.rpc.port_bounds import Bounds, Context
 from atoll.server.rpc.request_reader import RequestReader
 from atoll.server.telemetry.refusal_log import RefusalLog
 
-_BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", unread.CODE})
+_BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", CODE})
 """Errors that say that a call was broken off: they are logged with the caller's name."""
 
 
@@ -69,19 +70,20 @@ class Method:
         """The method as gRPC is to know it."""
         if self._gives_stream:
             return grpc.stream_stream_rpc_method_handler(self._answer_each, response_serializer=self._serialise)
-        return grpc.stream_unary_rpc_method_handler(self._answer, response_serializer=self._serialise)
+        return grpc.stream_unary_rpc_method_handler(self._answer)
 
-    async def _answer(self, _: object, context: Context) -> Any:
+    async def _answer(self, _: object, context: Context) -> bytes:
         caller = ""
         try:
             caller = await self._enter(context)
             response = await self._behaviour(await self._requests.read(caller, context), context)
-            self._expect_reader(caller, context)
+            answer = bytes(self._serialise(response))
+            self._expect_reader(caller, len(answer), context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # noqa: BLE001 - the one place where every error becomes a status
             await self._refuse(caller, context, error)
-        return response
+        return answer
 
     async def _answer_each(self, _: object, context: Context) -> None:
         caller = ""
@@ -109,7 +111,7 @@ class Method:
         else:
             await unread.write_within(self._bounds.limits.unread_s, context, response)
 
-    def _expect_reader(self, caller: str, context: Any) -> None:
+    def _expect_reader(self, caller: str, size: int, context: Any) -> None:
         if self._bounds is None:
             return
         bounds, peer = self._bounds, context.peer()
@@ -119,13 +121,13 @@ class Method:
             self._refusals.tell(caller, error)
             bounds.connections.close(peer)
 
-        unread.expect_reader(bounds.limits.unread_s, context, give_up)
+        bounds.answers.expect(caller, size, context, give_up)
 
     async def _refuse(self, caller: str, context: Context, error: Exception) -> NoReturn:
         self._refusals.tell(caller, error)
         try:
             await refuse(context, error, self._name, self._refusals.count)
         finally:
-            unread_answer = isinstance(error, ServerError) and error.detail.code == unread.CODE
+            unread_answer = isinstance(error, ServerError) and error.detail.code == CODE
             if self._bounds is not None and unread_answer:
                 self._bounds.connections.close(context.peer())

@@ -10,6 +10,7 @@ import grpc.aio
 
 from atoll.server.config.limits import MIB, Limits
 from atoll.server.rpc import peers
+from atoll.server.rpc.answers import Answers
 from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.intake import Intake
 
@@ -37,6 +38,7 @@ class Bounds:
         request_s: seconds within which a request must be whole.
         requests: where messages arrive, other than chunks.
         chunks: where chunks arrive.
+        answers: those that callers have not taken yet.
     """
 
     limits: Limits
@@ -45,6 +47,7 @@ class Bounds:
     request_s: float
     requests: Intake
     chunks: Intake
+    answers: Answers
 
     @classmethod
     def named(cls, limits: Limits, message_bytes: int, enter: Enter, connections: Connections) -> Bounds:
@@ -52,7 +55,8 @@ class Bounds:
         each = max(1, limits.arriving_mib_per_caller * MIB // message_bytes)
         most = max(1, limits.arriving_mib * MIB // message_bytes)
         requests = Intake(max(1, each // _CHUNKS_TO_REQUESTS), most)
-        return cls(limits, enter, connections, limits.request_s, requests, Intake(each, most))
+        chunks = Intake(each, most)
+        return cls(limits, enter, connections, limits.request_s, requests, chunks, Answers(limits))
 
     @classmethod
     def nameless(
@@ -60,4 +64,5 @@ class Bounds:
     ) -> Bounds:
         """For a port whose callers have no names: ``each`` is for an address."""
         requests = Intake(each, most)
-        return cls(limits, enter, connections, min(request_s, limits.request_s), requests, requests)
+        request_s = min(request_s, limits.request_s)
+        return cls(limits, enter, connections, request_s, requests, requests, Answers(limits))
