@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from atoll.server.control import PHASES
-from atoll.server.rounds import Invite, Phase, RecordRound, RoundKey, RunState, Started
+from atoll.server.rounds import Invite, Patience, Phase, RecordRound, RoundKey, RunState, Started
 from atoll.server.rounds.effects import Effect
 from atoll.server.runs.stepping import Entry, Played
 from atoll.server.telemetry.otel import RoundTracer
@@ -34,6 +34,12 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 def entry(*effects: Effect) -> Entry:
     state = RunState(RUN, policy(), "m")
+    return Entry(state, state, 0, (Played(Started(), 11.5, True, effects),))
+
+
+def secret_entry(*effects: Effect) -> Entry:
+    state = RunState(RUN, policy(patience=Patience.DEADLINE), "m")
+    assert state.policy.secret_draw
     return Entry(state, state, 0, (Played(Started(), 11.5, True, effects),))
 
 
@@ -68,6 +74,17 @@ async def test_an_attempt_is_one_trace(collector: Collector) -> None:
     late = next(one for one in spans if one.attributes.get("atoll.participant") == "pb")
     assert (late.id, late.attributes["atoll.status"]) == (f"{span_id(RUN, KEY, 'pb'):016x}", "timed_out")
     assert tracer.traceparent(RUN, KEY, "pb") == traceparent(RUN, KEY, "pb", sampled=True)
+
+
+def test_a_trace_of_a_secret_draw_neither_names_nor_counts_members(collector: Collector) -> None:
+    tracer = RoundTracer()
+    tracer.stored(secret_entry(Invite(KEY, ("pa", "pb"))))
+    tracer.stored(secret_entry(RecordRound(ENDED)))
+    tracer.close()
+    spans = collector.until(lambda found: len(found) >= 1 + len(PHASES))
+    assert sorted(one.name for one in spans) == sorted(["round", *PHASES])
+    names = {name for one in spans for name in one.attributes}
+    assert names == {"atoll.run", "atoll.round", "atoll.attempt", "atoll.kind", "atoll.outcome", "atoll.reason"}
 
 
 @pytest.mark.parametrize("name", ["", "hospital-server"])

@@ -199,7 +199,7 @@ class TransferService:
         try:
             await self._desk.commit(_rejection(participant, key, self._node, reason))
         except ServerError as error:
-            log.warning("the rejection of %s's update is not recorded: %s", participant, error, extra={"run": key.run})
+            log.warning("the rejection of an update is not recorded: %s", error, extra={"run": key.run})
 
     async def get_upload_status(self, request: transfer_pb2.GetUploadStatusRequest, context: Context) -> bytes:
         """What the spool holds of an upload, serialised."""

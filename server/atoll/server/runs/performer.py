@@ -63,6 +63,7 @@ from atoll.server.runs.services import Services
 from atoll.server.runs.stepping import Also, Answer
 from atoll.server.runs.tasks import Job, Tasks, Work
 from atoll.server.telemetry.context import about
+from atoll.server.telemetry.observer import NO_OBSERVER
 from atoll.text.figures import counted
 from atoll.wire.layout import Layout
 
@@ -222,7 +223,8 @@ class RunPerformer:
         except _UNUSABLE as error:
             await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:
-            log.info("run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
+            level = logging.DEBUG if self._has_secret_draw else logging.INFO
+            log.log(level, "run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
 
     async def _aggregate(self, effect: Aggregate) -> None:
         # The sum is read without a lock: nothing may be folded into it any more.
@@ -381,15 +383,23 @@ class RunPerformer:
         replaces: bool = False,
     ) -> None:
         job = Job(kind, key, what)
+        # Folds name members, and are as many as they.
+        hidden = kind == "fold" and self._has_secret_draw
+        observer = NO_OBSERVER if hidden else self._services.observer
 
         async def observed() -> None:
             with (
                 about(run=self._driver.run, round=key),
-                self._services.observer.working(self._driver.run, job.kind, job.key, job.what),
+                observer.working(self._driver.run, job.kind, job.key, job.what),
             ):
                 await work()
 
         self._tasks.start(job, observed, replaces=replaces)
+
+    @property
+    def _has_secret_draw(self) -> bool:
+        """Whether neither log nor traces may tell who is in the round."""
+        return self._driver.state.policy.secret_draw
 
     def _crashed(self, job: Job, error: BaseException) -> None:
         """What cannot be done for the round in work fails the run, with the reason; want of budget pauses it."""

@@ -3,6 +3,9 @@
 An attempt at a round is one trace. Its root span and those of its phases and members are made when it has ended, with
 the times that the engine recorded, so that a server that was started anew in the middle makes them whole. Invitations
 and folds are spans of their own, when they are done.
+
+Where the draw is secret, a trace has the round and its phases: nothing that names or counts members. More people read
+traces than use an operator's commands.
 """
 
 from __future__ import annotations
@@ -72,15 +75,16 @@ class RoundTracer(Observer):
 
     def stored(self, stored: StoredEvents) -> None:
         """See ``Observer``."""
+        secret = stored.after.policy.secret_draw
         for played in stored.played:
             for effect in played.effects:
-                if isinstance(effect, Invite):
+                if isinstance(effect, Invite) and not secret:
                     facts = {"atoll.members": len(effect.participants)}
                     parent = self._root(stored.run, effect.key)
                     span = self._tracer.start_span("invite", parent, attributes=facts, start_time=_ns(played.at))
                     span.end()
                 elif isinstance(effect, RecordRound):
-                    self._record_round(stored.run, effect.round)
+                    self._record_round(stored.run, effect.round, secret=secret)
 
     @contextlib.contextmanager
     def working(self, run: str, step: str, key: RoundKey | None, what: str) -> Iterator[None]:
@@ -102,22 +106,23 @@ class RoundTracer(Observer):
         ending.start()
         ending.join(CLOSE_S)
 
-    def _record_round(self, run: str, ended: RoundState) -> None:
+    def _record_round(self, run: str, ended: RoundState, *, secret: bool) -> None:
         key = ended.key
         facts = _facts(run, key) | {
             "atoll.kind": ended.kind.value,
             "atoll.outcome": ended.phase.value,
             "atoll.reason": ended.reason,
-            "atoll.cohort": len(ended.roster),
-            "atoll.reported": ended.roster.reported,
         }
+        if not secret:
+            facts |= {"atoll.cohort": len(ended.roster), "atoll.reported": ended.roster.reported}
         with self._ids.choose(trace_id(run, key), span_id(run, key)):
             root = self._tracer.start_span("round", Context(), attributes=facts, start_time=_ns(ended.created_at))
         if ended.phase is Phase.ABANDONED:
             root.set_status(Status(StatusCode.ERROR, ended.reason))
         root.end(_ns(max(ended.created_at, ended.ended_at)))
         self._record_phases(run, ended)
-        self._record_members(run, ended)
+        if not secret:
+            self._record_members(run, ended)
 
     def _record_phases(self, run: str, ended: RoundState) -> None:
         parent, at = self._root(run, ended.key), ended.created_at

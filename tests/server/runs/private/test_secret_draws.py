@@ -7,6 +7,7 @@ victim, in the one and not in the other.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -17,11 +18,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.samples import Sample
 
-from atoll.server.rounds import MemberStatus, Phase, RoundState, RunState
+from atoll.server.rounds import MemberStatus, Phase, RoundKey, RoundState, RunState
 from atoll.server.runs import pushing
 from atoll.server.runs.cohort import SECRET_BITS
 from atoll.server.sampling import DrawRequest, Eligible, sampler_named
 from atoll.server.stores import history
+from atoll.server.telemetry.observer import Observer
+from atoll.server.telemetry.otel import STEPS
 from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.run_telemetry import RunTelemetry
 from atoll.wire.v1 import participation_pb2
@@ -59,6 +62,19 @@ class Seen:
     histories: list[object] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     metrics: list[Sample] = field(default_factory=list)
+    steps: list[tuple[str, str, RoundKey | None, str]] = field(default_factory=list)
+
+
+class Steps(Observer):
+    """The steps of runs that would be traced."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[str, str, RoundKey | None, str]] = []
+
+    def working(self, run: str, step: str, key: RoundKey | None, what: str) -> contextlib.AbstractContextManager[None]:
+        if step in STEPS:
+            self.found.append((run, step, key, what))
+        return contextlib.nullcontext()
 
 
 class Server:
@@ -156,7 +172,7 @@ async def test_the_deadline_after_a_restart_does_not_depend_on_who_was_drawn(
 
 async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.MonkeyPatch) -> Seen:
     """What is seen where the private runs draw with these seeds."""
-    now, numbers, figures = [NOON], itertools.count(), RoundFigures()
+    now, numbers, figures, steps = [NOON], itertools.count(), RoundFigures(), Steps()
     coming = iter(own)
     open_seeds = random.Random(5)
     with monkeypatch.context() as patch:
@@ -165,11 +181,12 @@ async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.M
             "atoll.server.runs.cohort.secrets.randbits",
             lambda bits: next(coming) if bits == SECRET_BITS else open_seeds.getrandbits(bits),
         )
-        async with opened(data, clock=lambda: now[0], observer=RunTelemetry(figures)) as federation:
+        async with opened(data, clock=lambda: now[0], observer=RunTelemetry(figures, steps)) as federation:
             server = Server(federation, await federation.clients(*NAMES), now)
             await server.play(other)
     samples = [sample for family in figures.registry.collect() for sample in family.samples]
     server.seen.metrics = [sample for sample in samples if not sample.name.endswith("_created")]
+    server.seen.steps = sorted(steps.found, key=str)
     return server.seen
 
 
@@ -194,4 +211,6 @@ async def test_all_outside_a_private_run_is_the_same_whoever_it_draws(
     assert drawn.histories == left_out.histories
     assert drawn.messages == left_out.messages
     assert drawn.metrics == left_out.metrics
+    assert drawn.steps == left_out.steps
+    assert {step for _, step, _, _ in drawn.steps} == STEPS
     assert sorted(drawn.log) == sorted(left_out.log)
