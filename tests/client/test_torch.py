@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from atoll.client import Settings, UsageError
-from atoll.client.testing import FakeServer, make_task
+from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.client.torch import TorchParticipant, layout_of, save_initial, to_array, travelling
 from atoll.client.torch import load as load_model
 from atoll.formats.safetensors import read_header
@@ -135,6 +135,40 @@ def test_bfloat16_modules() -> None:
     after = torch.from_numpy(result.model["weight"].view(np.int16).copy()).view(torch.bfloat16)
     torch.testing.assert_close(after, net.weight.detach(), rtol=0.01, atol=0.01)
     assert layout_of(net).tensors[0].dtype is Dtype.BFLOAT16
+
+
+def test_the_seed_of_the_task_decides_the_order_of_the_data_and_dropout() -> None:
+    def trained(seed: int) -> Any:
+        net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
+        net.load_state_dict(state)
+        found = participant(net, loader=DataLoader(DATA, batch_size=8, shuffle=True))
+        return found.fit(model_of(arrays(net)), make_task(seed=seed)).weights["0.weight"].copy()
+
+    state = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3)).state_dict()
+    first = trained(5)
+    torch.rand(3)
+    assert np.array_equal(trained(5), first)
+    assert not np.array_equal(trained(6), first)
+
+
+def test_generators_are_as_before_after_a_task() -> None:
+    net = Net()
+    torch.manual_seed(1)
+    expected = torch.rand(4)
+    torch.manual_seed(1)
+    participant(net).fit(model_of(arrays(net)), make_task(seed=5))
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_seeding_can_be_left_out() -> None:
+    net = Net()
+    unseeded = participant(net, loader=DataLoader(DATA, batch_size=8, shuffle=True))
+    unseeded.seeded = False
+    torch.manual_seed(1)
+    unseeded.fit(model_of(arrays(net)), make_task(seed=5))
+    after = torch.rand(4)
+    torch.manual_seed(1)
+    assert not torch.equal(torch.rand(4), after)
 
 
 def test_it_stops_between_batches_and_says_how_far_it_came() -> None:

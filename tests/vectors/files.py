@@ -19,6 +19,7 @@ _MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
     "join-token.json": lambda: joining.tokens((FOLDER / "ca.pem").read_bytes()),
     "error.json": messages.errors,
     "invitation.json": messages.invitations,
+    "seed.json": messages.seeds,
     "upload.json": messages.uploads,
     "report.json": messages.reports,
 }

@@ -16,6 +16,7 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.fields import submessage
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import layout_to_proto, settings_to_proto
+from atoll.wire.seeds import task_seed
 from atoll.wire.status import ERROR_TRAILER, ErrorDetail, Fault, Recovery
 from atoll.wire.v1 import errors_pb2, participation_pb2, tensors_pb2, transfer_pb2
 
@@ -72,10 +73,25 @@ def _invitation(model: tensors_pb2.TensorSet, layout: bytes) -> dict[str, Any]:
         max_abs=32.0,
         return_spread_s=0.03125,
     )
-    own = participation_pb2.Participate(remaining_s=60.0, max_weight=100)
+    own = participation_pb2.Participate(remaining_s=60.0, max_weight=100, seed=task_seed(7, 3, "p1"))
     inputs = submessage(participation_pb2.Participate.INPUTS_FIELD_NUMBER, model.SerializeToString(), layout)
     raw = Invitation(task.SerializeToString(deterministic=True) + inputs, own.SerializeToString()).serialised()
     return _case(participation_pb2.CheckInResponse.FromString(raw), raw)
+
+
+def seeds() -> dict[str, Any]:
+    """Seeds of tasks, of which the invitation has the last."""
+    named = [(0, 0, "p1"), (7, 0, "p1"), (7, 3, "p1"), (7, 3, "p2"), (2**63 - 1, 2**32 - 1, "pabcdefghijklm")]
+    cases = [
+        {
+            "job_seed": str(seed),
+            "round": number,
+            "participant": participant,
+            "seed": str(task_seed(seed, number, participant)),
+        }
+        for seed, number, participant in named
+    ]
+    return {"about": "Participate.seed by the seed of the job, the round and the participant", "cases": cases}
 
 
 def uploads() -> dict[str, Any]:

@@ -58,6 +58,9 @@ class Task:
         ranges: the elements of the model that this round updates (atoll.wire.chunks.ElementRange, over the layout's
             tensors one after another); empty: all. Train the whole model: only these elements of the update are sent.
         privacy: the operator's privacy terms (atoll.wire.privacy_terms.PrivacyTerms); None if there are none.
+        seed: seeds this participant's random numbers in this round (0 to 2^63 - 1), in a deployment and in a simulation
+            alike, so that a run can be repeated. Server and operator know it: draw batches and dropout from it, never
+            noise for privacy or keys. The torch adapter seeds PyTorch from it.
     """
 
     key: RoundKey
@@ -76,6 +79,7 @@ class Task:
     inputs: Mapping[str, Model] = field(default_factory=dict, repr=False)
     ranges: tuple[ElementRange, ...] = ()
     privacy: PrivacyTerms | None = None
+    seed: int = 0
 
     @property
     def run(self) -> str:

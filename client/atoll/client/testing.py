@@ -36,6 +36,7 @@ from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.messages import SettingValue
+from atoll.wire.seeds import task_seed
 
 if TYPE_CHECKING:
     from atoll.wire.privacy_terms import PrivacyTerms
@@ -101,6 +102,7 @@ class FakeServer:
         window_s: the time that participants have in each round.
         privacy: terms that the rounds come with.
         state: where participants keep what they must not forget, a folder for each; None: nothing is kept.
+        seed: of the participants' random numbers: each task's ``seed`` follows from it, the round and the participant.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class FakeServer:
         window_s: float = 60.0,
         privacy: PrivacyTerms | None = None,
         state: Path | None = None,
+        seed: int = 0,
     ) -> None:
         self._model = model_of(model)
         self._max_abs = max_abs
@@ -119,6 +122,7 @@ class FakeServer:
         self._window_s = window_s
         self._privacy = privacy
         self._state = state
+        self._seed = seed
 
     def run(
         self,
@@ -177,7 +181,8 @@ class FakeServer:
         reports, declined = [], []
         for member in members:
             control = TaskControl(self._window_s)
-            mine = replace(task, control=control, max_weight=declared_examples(member.participant))
+            seed = task_seed(self._seed, task.round, f"p{member.index}")
+            mine = replace(task, control=control, max_weight=declared_examples(member.participant), seed=seed)
             decision = member.decide(mine)
             if not decision.accepted:
                 declined.append((member.index, decision.reason))

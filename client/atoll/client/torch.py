@@ -13,12 +13,17 @@ Every parameter is sent, under its name in ``named_parameters()``; tied paramete
 floating buffers that are saved with the module (batch-norm's running statistics) ``buffers`` decides: "average"
 (default) treats them like parameters; "local" leaves them out of the layout, so that each participant keeps its own
 (FedBN, Li et al. 2021). Integer buffers (``num_batches_tracked``) are never sent.
+
+PyTorch's generators are seeded from ``task.seed`` while a task is in work, and are then as before: the order of a
+shuffling loader, dropout and the loader's workers repeat with the run. Operators know this seed, so noise for privacy
+must come from elsewhere (``atoll.client.opacus`` draws noise and samples from the operating system).
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,7 +70,13 @@ class TorchParticipant(Participant):
         buffers: "average" or "local", see the module.
         examples: the declared weight, if the loader's data set has no length.
         device: device to train on.
+
+    Attributes:
+        seeded: whether PyTorch is seeded from ``task.seed``; set it to False, and its generators go on from where they
+            are.
     """
+
+    seeded = True
 
     def __init__(
         self,
@@ -95,6 +106,10 @@ class TorchParticipant(Participant):
 
     def fit(self, model: Model, task: Task) -> Update:
         """Load the global model and train; the update has views of the module's tensors."""
+        with self._randomness(task):
+            return self._fit(model, task)
+
+    def _fit(self, model: Model, task: Task) -> Update:
         tensors = travelling(self.module, self._buffers)
         load(tensors, model)
         epochs = task.settings.integer("epochs", 1)
@@ -122,6 +137,10 @@ class TorchParticipant(Participant):
 
     def evaluate(self, model: Model, task: Task) -> Evaluation:
         """Mean loss and metrics over the evaluation batches."""
+        with self._randomness(task):
+            return self._evaluate(model, task)
+
+    def _evaluate(self, model: Model, task: Task) -> Evaluation:
         load(travelling(self.module, self._buffers), model)
         self.module.eval()
         sums: dict[str, float] = {}
@@ -133,6 +152,9 @@ class TorchParticipant(Participant):
                 for name, value in self.batch_metrics(batch).items():
                     sums[name] = sums.get(name, 0.0) + float(value) * size
         return Evaluation({name: value / seen for name, value in sums.items()} if seen else {}, seen)
+
+    def _randomness(self, task: Task) -> AbstractContextManager[object]:
+        return seeded(task.seed, self.device) if self.seeded else nullcontext()
 
     def batch_loss(self, batch: Any) -> torch.Tensor:
         """The mean loss of one batch, with its graph; override for batches that are not (inputs, targets)."""
@@ -148,6 +170,14 @@ class TorchParticipant(Participant):
     def batch_size(self, batch: Any) -> int:
         """Number of examples in a batch: the length of its first part."""
         return len(batch[0])
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """PyTorch's generators, of the CPU and of ``device``, seeded with ``seed`` inside and as before afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def layout_of(module: torch.nn.Module, buffers: Buffers = "average") -> Layout:

@@ -15,10 +15,11 @@ from atoll.server.runs.instructions import Invitation, serialised
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.return_spread import return_spread_s
-from atoll.server.stores import BlobMissingError, DirectoryBlobStore
+from atoll.server.stores import BlobMissingError, DirectoryBlobStore, runs
 from atoll.wire.digest import BlobManifest
 from atoll.wire.messages import layout_to_proto
 from atoll.wire.pacing import LONGEST_RETRY_S
+from atoll.wire.seeds import task_seed
 from atoll.wire.v1 import participation_pb2
 from tests.patience import WAIT_S
 from tests.server.runs.conftest import Timers
@@ -49,15 +50,28 @@ def stands(client: Client, status: MemberStatus) -> Callable[[RunState], bool]:
 
 
 class TestInvitations:
-    async def test_members_are_told_the_same_but_for_their_weight(self, federation: Federation) -> None:
+    async def test_members_are_told_the_same_but_for_their_weight_and_seed(self, federation: Federation) -> None:
         alice, bob = await federation.client("alice"), await federation.client("bob")
         await alice.check_in(examples=3)
         await bob.check_in(examples=8)
         await federation.submit(job(size=2))
         alices, bobs = await alice.next("participate"), await bob.next("participate")
         assert (alices.max_weight, bobs.max_weight) == (3, 8)
-        alices.max_weight = bobs.max_weight
+        assert alices.seed != bobs.seed
+        alices.max_weight, alices.seed = bobs.max_weight, bobs.seed
         assert alices == bobs
+
+    @pytest.mark.parametrize("given", [7, None])
+    async def test_the_seed_of_a_member_follows_from_that_of_the_run(
+        self, federation: Federation, given: int | None
+    ) -> None:
+        (alice,) = await federation.clients("alice")
+        seeded = b"" if given is None else f"[job]\nseed = {given}".encode()
+        run = await federation.submit(job().replace(b"[job]", seeded or b"[job]"))
+        seed = (await federation.store.reader.run(runs.get, run)).seed
+        assert seed is not None
+        assert given in (seed, None)
+        assert (await alice.next("participate")).seed == task_seed(seed, 0, alice.name)
 
     async def test_a_member_that_reconnects_is_invited_with_the_time_that_is_left(self, federation: Federation) -> None:
         (alice,) = await federation.clients("alice")

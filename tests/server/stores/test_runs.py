@@ -13,6 +13,12 @@ async def test_a_run_comes_back_as_it_was(with_run: Store) -> None:
         await with_run.reader.run(runs.get, "rother")
 
 
+async def test_the_seed_comes_back(with_run: Store) -> None:
+    seeded = dataclasses.replace(run("rseeded"), seed=2**63 - 1)
+    await with_run.writer.run(runs.add, seeded)
+    assert await with_run.reader.run(runs.get, "rseeded") == seeded
+
+
 async def test_an_id_is_given_once(with_run: Store) -> None:
     with pytest.raises(RecordConflictError):
         await with_run.writer.run(runs.add, run())
@@ -54,6 +60,7 @@ async def test_lists(with_run: Store) -> None:
         "UPDATE runs SET rounds_total = 21",
         "UPDATE runs SET keep_models = 1",
         "UPDATE runs SET submitted_by = 'oq'",
+        "UPDATE runs SET seed = 1",
         "UPDATE runs SET created_at = created_at + 1",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from atoll.wire.encoding import encoding_of
 from atoll.wire.errors import WireError
 from atoll.wire.messages import layout_from_proto, settings_from_proto
 from atoll.wire.privacy_terms import terms_from_proto
+from atoll.wire.seeds import SEED_BITS
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
 
     Raises:
         WireError: for an unknown kind, encoding or setting type, a missing model, an invalid blob name, elements
-            outside the model, or invalid privacy terms.
+            outside the model, invalid privacy terms, or a seed out of range.
     """
     inputs = tuple(
         Input(item.name or MODEL, layout_from_proto(item.layout), _blob_of(item), _content_of(item))
@@ -94,8 +96,18 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         traceparent=message.traceparent,
         ranges=_ranges_of(message, model.layout),
         privacy=terms_from_proto(message.privacy) if message.HasField("privacy") else None,
+        seed=_seed_of(message),
     )
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
+
+
+def _seed_of(message: participation_pb2.Participate) -> int:
+    """The seed of the task; a random one if the server is of a version without seeds."""
+    if not message.HasField("seed"):
+        return secrets.randbits(SEED_BITS)
+    if message.seed >= 2**SEED_BITS:
+        raise WireError(f"the invitation has seed {message.seed}, at most 2^{SEED_BITS} - 1")
+    return message.seed
 
 
 def _ranges_of(message: participation_pb2.Participate, layout: Layout) -> tuple[ElementRange, ...]:

@@ -490,9 +490,14 @@ class GetRunResponse(google.protobuf.message.Message):
     ROUNDS_FIELD_NUMBER: builtins.int
     JOB_TOML_FIELD_NUMBER: builtins.int
     CONNECTED_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
     job_toml: builtins.str
     connected: builtins.int
     """Participants connected now."""
+    seed: builtins.int
+    """The seed of the participants' random numbers: the job's, or what the server
+    drew. Absent for a run of an earlier version.
+    """
     @property
     def summary(self) -> Global___RunSummary: ...
     @property
@@ -504,9 +509,11 @@ class GetRunResponse(google.protobuf.message.Message):
         rounds: collections.abc.Iterable[Global___RoundSummary] | None = ...,
         job_toml: builtins.str = ...,
         connected: builtins.int = ...,
+        seed: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["summary", b"summary"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["connected", b"connected", "job_toml", b"job_toml", "rounds", b"rounds", "summary", b"summary"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "seed", b"seed", "summary", b"summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "connected", b"connected", "job_toml", b"job_toml", "rounds", b"rounds", "seed", b"seed", "summary", b"summary"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 Global___GetRunResponse: typing_extensions.TypeAlias = GetRunResponse
 

@@ -434,6 +434,7 @@ class Participate(google.protobuf.message.Message):
     RETURN_SPREAD_S_FIELD_NUMBER: builtins.int
     RANGES_FIELD_NUMBER: builtins.int
     PRIVACY_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
     run_name: builtins.str
     kind: Global___Participate.Kind.ValueType
     rounds_total: builtins.int
@@ -455,6 +456,12 @@ class Participate(google.protobuf.message.Message):
     """Replaces Welcome.return_spread_s while this task is in work. It is set by
     the size of the cohort, not of the fleet, so that a round resumes soon after
     an outage.
+    """
+    seed: builtins.int
+    """Seeds the participant's random numbers, so that a run can be repeated: 0 to
+    2^63 - 1, another for each round and participant, the same for every attempt.
+    It is not secret. Never draw noise for privacy, keys or secret samples from
+    it. Absent (a server of an earlier version): draw a seed at random.
     """
     @property
     def key(self) -> Global___RoundKey: ...
@@ -493,9 +500,11 @@ class Participate(google.protobuf.message.Message):
         return_spread_s: builtins.float = ...,
         ranges: collections.abc.Iterable[atoll.wire.v1.tensors_pb2.ElementRange] | None = ...,
         privacy: Global___PrivacyTerms | None = ...,
+        seed: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["key", b"key", "privacy", b"privacy"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "key", b"key", "privacy", b"privacy", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "cohort_size", b"cohort_size", "encoding", b"encoding", "evaluate", b"evaluate", "inputs", b"inputs", "key", b"key", "kind", b"kind", "max_abs", b"max_abs", "max_weight", b"max_weight", "privacy", b"privacy", "ranges", b"ranges", "remaining_s", b"remaining_s", "return_spread_s", b"return_spread_s", "rounds_total", b"rounds_total", "run_name", b"run_name", "seed", b"seed", "settings", b"settings", "traceparent", b"traceparent"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
 Global___Participate: typing_extensions.TypeAlias = Participate
 

@@ -62,7 +62,11 @@ def detail_of(answer: control_pb2.GetRunResponse) -> RunDetail:
     """A run with its rounds in order."""
     ordered = sorted(answer.rounds, key=lambda item: (item.round, item.attempt))
     return RunDetail(
-        value_of(RunSummary, answer.summary), values_of(RoundSummary, ordered), answer.connected, answer.job_toml
+        value_of(RunSummary, answer.summary),
+        values_of(RoundSummary, ordered),
+        answer.connected,
+        answer.job_toml,
+        answer.seed if answer.HasField("seed") else None,
     )
 
 

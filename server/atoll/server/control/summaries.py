@@ -141,12 +141,16 @@ class RoundSummary:
 
 @dataclass(frozen=True)
 class RunDetail:
-    """A run with its rounds, oldest first, and the job file that it was submitted with."""
+    """A run with its rounds, oldest first, the job file that it was submitted with, and the seed of its participants.
+
+    ``seed`` is the job's, or what the server drew; None for a run of an earlier version.
+    """
 
     run: RunSummary
     rounds: tuple[RoundSummary, ...]
     connected: int
     job_toml: str
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
 
@@ -32,6 +32,10 @@ class JobSpec(JobTables):
         privacy = {"mechanism": _default_mechanism(found)} | found["privacy"]
         defaults = {"evaluation": evaluation, "privacy": privacy}
         return tables | defaults | ({"cohort": cohort} if "cohort" in tables else {})
+
+    def seeded(self, seed: int | None) -> Self:
+        """The job with the seed of its run, which the server drew if the job has none."""
+        return self.model_copy(update={"job": self.job.model_copy(update={"seed": seed})})
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """What privacy excludes; quorum 0 without it; fragments with late reports; the room of the sum."""

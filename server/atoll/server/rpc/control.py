@@ -152,7 +152,9 @@ class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
             summary.reason = "; ".join(part for part in (summary.reason, shown.omission, waits) if part)
-            return control_pb2.GetRunResponse(summary=summary, rounds=shown.rounds, job_toml=run.job_toml)
+            return control_pb2.GetRunResponse(
+                summary=summary, rounds=shown.rounds, job_toml=run.job_toml, seed=run.seed
+            )
 
         response = await self._services.reader.run(work)
         response.connected = len(self._services.sessions)

@@ -372,6 +372,7 @@ class Coordinator:
         releases: Releases = PlainReleases()
         if private is not None:
             releases = PrivateReleases(driver, private, services, self._budgets, planned=spec.cohort.size)
+        spec = spec.seeded(run.seed)
         performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, releases)
         active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), releases)
         self._active[run.id] = active

@@ -20,6 +20,7 @@ from atoll.wire.fields import submessage
 from atoll.wire.layout import Layout
 from atoll.wire.messages import settings_to_proto
 from atoll.wire.privacy_terms import terms_to_proto
+from atoll.wire.seeds import task_seed
 from atoll.wire.v1 import participation_pb2, tensors_pb2
 
 log = logging.getLogger(__name__)
@@ -55,11 +56,13 @@ class Invitations:
     def for_member(
         self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
     ) -> Invitation:
-        """The task of an open round: with what this member may report at most, and the trace of its work."""
+        """The task of an open round: with what this member may report at most, its seed, and the trace of its work."""
+        seed = self.spec.job.seed  # None in a run of an earlier version
         own = participation_pb2.Participate(
             remaining_s=max(0.0, remaining_s),
             max_weight=max_weight(state, member.declared_weight),
             traceparent=traceparent,
+            seed=None if seed is None else task_seed(seed, live.key.round, member.participant),
         )
         return Invitation(self._shared_by_all(state, live), own.SerializeToString())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -20,6 +21,7 @@ from atoll.server.stores import BlobMissingError, models, runs
 from atoll.wire.encoding import payload_bytes
 from atoll.wire.layout import Dtype, Layout
 from atoll.wire.messages import layout_to_proto
+from atoll.wire.seeds import SEED_BITS
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ async def examined(
         submitted_by=operator,
         created_at=services.clock(),
         keep_models=spec.retention.models,
+        seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
     )
     return Submission(run, spec, private, layout.size_bytes)
 

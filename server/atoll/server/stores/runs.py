@@ -21,7 +21,8 @@ class Run:
 
     ``layout`` is the model's layout as its protobuf message; ``initial_model``, ``current_model`` and ``best_model``
     are blob names. The best is by the figure that the job's ``[retention]`` names, whose value is ``best_value``;
-    ``keep_models`` is how many models it wants kept, None for the server's own setting.
+    ``keep_models`` is how many models it wants kept, None for the server's own setting; ``seed`` is that of the
+    participants' random numbers, None for a run of an earlier version.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Run:
     best_model: str | None = None
     best_value: float | None = None
     keep_models: int | None = None
+    seed: int | None = None
 
     @property
     def title(self) -> str:
@@ -49,7 +51,8 @@ class Run:
     @property
     def checksum(self) -> str:
         """Over the submitted fields, which never change; the status follows from the event log."""
-        job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models)
+        seed = () if self.seed is None else (self.seed,)  # as before there were seeds
+        job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
 

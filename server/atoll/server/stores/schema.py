@@ -106,6 +106,7 @@ runs = Table(
     Column("best_model", _DIGEST),
     Column("best_value", Double),
     Column("keep_models", Integer),
+    Column("seed", BigInteger),
     Column("rounds_total", Integer, nullable=False),
     Column("rounds_released", Integer, nullable=False),
     Column("status", String(16), nullable=False),
