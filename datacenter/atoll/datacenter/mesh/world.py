@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -58,13 +58,12 @@ def join_world(timeout_s: float) -> Iterator[World]:
     if dist.is_initialized():
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
         return
-    _describe_world_of_one()
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         timeout=timeout,
         device_id=device if device.type == "cuda" else None,
-        **_agents_store(timeout),
+        **_rendezvous(timeout),
     )
     try:
         yield World(dist.get_rank(), dist.get_world_size(), local_rank, device)
@@ -85,22 +84,27 @@ def _device(local_rank: int) -> torch.device:
     return device
 
 
-def _agents_store(timeout: timedelta) -> dict[str, Any]:
+def _rendezvous(timeout: timedelta) -> dict[str, Any]:
+    """Return the store, rank and size for ``init_process_group``; empty where it reads them from the environment.
+
+    Without ``RANK`` in the environment the world is this process. The environment stays as it is: a process that is
+    started later must not take itself for that rank.
+    """
+    if "RANK" not in os.environ:
+        return {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return _agents_store(os.environ, timeout)
+    return {}
+
+
+def _agents_store(environment: Mapping[str, str], timeout: timedelta) -> dict[str, Any]:
     """Use the store of torchrun's agent, which outlives the ranks, under keys of this attempt only.
 
     torch 2.13 gives the ranks of the next attempt the same store with the same keys: gloo then finds addresses of ranks
     that are gone. The name of the attempt comes from our launcher, or is torchrun's count of restarts.
     """
-    environment = os.environ
-    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        return {}
     rank, size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
     address, port = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
     store = TCPStore(address, port, size, is_master=False, timeout=timeout)
     attempt = environment.get(ATTEMPT_VARIABLE) or environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return {"store": PrefixStore(f"attempt/{attempt}", store), "rank": rank, "world_size": size}
-
-
-def _describe_world_of_one() -> None:
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
