@@ -15,8 +15,8 @@ import pytest
 from atoll.server.config.limits import Limits
 from atoll.server.ingest.node import IngestNode
 from atoll.server.process.listeners import Port, make_server
-from atoll.server.rpc.desk import DeskService
-from atoll.server.rpc.worker import WorkerService
+from atoll.server.rpc.desk_service import DeskService
+from atoll.server.rpc.worker_service import WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server, add_WorkerServiceServicer_to_server
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job

@@ -35,7 +35,7 @@ from atoll.server.stores import (
     runs,
     schema,
 )
-from atoll.server.stores.rows import to_checksummed_row
+from atoll.server.stores.row_conversion import to_checksummed_row
 from tests.patience import WAIT_S
 from tests.server.ingest.uploads import flip
 from tests.server.privacy import ledgers

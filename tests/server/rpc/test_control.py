@@ -10,7 +10,7 @@ import pytest
 import atoll.server
 from atoll.server.control import PHASES, Following
 from atoll.server.rounds import Member, RoundState
-from atoll.server.rpc import control, people, views, watching
+from atoll.server.rpc import control, operator_handlers, views, watching
 from atoll.server.stores import DirectoryBlobStore
 from atoll.wire.digest import BlobManifest
 from atoll.wire.join_token import JoinToken
@@ -163,7 +163,7 @@ class TestRuns:
         newest, after = await listed(2)
         assert newest == made[:0:-1]
         assert await listed(2, after) == (made[:1], "")
-        monkeypatch.setattr(people, "MAX_LISTED", 1)
+        monkeypatch.setattr(operator_handlers, "MAX_LISTED", 1)
         assert (await listed(2**32 - 1))[0] == made[2:]
         request = control_pb2.ListRunsRequest(after="yesterday")
         assert await refused_code(world.operator.control.ListRuns(request)) == ("INVALID_ARGUMENT", "list.after")
@@ -179,10 +179,10 @@ class TestRuns:
             (0, "released", 2),
             (1, "released", 2),
         ]
-        people = {member.participant: member for member in answer.rounds[0].members}
-        assert people[bob.name].organisation == "beta"
-        assert people[alice.name].weight == 10
-        assert people[alice.name].report_s >= 0.0
+        found = {member.participant: member for member in answer.rounds[0].members}
+        assert found[bob.name].organisation == "beta"
+        assert found[alice.name].weight == 10
+        assert found[alice.name].report_s >= 0.0
         lean = await world.operator.control.GetRun(control_pb2.GetRunRequest(run=run), timeout=WAIT_S)
         assert [list(one.members) for one in lean.rounds] == [[], []]
 
@@ -524,7 +524,7 @@ class TestParticipants:
     ) -> None:
         first, second = sorted([alice.name, bob.name])
         assert await self.listed(world) == ([first, second], "")
-        monkeypatch.setattr(people, "MAX_LISTED", 1)
+        monkeypatch.setattr(operator_handlers, "MAX_LISTED", 1)
         assert await self.listed(world, limit=2) == ([first], first)
         assert await self.listed(world, after=first) == ([second], second)
         assert await self.listed(world, after=second) == ([], "")

@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 
 from atoll.server.stores.row_checksums import checksum_of
-from atoll.server.stores.rows import Checksummed
+from atoll.server.stores.row_conversion import Checksummed
 from tests.server.stores.samples import run
 from tests.server.stores.test_models import model
 

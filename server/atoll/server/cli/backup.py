@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.connection import data_option
+from atoll.server.cli.errors import local_errors
 from atoll.server.cli.output import json_option, print_json, print_table, size, styled, when
-from atoll.server.errors import InvalidRequestError, ServerError
 
 if TYPE_CHECKING:
     from atoll.server.backup import Manifest
 
-DEFAULT_DATA = Path("atoll-data")
+
 LEDGER_COLUMNS = ("population", "charges>", "last charged", "head")
 _COMPARE = (
     "Releases of private runs since {made} are missing from the restored ledger. Before the server is started, compare "
@@ -39,14 +39,7 @@ class RestoredLedger:
 
 @click.command()
 @click.argument("destination", type=click.Path(path_type=Path))
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="ATOLL_DATA",
-    default=DEFAULT_DATA,
-    show_default=True,
-    help="The server's data directory, on this machine; the server may be running.",
-)
+@data_option
 @click.option("--copy", is_flag=True, help="Copy models even where they could be hard-linked.")
 @json_option
 def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> None:
@@ -56,12 +49,8 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
     """
     from atoll.server.backup import back_up  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
-    try:
+    with local_errors():
         manifest = back_up(data, destination, now=time.time(), copy=copy)
-    except InvalidRequestError as error:
-        raise BadInputError(error.detail.message, error.detail.remedy) from error
-    except ServerError as error:
-        raise CommandError(str(error), error.detail.remedy) from error
     _show(manifest, json_output=json_output)
     if not json_output:
         click.echo(f"{size(manifest.stored_bytes)} in {destination}; it holds the authority's key: keep it private")
@@ -81,12 +70,8 @@ def restore(*, source: Path, data: Path, json_output: bool) -> None:
     """Make a data directory of the back-up SOURCE; everything is verified before anything is written."""
     from atoll.server.backup import restore as make  # noqa: PLC0415  # as above
 
-    try:
+    with local_errors():
         restored = make(source, data, now=time.time())
-    except InvalidRequestError as error:
-        raise BadInputError(error.detail.message, error.detail.remedy) from error
-    except ServerError as error:
-        raise CommandError(str(error), error.detail.remedy) from error
     ledgers = _ledgers(data, restored.manifest)
     if json_output:
         print_json({**restored.manifest.model_dump(mode="json"), "ledgers": ledgers})

@@ -15,6 +15,7 @@ import grpc
 
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.errors import BadInputError, NotPermittedError
+from atoll.server.config import DEFAULT_DATA
 from atoll.server.identity import OPERATOR_FILE, CredentialError, OperatorCredential
 from atoll.wire.loopback import INSECURE_OPERATOR, is_loopback
 
@@ -31,6 +32,25 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 R = TypeVar("R")
+
+server_option = click.option(
+    "--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: the address in the credential."
+)
+credentials_option = click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="ATOLL_CREDENTIALS",
+    help="Operator credential. Default: operator.json in the data directory, or in ~/.config/atoll.",
+)
+data_option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ATOLL_DATA",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="The server's data directory, on this machine; the server may be running.",
+)
+"""For commands that read the directory themselves."""
 
 
 @dataclass(frozen=True)
@@ -106,13 +126,8 @@ class Place:
 def placed(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command the connection options and, as its first argument, their values."""
 
-    @click.option("--server", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: the credential's.")
-    @click.option(
-        "--credentials",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="ATOLL_CREDENTIALS",
-        help="Operator credential. Default: operator.json in the data directory, or in ~/.config/atoll.",
-    )
+    @server_option
+    @credentials_option
     @click.option(
         "--data",
         type=click.Path(file_okay=False, path_type=Path),

@@ -13,18 +13,15 @@ import click
 
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
 from atoll.server.cli import model_files
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import find_target
 from atoll.server.cli.demo_private import PrivateSummary, run_private
 from atoll.server.cli.demo_private import show as show_private
-from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
-from atoll.server.cli.output import busy, json_option, print_json, print_table
-from atoll.server.cli.watch import JsonSink, follow, observe
-from atoll.server.control import Json, Progress, RunDetail
+from atoll.server.cli.demo_run import TOKEN_LIFETIME_S, served, train
+from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError, local_errors, writing
+from atoll.server.cli.output import json_option, print_json, print_table
+from atoll.server.control import Json, RunDetail
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
-from atoll.server.demo.federation import Federation, Plan
-from atoll.server.errors import ServerError
+from atoll.server.demo.federation import Plan
 from atoll.text.figures import counted
 
 MAX_CLIENTS = 64
@@ -33,7 +30,6 @@ MAX_PRIVATE_CLIENTS = 280
 CLIENTS, ROUNDS = 8, 20
 PRIVATE_CLIENTS, PRIVATE_ROUNDS = 200, 30
 MAX_ROUNDS = 10_000
-TOKEN_LIFETIME_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -103,15 +99,13 @@ def demo(
     """
     plan, run = _plan(private, clients, rounds, **others), _run_private if private else _run_demo
     try:
-        with raising_on_signals(), _workplace(keep) as directory:
+        with local_errors(), raising_on_signals(), _workplace(keep) as directory:
             summary = run(directory, plan, report, keep, json_output=json_output)
     except EndedBySignalError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
     except ChildFailedError as error:
         raise CommandError(str(error)) from error
-    except ServerError as error:
-        raise CommandError(str(error), error.detail.remedy) from error
     if isinstance(summary, PrivateSummary):
         show_private(summary, json_output=json_output)
     else:
@@ -129,61 +123,26 @@ def _plan(private: bool, clients: int | None, rounds: int | None, **others: int)
 
 def _run_private(directory: Path, plan: Plan, report: Path, _: Path | None, *, json_output: bool) -> PrivateSummary:
     with Processes(directory) as processes:
-        return run_private(directory, plan, processes, report, Silent() if json_output else None)
+        return run_private(directory, plan, processes, report, shown=not json_output)
 
 
 def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, json_output: bool) -> Summary:
     began = time.monotonic()
-    with Processes(directory) as processes:
-        federation = Federation(directory, plan, processes)
-        with busy("starting the server"):
-            federation.prepare()
-            ready = federation.start_server()
-        click.echo(f"server on {ready.address} (TLS), {counted(plan.clients, 'client')} joining", err=True)
-        target = find_target(ready.address, ready.operator, None, insecure=False)
-        with ControlClient(target.open(), target.address) as client:
-            try:
-                processes.on_failure = client.channel.close
-                detail = _train(client, federation, json_output=json_output)
-                if keep is not None:
-                    model_files.download(client, client.model(detail.run.run, None), directory / "model.safetensors")
-            except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
-                processes.check(wait_s=1.0)
-                raise
+    with Processes(directory) as processes, served(directory, plan, processes) as (federation, client):
+        for number, token in enumerate(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens):
+            federation.start_client(number, token)
+        detail = train(client, federation.job, shown=not json_output)
+        if keep is not None:
+            model_files.download(client, client.model(detail.run.run, None), directory / "model.safetensors")
     _write_report(detail, report)
     return _summary(detail, plan, report, keep, time.monotonic() - began)
-
-
-def _train(client: ControlClient, federation: Federation, *, json_output: bool) -> RunDetail:
-    """Let the clients join, submit the job, and follow it to its end."""
-    plan = federation.plan
-    made = client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients)
-    for number, token in enumerate(made.tokens):
-        federation.start_client(number, token)
-    with model_files.open_model(federation.directory / "init.safetensors") as model:
-        blob = model_files.upload(client, model)
-        run = client.submit(federation.job.read_bytes(), federation.job.name, model.layout, blob)
-    if json_output:
-        follow(client, run, Silent(), reconnect_s=0.0)
-    else:
-        observe(client, run, reconnect_s=0.0)
-    return client.run(run, members=True)
-
-
-class Silent(JsonSink):
-    """Shows nothing: only the summary is printed."""
-
-    def change(self, progress: Progress) -> None:
-        """Nothing."""
 
 
 def _write_report(detail: RunDetail, path: Path) -> None:
     from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
 
-    try:
+    with writing(f"the report {path}"):
         path.write_text(render(detail, now=time.time()), encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(f"the report {path} cannot be written: {error.strerror}") from error
 
 
 def _summary(detail: RunDetail, plan: Plan, report: Path, keep: Path | None, total_s: float) -> Summary:

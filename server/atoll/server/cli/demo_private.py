@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import find_target
-from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
-from atoll.server.cli.output import busy, print_json, print_table
-from atoll.server.cli.watch import follow, observe
+from atoll.server.cli.demo_run import TOKEN_LIFETIME_S, served, train
+from atoll.server.cli.errors import RunFailedError, writing
+from atoll.server.cli.output import print_json, print_table
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
-from atoll.server.demo.federation import LEAST_OF_MANY, POPULATION, Federation, Plan
+from atoll.server.demo.federation import LEAST_OF_MANY, POPULATION, Plan
 from atoll.text.figures import bound, counted
 
 if TYPE_CHECKING:
     from atoll.processes import Processes
-    from atoll.server.cli.watch import JsonSink
     from atoll.server.control import ChargeSummary, RunDetail, RunSpending
-
-TOKEN_LIFETIME_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,7 @@ class PrivateSummary:
     report: str
 
 
-def run_private(
-    directory: Path, plan: Plan, processes: Processes, report: Path, silent: JsonSink | None
-) -> PrivateSummary:
+def run_private(directory: Path, plan: Plan, processes: Processes, report: Path, *, shown: bool) -> PrivateSummary:
     """Both runs on one server, and the report.
 
     Raises:
@@ -64,23 +57,12 @@ def run_private(
         ChildFailedError: if the server or a crowd does.
     """
     began = time.monotonic()
-    federation = Federation(directory, plan, processes)
-    with busy("starting the server"):
-        federation.prepare()
-        ready = federation.start_server()
-    click.echo(f"server on {ready.address} (TLS), {plan.clients} participants joining", err=True)
-    target = find_target(ready.address, ready.operator, None, insecure=False)
-    with ControlClient(target.open(), target.address) as client:
-        try:
-            processes.on_failure = client.channel.close
-            federation.start_crowds(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens)
-            plain = _train(client, federation, federation.job, silent)
-            private = _train(client, federation, federation.private_job, silent)
-            (spent,) = client.population(POPULATION, verify=True).runs
-            charged = client.newest_charges(run=private.run.run, limit=plan.rounds).charges
-        except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
-            processes.check(wait_s=1.0)
-            raise
+    with served(directory, plan, processes) as (federation, client):
+        federation.start_crowds(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens)
+        plain = _trained(client, federation.job, plan.rounds, shown=shown)
+        private = _trained(client, federation.private_job, plan.rounds, shown=shown)
+        (spent,) = client.population(POPULATION, verify=True).runs
+        charged = client.newest_charges(run=private.run.run, limit=plan.rounds).charges
     summary = _summary(plan, plain, private, spent, charged, report, time.monotonic() - began)
     _write_report(summary, plain, private, charged)
     return summary
@@ -97,18 +79,11 @@ def show(summary: PrivateSummary, *, json_output: bool) -> None:
         click.echo(f"\n{line}")
 
 
-def _train(client: ControlClient, federation: Federation, job: Path, silent: JsonSink | None) -> RunDetail:
-    click.echo(f"{job.stem.replace('job', 'plain')} run: {counted(federation.plan.rounds, 'round')}", err=True)
-    with model_files.open_model(federation.directory / "init.safetensors") as model:
-        blob = model_files.upload(client, model)
-        run = client.submit(job.read_bytes(), job.name, model.layout, blob)
-    if silent is None:
-        observe(client, run, reconnect_s=0.0)
-    else:
-        follow(client, run, silent, reconnect_s=0.0)
-    detail = client.run(run)
+def _trained(client: ControlClient, job: Path, rounds: int, *, shown: bool) -> RunDetail:
+    click.echo(f"{job.stem.replace('job', 'plain')} run: {counted(rounds, 'round')}", err=True)
+    detail = train(client, job, shown=shown)
     if detail.run.status != "finished":
-        raise RunFailedError(f"run {run} {detail.run.status}: {detail.run.reason}")
+        raise RunFailedError(f"run {detail.run.run} {detail.run.status}: {detail.run.reason}")
     return detail
 
 
@@ -186,7 +161,5 @@ def _write_report(
 
     spent = [charge.epsilon_after for charge in charged if charge.epsilon_after is not None]
     text = page(_accuracy(plain), _accuracy(private), spent, _facts(summary), _meaning(summary))
-    try:
+    with writing(f"the report {summary.report}"):
         Path(summary.report).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(f"the report {summary.report} cannot be written: {error.strerror}") from error

@@ -13,40 +13,34 @@ from rich.text import Text
 from atoll.server.cli import checks
 from atoll.server.cli.checks import Finding, Status
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import DEFAULT_ADDRESS, Target, find_target
+from atoll.server.cli.connection import (
+    DEFAULT_ADDRESS,
+    Target,
+    credentials_option,
+    data_option,
+    find_target,
+    server_option,
+)
 from atoll.server.cli.errors import CommandError, UnreachableError
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.text.figures import counted
 from atoll.wire.loopback import is_loopback
 
-DEFAULT_DATA = Path("atoll-data")
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="ATOLL_DATA",
-    default=DEFAULT_DATA,
-    show_default=True,
-    help="The server's data directory.",
-)
-@click.option("--server", "address", metavar="HOST:PORT", envvar="ATOLL_SERVER", help="Default: the credential's.")
-@click.option(
-    "--credentials",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="ATOLL_CREDENTIALS",
-    help="Operator credential. Default: operator.json in the data directory, or in ~/.config/atoll.",
-)
+@data_option
+@server_option
+@credentials_option
 @click.option("--enrol-port", type=click.IntRange(1, 65535), help="Default: the main port + 1.")
 @click.option("--insecure", is_flag=True, help="The server, on this machine, was started with --insecure.")
 @json_option
 def doctor(
     *,
     data: Path,
-    address: str | None,
+    server: str | None,
     credentials: Path | None,
     enrol_port: int | None,
     insecure: bool,
@@ -56,11 +50,11 @@ def doctor(
     findings = [*checks.versions(), *checks.data_directory(data, os.getuid()), checks.local_disk(data)]
     findings += checks.certificate_files(data, time.time())
     try:
-        target = find_target(address, credentials, data, insecure=insecure)
+        target = find_target(server, credentials, data, insecure=insecure)
     except CommandError as error:
         findings.append(Finding("credential", Status.WARN, error.message, error.remedy))
         target = None
-    findings += _connection(target, address or DEFAULT_ADDRESS, enrol_port)
+    findings += _connection(target, server or DEFAULT_ADDRESS, enrol_port)
     if not any(finding.check == "server" and finding.status is Status.OK for finding in findings):
         findings += _ledgers_of(data)
     failed = sum(finding.status is Status.FAIL for finding in findings)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import click
 import grpc
 
+from atoll.server.errors import InvalidRequestError, ServerError
 from atoll.text.printable import printable
 from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
 
@@ -84,6 +85,26 @@ def translated(address: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         raise command_error(error, address) from error
+
+
+@contextmanager
+def local_errors() -> Iterator[None]:
+    """Turn an error of the server's modules, called in this process, into a ``CommandError``."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise BadInputError(error.detail.message, error.detail.remedy) from error
+    except ServerError as error:
+        raise CommandError(str(error), error.detail.remedy) from error
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Turn a failure to write the file ``path`` into a ``BadInputError``."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def command_error(error: grpc.RpcError, address: str) -> CommandError:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import BadInputError, CommandError, local_errors
 from atoll.server.cli.output import busy, console, json_option, print_json, print_table
-from atoll.server.errors import CallerError, ServerError
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.settings.numbers import Finite
 from atoll.text.figures import bound, counted, remainder
@@ -122,7 +121,7 @@ def audit(
     from atoll.server.privacy_audit.rehearsal import Safeguards  # noqa: PLC0415
     from atoll.server.privacy_audit.through_daemon import noise_through_daemon  # noqa: PLC0415
 
-    try:
+    with local_errors():
         with busy("working out the noise and how many to guess"):
             plan = design(_contract(job, promise), canaries)
         on = Safeguards(0.0 if without_noise else 1.0, not without_clipping)
@@ -130,10 +129,6 @@ def audit(
             found = run_audit(plan, directions, on)
         with busy("measuring the noise of a daemon's releases"):
             through_daemon = noise_through_daemon(plan.contract)
-    except CallerError as error:
-        raise BadInputError(error.detail.message, error.detail.remedy) from error
-    except ServerError as error:
-        raise CommandError(error.detail.message, error.detail.remedy) from error
     _show(_audited(found, through_daemon), json_output=json_output)
 
 

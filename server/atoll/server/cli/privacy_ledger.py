@@ -11,7 +11,7 @@ import click
 from atoll.server.cli import privacy_formats as formats
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import Place, connected, placed
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import BadInputError, CommandError, writing
 from atoll.server.cli.ledger_queries import LedgerQueries
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import busy, json_option, print_json, print_table
@@ -178,10 +178,8 @@ def _export(source: LedgerQueries, path: Path, name: str | None, *, json_output:
         found = source.populations(verify=True) if name is None else (source.population(name, verify=True),)
         lines = [line for population in found for line in _export_lines(source, population)]
         checked = verified(lines)
-    try:
+    with writing(path):
         write_atomic(path, "".join(lines).encode("ascii"), mode=_EXPORT_MODE)
-    except OSError as error:
-        raise BadInputError(f"{path} cannot be written: {error.strerror}") from error
     damaged = {item.population for item in found if item.flaw}
     heads = [
         {"population": tally.population, "charges": tally.charges, "head": tally.head}

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import BadInputError, local_errors, writing
 from atoll.server.cli.model_files import initial_file, open_model
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
-from atoll.server.errors import CallerError, InvalidRequestError, ServerError
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
 from atoll.server.privacy.events import Adjacency, Sampling
 from atoll.server.privacy.tensor_statistics import check_no_statistics
@@ -84,32 +83,23 @@ def _elements(job: Path, spec: JobSpec) -> int:
     if not path.is_file():
         raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
     with open_model(path) as model:
-        try:
+        with local_errors():
             check_no_statistics(spec, model.layout)
-        except InvalidRequestError as error:
-            raise BadInputError(error.detail.message, error.detail.remedy) from error
         return fragments_of(spec, model.layout).largest
 
 
 def _worked_out(spec: JobSpec, elements: int, target: float | None, wanted: float) -> Plan:
     from atoll.server.privacy.planning import plan_of  # noqa: PLC0415  # brings numba along, which takes a second
 
-    try:
-        with steps("working out the noise") as progress:
-            return plan_of(spec, elements, target, wanted, progress)
-    except CallerError as error:
-        raise BadInputError(error.detail.message, error.detail.remedy) from error
-    except ServerError as error:
-        raise CommandError(error.detail.message, error.detail.remedy) from error
+    with local_errors(), steps("working out the noise") as progress:
+        return plan_of(spec, elements, target, wanted, progress)
 
 
 def _draw(found: Plan, path: Path) -> None:
     from atoll.server.privacy.plan_figure import write_plan  # noqa: PLC0415  # brings matplotlib along
 
-    try:
+    with writing(path):
         write_plan(found, path)
-    except OSError as error:
-        raise BadInputError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _show(found: Plan) -> None:

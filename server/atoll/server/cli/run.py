@@ -13,7 +13,7 @@ import click
 from atoll.server.cli import model_files
 from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.errors import BadInputError, writing
 from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     ROUND_COLUMNS,
@@ -201,10 +201,8 @@ def report(client: ControlClient, *, run_id: str, output: Path) -> None:
         found = find_run(client, run_id)
         elements = client.model(found, None).layout.size
         page = render(client.run(found, members=True), now=time.time(), elements=elements)
-    try:
+    with writing(output):
         output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise BadInputError(f"{output} cannot be written: {error.strerror}") from error
     click.echo(f"{output}: {size(len(page.encode()))}", err=True)
 
 

@@ -16,11 +16,11 @@ import click
 from click.core import ParameterSource
 
 from atoll.server.cli.backup import backup, restore
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import local_errors
 from atoll.server.cli.storage import prune, storage
-from atoll.server.config.config import DEFAULT_DATA, ServerConfig
+from atoll.server.config import DEFAULT_DATA
+from atoll.server.config.config import ServerConfig
 from atoll.server.config.config_file import load_config
-from atoll.server.errors import InvalidRequestError, ServerError
 from atoll.server.process.logs import configure_logging
 from atoll.server.process.notify import READY, STOPPING, notify
 from atoll.server.process.server import Addresses, Daemon
@@ -93,14 +93,10 @@ server.add_command(prune)
 def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd: int | None, **settings: Any) -> None:
     """Serve until interrupted; on an existing directory, resume every run where it stood."""
     given = {name: value for name, value in settings.items() if _is_given(name)}
-    try:
+    with local_errors():
         config = load_config(given, config_file)
         configure_logging(log_level, as_json=json_log)
         asyncio.run(_serve(config, ready_fd))
-    except InvalidRequestError as error:
-        raise BadInputError(error.detail.message, error.detail.remedy) from error
-    except ServerError as error:
-        raise CommandError(str(error), error.detail.remedy) from error
 
 
 def _is_given(name: str) -> bool:

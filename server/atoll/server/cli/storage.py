@@ -7,32 +7,22 @@ from pathlib import Path
 import click
 
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import CommandError, UnreachableError
+from atoll.server.cli.connection import connected, data_option
+from atoll.server.cli.errors import UnreachableError, local_errors
 from atoll.server.cli.output import json_option, print_json, print_table, size
-from atoll.server.errors import ServerError
 
 _NEEDS_SERVER = "only a running server prunes, and one does at its start: start it with `atoll server start`"
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="ATOLL_DATA",
-    default=Path("atoll-data"),
-    show_default=True,
-    help="The server's data directory, on this machine; the server may be running.",
-)
+@data_option
 @json_option
 def storage(*, data: Path, json_output: bool) -> None:
     """Show what a data directory holds, by kind and by run, and what its disk has free."""
     from atoll.server.stores.usage import storage_use  # noqa: PLC0415  # SQLAlchemy: half a second that others save
 
-    try:
+    with local_errors():
         found = storage_use(data)
-    except ServerError as error:
-        raise CommandError(str(error), error.detail.remedy) from error
     if json_output:
         held = [
             {

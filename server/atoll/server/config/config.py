@@ -6,12 +6,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.limits import DEFAULT_LIMITS, Limits
 from atoll.server.config.storage_settings import StorageSettings
 from atoll.wire.loopback import is_loopback
 from atoll.wire.pacing import LONGEST_RETRY_S
-
-DEFAULT_DATA = Path("atoll-data")
 
 
 class ServerConfig(BaseModel):

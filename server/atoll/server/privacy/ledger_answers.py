@@ -1,7 +1,7 @@
 """Answers about the ledger for operators: read from the database first, then added up without it.
 
 There are two steps because adding up takes a tenth of a second for each run under PRV and must not hold a connection.
-``rpc.privacy`` answers from a running server, ``cli.offline`` from a data directory.
+``rpc.privacy_handlers`` answers from a running server, ``cli.offline`` from a data directory.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import ServerError
 from atoll.server.identity import Authority
-from atoll.server.process.workers import WorkerPool
+from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.runs.coordinator import Coordinator
 from atoll.server.runs.services import Services
 from atoll.server.stores import participants, schema_version

@@ -29,12 +29,13 @@ from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
 from atoll.server.process.observatory import Observatory
 from atoll.server.process.warming import Warming
-from atoll.server.process.workers import WorkerPool
+from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
-from atoll.server.rpc.control import ControlService, ServerFacts
+from atoll.server.rpc.control import ControlService
 from atoll.server.rpc.enrolment import EnrolmentService, RenewalService
 from atoll.server.rpc.enrolment_rate import EnrolmentRate
+from atoll.server.rpc.operator_handlers import ServerFacts
 from atoll.server.rpc.participation import ParticipationService
 from atoll.server.rpc.transfer import SERVICE as TRANSFER_SERVICE
 from atoll.server.rpc.transfer import TransferService

@@ -7,25 +7,21 @@ import contextlib
 import logging
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from sqlalchemy import Connection
 
 import atoll.server
-from atoll.server.access.certificates import CertificateBook
-from atoll.server.access.operators import Operators
 from atoll.server.control import message_of
 from atoll.server.errors import InvalidRequestError, NotFoundError, UnavailableError
 from atoll.server.rounds import Phase
 from atoll.server.rpc import bounds, views
-from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.people import PeopleHandlers, page_size
-from atoll.server.rpc.privacy import PrivacyHandlers
+from atoll.server.rpc.access_handlers import AccessHandlers
+from atoll.server.rpc.authentication import Context, Watch
+from atoll.server.rpc.operator_handlers import page_size
+from atoll.server.rpc.privacy_handlers import PrivacyHandlers
 from atoll.server.rpc.watching import LiveRound, Told
-from atoll.server.runs.coordinator import ActiveRun, Coordinator
+from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.janitor import Pruned
-from atoll.server.runs.services import Services
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
 from atoll.server.stores.paging import mark
 from atoll.server.telemetry.refusal_log import one_line
@@ -49,41 +45,8 @@ WATCH_PAUSE = 4
 """A watcher's messages take at most one part in so many and one of the time."""
 
 
-@dataclass(frozen=True)
-class ServerFacts:
-    """What ``GetServerInfo`` tells; addresses are host:port."""
-
-    started_at: float
-    workers: int
-    data: Path
-    enrolment_address: str
-
-
-class ControlService(PeopleHandlers, PrivacyHandlers, ControlServiceServicer):
-    """The handlers; every one needs an operator's certificate.
-
-    Those about people are in ``rpc.people``, those about the privacy ledger in ``rpc.privacy``.
-    """
-
-    def __init__(
-        self,
-        *,
-        coordinator: Coordinator,
-        certificates: CertificateBook,
-        operators: Operators,
-        services: Services,
-        authenticator: Authenticator,
-        facts: ServerFacts,
-    ) -> None:
-        super().__init__(
-            coordinator=coordinator,
-            certificates=certificates,
-            operators=operators,
-            services=services,
-            authenticator=authenticator,
-            enrolment_address=facts.enrolment_address,
-        )
-        self._facts = facts
+class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
+    """All handlers: those about runs, models and the server here, the others in the base classes."""
 
     async def UploadModel(
         self, request_iterator: AsyncIterator[control_pb2.UploadModelRequest], context: Context

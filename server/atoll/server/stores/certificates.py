@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from atoll.server.identity import Peer, Role
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all
 from atoll.server.stores.schema import certificates
 
 

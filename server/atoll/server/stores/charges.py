@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select
 from atoll.server.stores import populations
 from atoll.server.stores.errors import StoreDamagedError
 from atoll.server.stores.hash_chain import Entry, canonical, digest_of
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import charges
 
 NO_MECHANISM = "none"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from atoll.server.stores.dialects import upsert
-from atoll.server.stores.rows import fetch_all, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, select_all, to_row
 from atoll.server.stores.schema import history
 
 HOURS = 24

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, insert, select
 
 from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.row_checksums import checksum_of
-from atoll.server.stores.rows import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
+from atoll.server.stores.row_conversion import checksummed, fetch_all, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import models, runs
 
 _PAGE_NAMES = 500

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, update
 
 from atoll.server.stores.errors import RecordConflictError, RecordMissingError
 from atoll.server.stores.row_checksums import checksum_of
-from atoll.server.stores.rows import checksummed, fetch_sound, to_checksummed_row
+from atoll.server.stores.row_conversion import checksummed, fetch_sound, to_checksummed_row
 from atoll.server.stores.schema import noise_states
 
 

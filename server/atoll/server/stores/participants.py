@@ -13,7 +13,7 @@ from atoll.server.identity import ParticipantKind, Role
 from atoll.server.stores import certificates
 from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.errors import RecordMissingError
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import participants
 
 _MAX_NAMES = 500  # names per query: databases limit the parameters of one statement

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.hash_chain import Entry, digest_of
 from atoll.server.stores.row_checksums import checksum_of
-from atoll.server.stores.rows import checksummed, fetch_one, fetch_sound, select_all, to_checksummed_row
+from atoll.server.stores.row_conversion import checksummed, fetch_one, fetch_sound, select_all, to_checksummed_row
 from atoll.server.stores.schema import populations
 
 UNIT = "participant"

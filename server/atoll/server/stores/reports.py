@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Select, bindparam, update
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import insert_new
 from atoll.server.stores.errors import RecordMissingError, ReportConflictError
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import reports
 
 

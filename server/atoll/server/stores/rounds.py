@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select, update
 
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import upsert
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import members, rounds
 
 _TRAIN = "train"

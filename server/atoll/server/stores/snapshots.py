@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, insert, select
 
 from atoll.server.stores.row_checksums import checksum_of
-from atoll.server.stores.rows import fetch_all, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, select_all, to_row
 from atoll.server.stores.schema import snapshots
 
 KEPT = 2

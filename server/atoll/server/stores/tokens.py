@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from atoll.server.identity import TokenRecord, TokenUsedError
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.paging import newest
-from atoll.server.stores.rows import fetch_all, fetch_one, select_all, to_row
+from atoll.server.stores.row_conversion import fetch_all, fetch_one, select_all, to_row
 from atoll.server.stores.schema import tokens
 
 

@@ -1,4 +1,4 @@
-"""The part of ControlService that is about the privacy ledger."""
+"""The part of ControlService about the privacy ledger."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import logging
 from atoll.server.errors import InvalidRequestError
 from atoll.server.privacy import ledger, ledger_answers
 from atoll.server.privacy.events import Adjacency
-from atoll.server.rpc.authentication import Authenticator, Context
-from atoll.server.runs.services import Services
+from atoll.server.rpc.authentication import Context
+from atoll.server.rpc.operator_handlers import OperatorHandlers
 from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
 
 
-class PrivacyHandlers:
-    """Handlers of ``ControlService``; every one needs an operator's certificate."""
-
-    _services: Services
-    _authenticator: Authenticator
+class PrivacyHandlers(OperatorHandlers):
+    """Handlers about populations and their charges."""
 
     async def ListPopulations(
         self, request: control_pb2.ListPopulationsRequest, context: Context
     ) -> control_pb2.ListPopulationsResponse:
-        """What has been spent of each."""
+        """What has been spent of each population's privacy."""
         await self._authenticator.operator(context)
         if request.population:
             return control_pb2.ListPopulationsResponse(
@@ -43,7 +40,9 @@ class PrivacyHandlers:
         await self._authenticator.operator(context)
         if not (request.run or (request.population and not request.epsilon)):
             raise InvalidRequestError(
-                "privacy.charges", "a population or a run is wanted, and a run where epsilon is", "name one"
+                "privacy.charges",
+                "the request names neither run nor population, or asks for epsilon without a run",
+                "name a run, or a population without epsilon",
             )
         page = await self._services.reader.run(ledger_answers.read_charges, request)
         return await self._services.call(ledger_answers.charges_page, request, page)
@@ -51,7 +50,7 @@ class PrivacyHandlers:
     async def GetParticipantPrivacy(
         self, request: control_pb2.GetParticipantPrivacyRequest, context: Context
     ) -> control_pb2.GetParticipantPrivacyResponse:
-        """What holds for one participant."""
+        """What a participant's privacy has cost, by run and population."""
         await self._authenticator.operator(context)
         found = await self._services.reader.run(ledger_answers.read_participant, request.participant)
         spent = [await self._population(name, verify=True) for name in found.populations]
@@ -81,7 +80,7 @@ class PrivacyHandlers:
         return control_pb2.LimitPopulationResponse(population=await self._population(changed.name, verify=False))
 
     async def _population(self, name: str, *, verify: bool) -> control_pb2.PopulationSummary:
-        """Of one population; with its flaw, if its ledger is damaged, what can be read of it."""
+        """Summary of one population; with the flaw and what can be read if its ledger is damaged."""
         found = await self._services.reader.run(ledger_answers.read_population, name, verify=verify)
         if found.flaw:
             log.error("%s", found.flaw)

@@ -10,7 +10,7 @@ from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import desk as desks
-from atoll.server.rpc.desk import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
+from atoll.server.rpc.desk_service import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 

@@ -26,8 +26,8 @@ from atoll.server.ingest.node_pool import PARTIAL, FileNode, NodePool
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.process.logs import logging_settings
 from atoll.server.process.sockets import SocketFolder
-from atoll.server.rpc.desk import DeskService
-from atoll.server.rpc.worker import WorkerCalls
+from atoll.server.rpc.desk_service import DeskService
+from atoll.server.rpc.worker_service import WorkerCalls
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 
@@ -134,7 +134,7 @@ class WorkerPool:
             await self._end(process)
 
     async def _spawn(self, name: str, port: int) -> asyncio.subprocess.Process:
-        from atoll.server.process.worker import WorkerOrder  # noqa: PLC0415 - that module is the other process's main
+        from atoll.server.process.worker_process import WorkerOrder  # noqa: PLC0415 - that module is the other process's main
 
         level, as_json = logging_settings()
         order = WorkerOrder(
@@ -148,7 +148,11 @@ class WorkerPool:
         )
         # The pipe of its standard input closes with this process, however it ends, and ends the worker.
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "atoll.server.process.worker", order.model_dump_json(), stdin=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "atoll.server.process.worker_process",
+            order.model_dump_json(),
+            stdin=asyncio.subprocess.PIPE,
         )
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:

@@ -1,7 +1,8 @@
 """One ingest worker process: receives and folds updates on a port that all workers share.
 
-Started by ``process.workers`` as ``python -m atoll.server.process.worker`` with one JSON argument (``WorkerOrder``). It
-ends when its coordinator does: it holds the reading end of a pipe that closes then.
+``process.worker_pool`` starts it as ``python -m atoll.server.process.worker_process`` with one JSON argument
+(``WorkerOrder``). It ends when its coordinator does: its standard input is a pipe from the coordinator, which closes
+then.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from atoll.server.process.logs import configure_logging
 from atoll.server.process.warming import Warming
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
-from atoll.server.rpc.desk import RemoteDesk
+from atoll.server.rpc.desk_service import RemoteDesk
 from atoll.server.rpc.transfer import SERVICE, TransferService
-from atoll.server.rpc.worker import WorkerService
+from atoll.server.rpc.worker_service import WorkerService
 from atoll.server.stores import DirectoryBlobStore
 from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
 from atoll.server.telemetry.node import NodeFigures

@@ -35,7 +35,7 @@ def processes() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if "atoll.server.process.worker" in " ".join(child.cmdline())
+        if "atoll.server.process.worker_process" in " ".join(child.cmdline())
     ]
 
 

@@ -1,4 +1,4 @@
-"""The part of ControlService that is about people: join tokens, participants, operators."""
+"""The part of ControlService about access: join tokens, participants, operators."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from atoll.server.access.certificates import CertificateBook
-from atoll.server.access.operators import Operators
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Peer
 from atoll.server.rpc import views
-from atoll.server.rpc.authentication import Authenticator, Context
+from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.enrolment import KINDS
-from atoll.server.runs.coordinator import MAX_REASON_CHARS, Coordinator
-from atoll.server.runs.services import Services
+from atoll.server.rpc.operator_handlers import OperatorHandlers, page_size
+from atoll.server.runs.coordinator import MAX_REASON_CHARS
 from atoll.server.stores import history, participants, tokens
 from atoll.server.stores.paging import mark
 from atoll.server.telemetry.refusal_log import one_line
@@ -23,42 +21,12 @@ from atoll.wire.v1 import control_pb2
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED = 1000
-"""Rows that one answer lists; it says where to go on."""
 MAX_TOKENS = 1000
-
-
-def page_size(asked: int) -> int:
-    """Rows of one answer."""
-    return min(asked or MAX_LISTED, MAX_LISTED)
-
-
 _KINDS = {number: kind for kind, number in KINDS.items()}
 
 
-class PeopleHandlers:
-    """Handlers of ``ControlService``; every one needs an operator's certificate.
-
-    Args:
-        enrolment_address: host:port that new tokens lead to.
-    """
-
-    def __init__(
-        self,
-        *,
-        coordinator: Coordinator,
-        certificates: CertificateBook,
-        operators: Operators,
-        services: Services,
-        authenticator: Authenticator,
-        enrolment_address: str,
-    ) -> None:
-        self._coordinator = coordinator
-        self._certificates = certificates
-        self._operators = operators
-        self._services = services
-        self._authenticator = authenticator
-        self._enrolment_address = enrolment_address
+class AccessHandlers(OperatorHandlers):
+    """Handlers about join tokens, participants and operators."""
 
     async def CreateToken(
         self, request: control_pb2.CreateTokenRequest, context: Context
@@ -78,7 +46,7 @@ class PeopleHandlers:
             lifetime_s=request.lifetime_s,
             count=request.count,
             operator=operator,
-            address=self._enrolment_address,
+            address=self._facts.enrolment_address,
         )
         return control_pb2.CreateTokenResponse(
             tokens=[token.encode() for token in made], expires_at=self._services.clock() + request.lifetime_s
@@ -128,7 +96,7 @@ class PeopleHandlers:
     async def RevokeParticipant(
         self, request: control_pb2.RevokeParticipantRequest, context: Context
     ) -> control_pb2.RevokeParticipantResponse:
-        """Shut a participant out, at once."""
+        """Revoke a participant, at once."""
         operator = await self._authenticator.operator(context)
         row = await self._coordinator.revoke(request.participant, request.reason or "revoked by the operator")
         log.info(
@@ -163,7 +131,7 @@ class PeopleHandlers:
     async def RevokeOperator(
         self, request: control_pb2.RevokeOperatorRequest, context: Context
     ) -> control_pb2.RevokeOperatorResponse:
-        """Shut an operator out, at once."""
+        """Revoke an operator, at once."""
         operator = await self._authenticator.operator(context)
         reason = one_line(request.reason, MAX_REASON_CHARS) or "revoked by an operator"
         done = await self._operators.revoke(request.name, reason, by=operator)

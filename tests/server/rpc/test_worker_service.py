@@ -17,7 +17,7 @@ from atoll.server.ingest.partial_file import PartialFile
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.rpc import worker as workers
-from atoll.server.rpc.worker import WorkerCalls, WorkerService
+from atoll.server.rpc.worker_service import WorkerCalls, WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 from tests.server.ingest.uploads import (
     ALICE,

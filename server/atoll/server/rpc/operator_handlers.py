@@ -1,0 +1,51 @@
+"""The base of the parts of ControlService: what their handlers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.access.operators import Operators
+from atoll.server.rpc.authentication import Authenticator
+from atoll.server.runs.coordinator import Coordinator
+from atoll.server.runs.services import Services
+
+MAX_LISTED = 1000
+"""Maximum number of rows in one answer; the answer says where the next page begins."""
+
+
+@dataclass(frozen=True)
+class ServerFacts:
+    """Facts that operators are shown; addresses are host:port, and new tokens lead to ``enrolment_address``."""
+
+    started_at: float
+    workers: int
+    data: Path
+    enrolment_address: str
+
+
+class OperatorHandlers:
+    """Base of the handlers of ``ControlService``; each handler requires an operator's certificate."""
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        certificates: CertificateBook,
+        operators: Operators,
+        services: Services,
+        authenticator: Authenticator,
+        facts: ServerFacts,
+    ) -> None:
+        self._coordinator = coordinator
+        self._certificates = certificates
+        self._operators = operators
+        self._services = services
+        self._authenticator = authenticator
+        self._facts = facts
+
+
+def page_size(asked: int) -> int:
+    """Number of rows in one answer, for the number that was asked for; 0 asks for the most."""
+    return min(asked or MAX_LISTED, MAX_LISTED)
