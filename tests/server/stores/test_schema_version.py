@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from atoll.server.stores import Charge, SchemaError, Store, charges, runs, schema_version
 from atoll.server.stores.dialects import parse_url, sqlite_url, writer_engine
-from atoll.server.stores.rows import to_checksummed_row
+from atoll.server.stores.row_conversion import to_checksummed_row
 from atoll.server.stores.schema import metadata
 from atoll.server.stores.schema_version import head_revision, require_current, upgrade
 from tests.patience import WAIT_S

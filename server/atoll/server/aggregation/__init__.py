@@ -1,7 +1,8 @@
-"""Aggregation: updates become integers, integers are added, and their mean updates the model.
+"""Aggregation: converts updates to integers, adds them, and updates the model with their mean.
 
 Read ``grid`` first (why nothing overflows), then ``accumulator`` (the sum), ``partial`` (sums of sums), ``optimisers``
-(what the mean does to the model) and ``release`` (the next model, block by block). ``kernel`` holds the compiled loops.
+(how the mean changes the model) and ``next_model`` (the next model, block by block). ``kernel`` holds the compiled
+loops.
 """
 
 from atoll.server.aggregation.accumulator import Accumulator

@@ -1,8 +1,8 @@
-"""The loops over block-quantised payloads: as those of ``_loops``, with every element made from its block's scale.
+"""The loops over block-quantised payloads: like those of ``_loops``, but with a scale for each block.
 
 An element is ``float32(scale * integer)``, as the wire says, then treated as a float32 one: sums, magnitudes and sums
-of squares are bit for bit those of the decoded payload, which never exists. Where integers come two to a byte, those of
-one block at a time are spread to a byte each (128 bytes, in the processor's first cache).
+of squares are bit for bit those of the decoded payload, which is never stored. Where integers are packed two to a byte,
+one block at a time is unpacked to one byte each (128 bytes, in the processor's first-level cache).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from atoll.server.aggregation._jit import callable_from_loops
 from atoll.server.aggregation._loops import LANES, IntoSum, Vector, on_grid, pairwise
 
 _BLOCK = LANES
-"""Elements of a block (``atoll.wire.blocks.BLOCK``): inspection takes one a turn, an element in each lane."""
+"""Elements of a block (``atoll.wire.blocks.BLOCK``): inspection processes one block per step, an element in each
+lane."""
 
 FoldBlocks = Callable[[npt.NDArray[np.int64], Vector, Vector, tuple[int, int, int, int], int, float, float], int]
 InspectBlocks = Callable[[Vector, Vector, int], tuple[int, float, int]]
@@ -25,13 +26,13 @@ Unpack = Callable[[Vector, int, int, Vector], Vector]
 
 @callable_from_loops
 def bytes_of(packed: Vector, first: int, length: int, room: Vector) -> Vector:  # noqa: ARG001 - one signature for both
-    """Integers of 8 bits: they lie there."""
+    """Integers of 8 bits, which need no unpacking."""
     return packed[first : first + length]
 
 
 @callable_from_loops
 def nibbles_of(packed: Vector, first: int, length: int, room: Vector) -> Vector:
-    """Integers of 4 bits, from the even element ``first`` on, written to ``room``; the lower bits first."""
+    """Unpack integers of 4 bits, from the even element ``first`` on, into ``room``; the lower bits come first."""
     start = first // 2
     pairs = packed[start : start + (length + 1) // 2]
     for at in range(pairs.size):

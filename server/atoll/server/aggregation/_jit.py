@@ -1,7 +1,7 @@
-"""Compiles loops with numba, which has no types of its own; what is compiled keeps the function's type.
+"""Compiles loops with numba, which is untyped; a compiled function keeps the type of its Python function.
 
-Numba is imported with the first loop that is compiled: importing takes a third of a second, which a server that starts
-spends after it has begun to serve.
+Numba is imported when the first loop is compiled: importing takes a third of a second, which a starting server spends
+only after it has begun to serve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _helpers: list[Callable[..., Any]] = []
-"""Functions that loops may call and that numba has not been told of yet."""
+"""Functions that loops may call and that are not registered with numba yet."""
 _importing = threading.RLock()
 
 
@@ -73,7 +73,7 @@ def scalar_type(dtype: type[np.generic]) -> Any:
 
 
 def _numba() -> Any:
-    """Numba, told of every helper; partly annotated, differently from version to version."""
+    """Numba with all helpers registered. Its annotations are partial and differ between versions."""
     with _importing:
         import numba  # noqa: PLC0415 - see the module
         from numba import extending  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""The loops that numba compiles; ``kernel`` and ``optimisers`` are their typed faces.
+"""The loops that numba compiles; ``kernel`` and ``optimisers`` wrap them with types.
 
-They are plain enough for LLVM to vectorise: no branch, no call that stays a call, slices instead of index sums.
+They are simple enough for LLVM to vectorise: no branches, only calls that are inlined, slices instead of index sums.
 
 - Rounding. ``t = x*scale + 1.5*2**52`` rounds to the nearest integer, ties to even, by the float64 addition itself, and
   leaves the integer in the low bits of t: rint and conversion in one addition, exact for ``|x*scale| <= 2**51``.
@@ -64,13 +64,13 @@ def from_float16(bits: np.uint16) -> np.float64:
 
 @callable_from_loops
 def add(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
-    """Add to the sum that is there."""
+    """Add to the target."""
     sums[at] += term
 
 
 @callable_from_loops
 def put(sums: npt.NDArray[np.int64], at: int, term: Any) -> None:
-    """Write over what is there, without reading it."""
+    """Overwrite the target without reading it."""
     sums[at] = term
 
 
@@ -83,7 +83,7 @@ def on_grid(value: Any, scale: float, limit: float) -> Any:
 
 @callable_from_loops
 def pairwise(squares: Vector, largest: Vector) -> None:
-    """Bring the lanes together, in place, in the first one: the sum and the maximum."""
+    """Combine the lanes, in place, into the first one: the sum and the maximum."""
     width = LANES // 2
     while width:
         for lane in range(width):

@@ -1,4 +1,4 @@
-"""The integer accumulator: the sum of a round's updates, in fixed point.
+"""The integer accumulator: the fixed-point sum of a round's updates.
 
 See ``grid`` for why it cannot overflow, and ``partial`` for merging several of them.
 """
@@ -33,7 +33,7 @@ class _Term(NamedTuple):
 
 
 class Accumulator:
-    """A partial sum in memory: 8 bytes per element, twice a float32 model, whatever the number of updates.
+    """A partial sum in memory: 8 bytes per element, twice a float32 model, for any number of updates.
 
     The memory is touched once when the accumulator is made and kept across rounds (``reset``), because a first touch
     costs more than many folds. The first update overwrites the sum of an earlier round, which saves zeroing and reading
@@ -55,9 +55,9 @@ class Accumulator:
         self._updates: set[str] = set()
         self._lock = Lock()
         self._memory = np.empty(size, np.int64)
-        self._memory.fill(0)  # touches every page now; np.zeros would leave that to the first round
+        self._memory.fill(0)  # touches every page now; np.zeros would defer that to the first round
         self._sums = self._memory
-        self._stale = False  # whether the memory holds something else than the sum of ``_updates``, which is none then
+        self._stale = False  # whether the memory still holds an earlier sum; ``_updates`` is then empty
 
     @property
     def updates(self) -> frozenset[str]:
@@ -91,15 +91,16 @@ class Accumulator:
     ) -> None:
         """Add one update, all or nothing, clipped to the grid's norm.
 
-        If a value is refused, a chunk does not fit or ``chunks`` raises, what was added of this update is taken back:
-        integer sums allow that exactly. Chunks are therefore kept until the end: give views into a map, not copies.
+        If a value is refused, a chunk does not fit or ``chunks`` raises, the part of this update that was added is
+        subtracted again, which integer sums allow exactly. Chunks are therefore kept until the end: pass views into a
+        map, not copies.
 
         Args:
             update_id: id of the update; each counts at most once.
             weight: integer weight, from ``Grid.weight_of``.
             chunks: headers and payloads that name every summed element exactly once
-                (``atoll.wire.chunks.check_coverage``, when the update is committed). Checked again is their number of
-                elements, and the coverage too of a sum's first update, which is put where an earlier sum may lie.
+                (``atoll.wire.chunks.check_coverage``, when the update is committed). Their number of elements is
+                checked again, and for a sum's first update, which overwrites an earlier sum, the coverage too.
             norm: L2 norm of the whole update, measured on arrival; needed by a grid that clips.
 
         Raises:
@@ -185,7 +186,7 @@ class Accumulator:
         )
 
     def _place(self, update_id: str, header: ChunkHeader) -> ElementRange:
-        """A chunk's elements, counted from the sum's first element; the kernel checks the end."""
+        """A chunk's elements, relative to the sum's first element; the kernel checks the end."""
         span = header.range
         if span.offset < self.first:
             raise AggregationError(
@@ -195,7 +196,7 @@ class Accumulator:
         return span.shifted(-self.first) if self.first else span
 
     def _freshen(self) -> None:
-        """Make the memory hold the sum, which is 0 everywhere if it is stale."""
+        """Make the memory hold the sum: fill it with zeros if it is stale."""
         if self._stale:
             self._sums.fill(0)
             self._stale = False

@@ -1,4 +1,4 @@
-"""Writing blocks on a background thread: in order, with a bounded number under way."""
+"""Writes blocks on a background thread, in order and with a bounded number waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Block = Mapping[str, npt.NDArray[np.generic]]
 
 
 class Sink(Protocol):
-    """Takes bytes in order, whole; ``atoll.server.stores.BlobWriter`` is one."""
+    """Accepts bytes in order; ``atoll.server.stores.BlobWriter`` is one."""
 
     def write(self, piece: Buffer, /) -> object:
         """Append bytes."""
@@ -28,7 +28,7 @@ class Sink(Protocol):
 
 
 class BackgroundWriter:
-    """Appends blocks to several sinks at once, on one thread of its own; use it in a ``with`` statement.
+    """Appends blocks to several sinks on a thread of its own; use it in a ``with`` statement.
 
     Holds at most ``MAX_PENDING`` blocks.
 

@@ -3,10 +3,10 @@
 An update's value x becomes the integer ``q = rint(x * 2**fraction_bits)`` (ties to even) and enters the sum as
 ``q * w`` with the update's integer weight w.
 
-Why the sum fits int64, whatever the cohort sends. Let ``|x| <= max_abs = 2**m`` (anything else rejects the update), f
-the fraction bits and W the total integer weight, ``W < 2**b`` with b the weight bits. ``2**(m+f)`` is an integer, so
-rounding cannot pass it: ``|q| <= 2**(m+f)``. Hence every partial sum, in any order and any split, is at most
-``W * 2**(m+f) < 2**(b+m+f) <= 2**62`` because a grid exists only if ``b + m + f <= 62``. The accumulator refuses a
+Why the sum fits int64 for anything that the cohort sends. Let ``|x| <= max_abs = 2**m`` (anything else rejects the
+update), f the fraction bits and W the total integer weight, ``W < 2**b`` with b the weight bits. ``2**(m+f)`` is an
+integer, so rounding cannot pass it: ``|q| <= 2**(m+f)``. Hence every partial sum, in any order and any split, is at
+most ``W * 2**(m+f) < 2**(b+m+f) <= 2**62`` because a grid exists only if ``b + m + f <= 62``. The accumulator refuses a
 weight that would take W to ``2**b``, so the bound needs no trust in what participants declare or report.
 
 Ratios of weights stay exact: an integer weight is the example count times one power of two for the whole round.
@@ -40,7 +40,7 @@ class Grid:
         max_abs: the largest admissible magnitude, a power of two.
         weight_shift: an integer weight is the example count shifted left by this many bits.
         weight_total_bits: b: the total integer weight stays below ``2**b``.
-        clip: L2 norm C of a whole update; a larger update x enters the sum as ``x * C / norm``. 0: as it is.
+        clip: L2 norm C of a whole update; a larger update x enters the sum as ``x * C / norm``. 0: no clipping.
 
     Raises:
         GridError: if the parts break the bound of the module docstring or lie outside their ranges.

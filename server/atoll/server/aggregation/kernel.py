@@ -1,14 +1,14 @@
-"""Compiled loops over payloads and sums: fold a payload, inspect one as it arrives, divide the sum.
+"""Compiled loops over payloads and sums: fold a payload, inspect a payload on arrival, divide the sum.
 
 A payload is read once, in any encoding and at any alignment, without a copy and without the GIL. On a 2-core machine
 a float32 fold runs at 0.65 to 0.75 of a plain float32 ``acc += w*x`` (it moves 20 bytes per element against 12), and
 inspection at about 0.6 of plain reading; ``python -m benchmarks.fold`` measures both.
 
 Compiling takes about eight seconds once per machine and half a second from numba's cache thereafter. A loop is compiled
-at its first use; ``warm`` compiles all of them ahead, in a thread beside a server that serves already. The cache lies
-in ``__pycache__`` beside this file or, where that is read-only, in the user's cache directory; set ``NUMBA_CACHE_DIR``
-to a directory that the server may write to choose another. With none writable every start compiles, and a warning says
-so. There are twenty signatures: three loops for six encodings, the division, and the plain average.
+at its first use; ``warm`` compiles all of them in advance, in a thread of a server that already serves. The cache is
+``__pycache__`` beside this file or, if that is read-only, the user's cache directory; set ``NUMBA_CACHE_DIR`` to a
+directory that the server may write to choose another. If none is writable, every start compiles, and a warning says so.
+There are twenty signatures: three loops for six encodings, the division, and the plain average.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How the loops see an encoding: element type, integers of the same width, float of the same width."""
+    """The types of an encoding in the loops: elements, integers of the same width, floats of the same width."""
 
     widen: _loops.Widen
     values: type[np.generic]
@@ -58,7 +58,7 @@ _UNPACK = {Encoding.INT8_BLOCK: _block_loops.bytes_of, Encoding.INT4_BLOCK: _blo
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one pass over values finds.
+    """The result of one pass over values.
 
     Attributes:
         finite: whether no value is infinite or NaN.
@@ -73,12 +73,12 @@ class Inspection:
 
 
 def inspect(payload: Buffer, encoding: Encoding, count: int | None = None) -> Inspection:
-    """Inspect the values of one payload in one pass; of quantised blocks, what the decoded values would give.
+    """Inspect the values of one payload in one pass; for quantised blocks the result is that of the decoded values.
 
     Args:
         payload: the values.
-        encoding: how they are written.
-        count: how many there are; needed for quantised blocks.
+        encoding: of the values.
+        count: number of values; needed for quantised blocks.
 
     Raises:
         ChunkError: if the payload is not a whole number of elements, or no valid payload of quantised blocks.
@@ -100,7 +100,7 @@ def inspect(payload: Buffer, encoding: Encoding, count: int | None = None) -> In
 
 
 def combine(inspections: Iterable[Inspection]) -> Inspection:
-    """What one pass over all the parts together would find; the same for any order of the parts."""
+    """The result of one pass over all parts together; the same for any order of the parts."""
     parts = list(inspections)
     return Inspection(
         finite=all(part.finite for part in parts),
@@ -122,9 +122,8 @@ def fold(
 ) -> int:
     """Add ``rint(x * factor * 2**fraction_bits) * weight`` of each value x to its element of ``sums``.
 
-    A negative weight takes an earlier fold of the same payload back, exactly. Quantised blocks are folded from the
-    payload as it lies, with the same result as their decoded values; that the integers are allowed ones ``inspect`` has
-    seen to.
+    A negative weight undoes an earlier fold of the same payload, exactly. Quantised blocks are folded directly from the
+    payload, with the same result as their decoded values; ``inspect`` has checked that the integers are allowed.
 
     Args:
         sums: int64 of shape (N,), contiguous and writable.
@@ -134,10 +133,10 @@ def fold(
         weight: integer weight on the grid.
         grid: the round's grid.
         factor: in (0, 1], of an update that is clipped (``Grid.factor``).
-        first: write over what is there instead of adding to it, which saves reading it.
+        first: overwrite ``sums`` instead of adding to it, which saves reading it.
 
     Returns:
-        How many values were not finite or beyond ``grid.max_abs``; those count as 0.
+        The number of values that were not finite or beyond ``grid.max_abs``; those count as 0.
 
     Raises:
         AggregationError: if payload and target differ in size, the target leaves ``sums`` or a block has an impossible
@@ -186,13 +185,13 @@ def average(
 
 
 def warm(given_up: Callable[[], bool] = lambda: False) -> float:
-    """Compile every loop now, so that no round pays for it; the seconds that it took (0 the next time).
+    """Compile every loop now, so that no round waits for it; returns the seconds that it took (0 the next time).
 
     Loops that most jobs use come first. Left out are the adaptive server optimisers: each compiles (0.2 s, once per
     machine) at its first release.
 
     Args:
-        given_up: asked before each loop; the rest is left when it says so.
+        given_up: called before each loop; if it returns True, the remaining loops are not compiled.
     """
     started = time.perf_counter()
     for loop in _loops_by_use():

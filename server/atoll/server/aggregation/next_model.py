@@ -1,8 +1,8 @@
-"""The next model, made block by block: merge the partial sums, apply the server optimiser, write.
+"""Makes the next model block by block: merges the partial sums, applies the server optimiser, writes the result.
 
-Old model and state are read from maps, new ones go to sinks that hash and store each byte as it comes, so there is no
-second pass. Held in memory: some 10 MiB, whatever the size of the model (``workspace``). Nothing becomes visible here:
-the caller commits the sinks once ``release_model`` has returned, and drops them if it raises.
+Old model and state are read from maps, new ones go to sinks that hash and store each byte on arrival, so there is no
+second pass. It uses about 10 MiB of memory for any size of model (``workspace``). Nothing becomes visible here: the
+caller commits the sinks once ``release_model`` has returned, and discards them if it raises.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RELEASE_BLOCK = 1 << 17
 """Elements per block: its float64 arrays are 1 MiB each, and mostly stay in a core's cache."""
 
 STATE_BYTES = 4
-"""Of one element of an optimiser's state tensor."""
+"""Bytes of one element of an optimiser's state tensor."""
 _MODEL, _MEAN = "model", "mean"  # cannot be the names of state tensors
 _AVERAGE = FedAvg()
 
 
 @runtime_checkable
 class Readable(Protocol):
-    """Bytes that are checked as they are read; ``atoll.server.stores.Blob`` is one."""
+    """Bytes that are verified when they are read; ``atoll.server.stores.Blob`` is one."""
 
     @property
     def size_bytes(self) -> int:
@@ -59,7 +59,7 @@ class OldModel:
     """The model and state that the round started from.
 
     Attributes:
-        model: the model's blob, as its layout says.
+        model: the model's blob, in its layout.
         state: the optimiser's tensors by name, float32 of N elements each; empty before the first release.
     """
 
@@ -80,7 +80,7 @@ class IterateMean:
     """The mean of the released models, which the release updates.
 
     Attributes:
-        old: its blob so far, as the model's layout says; None before the first release.
+        old: its blob so far, in the model's layout; None before the first release.
         share: weight of the new model in the new mean (``iterates.share_of``).
         sink: destination of the new mean; empty, and committed by the caller.
     """
@@ -114,7 +114,7 @@ class Released:
 class _Block:
     """Elements [start, stop) of one type, and where their bytes start in the model's blob.
 
-    A ``kept`` block is outside the round's fragment: its elements stay as they are.
+    A ``kept`` block is outside the round's fragment: its elements do not change.
     """
 
     start: int
@@ -148,7 +148,7 @@ def release_model(
         old: the model and state that the round started from.
         new: destination of the result.
         averaged: names of tensors that take the plain mean under any optimiser: buffers such as batch-norm statistics,
-            which must not gather momentum. Their optimiser state stays as it is.
+            which must not gather momentum. Their optimiser state does not change.
         fragment: the consecutive whole tensors that the round updates and sums; None for all. Weights and state of the
             others are copied bit for bit.
         iterates: the mean of the released models, to be updated; None for none.
@@ -259,7 +259,7 @@ def _state_of(block: _Block, optimiser: ServerOptimiser, old: OldModel) -> State
 
 
 def _blocks(layout: Layout, averaged: Set[str], summed: ElementRange) -> Iterator[_Block]:
-    """The model in order; neighbouring tensors of one kind share blocks, so that many small ones cost no more."""
+    """The model's blocks in order; neighbouring tensors of one kind share blocks, so that small ones cost no more."""
 
     def kind(span: TensorSpan) -> tuple[Dtype, bool, bool]:
         kept = not summed.offset <= span.start < summed.stop

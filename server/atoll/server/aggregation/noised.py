@@ -1,4 +1,4 @@
-"""Noised sums, which a private round releases instead of its sum.
+"""Noised sums: what a private round releases.
 
 Integer noise is added to the integer sum before any division or rounding, so that all later steps are post-processing.
 The divisor was fixed before the cohort was drawn, so that it does not depend on who reported, or on how many
@@ -21,10 +21,10 @@ from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.partial import PartialSum
 
 PIECE = 1 << 16
-"""Elements drawn at a time: 512 KiB."""
+"""Number of elements drawn at a time: 512 KiB."""
 DRAWERS = 2
 DRAWN_AHEAD = 8
-"""Pieces that are drawn, or being drawn, before they are asked for."""
+"""Number of pieces that are drawn, or being drawn, ahead of the reader."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -33,7 +33,7 @@ class Noise(Protocol):
     """The noise of one round."""
 
     def block(self, start: int, stop: int, /) -> Integers:
-        """The noise of elements [start, stop), independent of the cut into blocks. Thread-safe."""
+        """The noise of elements [start, stop), the same for any division into blocks. Thread-safe."""
         ...
 
 
@@ -54,7 +54,7 @@ class EmptySum:
 class NoisedSum:
     """A sum with its noise, read from the first element to the last; a ``PartialSum``.
 
-    Noise is drawn on threads of its own, some pieces ahead of the reader. Use it in a ``with`` statement.
+    Noise is drawn on separate threads, some pieces ahead of the reader. Use it in a ``with`` statement.
 
     Args:
         total: the sum of the round's contributions, an ``EmptySum`` if there are none.
@@ -63,7 +63,7 @@ class NoisedSum:
         kept: called with each piece of noise and the index of its first element, in order.
 
     Raises:
-        AggregationError: from ``sum_block``, if it is not asked for one block after another.
+        AggregationError: from ``sum_block``, if blocks are not read in order.
     """
 
     def __init__(

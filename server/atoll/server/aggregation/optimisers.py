@@ -2,7 +2,7 @@
 
 Each is a frozen value with two pure functions over a block of elements, in the manner of fedjax: ``init`` gives the
 state before the first round, ``apply`` takes state, weights and mean update to new weights and state. Everything is
-elementwise, so a model is walked through in blocks of any size with the same result. Arithmetic is float64; state is
+elementwise, so a model can be processed in blocks of any size with the same result. Arithmetic is float64; state is
 kept between rounds as float32.
 
 The mean update ``Δ = mean(local - global)`` plays the part of a negative gradient (the pseudo-gradient), hence the plus
@@ -48,7 +48,7 @@ class Applied:
 
 
 class ServerOptimiser(Protocol):
-    """What ``next_model`` needs of an optimiser."""
+    """The interface of optimisers for ``next_model``."""
 
     name: ClassVar[str]
     state_names: ClassVar[tuple[str, ...]]
@@ -108,7 +108,7 @@ class FedAvgM:
     def apply(self, state: State, weights: Float64s, mean_update: Float64s, out: Applied | None = None) -> Applied:
         """One step ``m = momentum * m + Δ``; ``w += lr * m``, with ``nesterov`` ``w += lr * (Δ + momentum * m)``."""
         new = out or _like(weights, state)
-        step = new.weights  # takes m, then the step, then the weights: no block more than needed
+        step = new.weights  # holds m, then the step, then the weights: no further block is needed
         np.multiply(state[_MOMENTUM], self.momentum, out=step, dtype=np.float64)
         np.add(step, mean_update, out=step)
         np.copyto(new.state[_MOMENTUM], step, casting="same_kind")

@@ -1,7 +1,7 @@
 """Partial sums: integer sums over some of a cohort's updates, and their merging.
 
-An accumulator, a file that another process wrote and a merge of several are the same thing seen from outside. Integer
-addition is exact and associative, so any split of the cohort gives bit-identical sums.
+An accumulator, a file that another process wrote and a merge of several have the same interface. Integer addition is
+exact and associative, so any split of the cohort gives bit-identical sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateErr
 from atoll.server.aggregation.grid import Grid
 
 BLOCK = 1 << 16
-"""Elements per block where a sum is walked through: 512 KiB of int64, which stays in a core's cache."""
+"""Elements per block when a sum is read: 512 KiB of int64, which stays in a core's cache."""
 
 
 class PartialSum(Protocol):
@@ -45,7 +45,7 @@ class PartialSum(Protocol):
         ...
 
     def sum_block(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """The integer sums of elements [start, stop); not to be written to."""
+        """The integer sums of elements [start, stop); do not write to them."""
         ...
 
 

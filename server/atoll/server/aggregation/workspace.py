@@ -1,4 +1,4 @@
-"""Memory that a release reuses from block to block, and conversions into and out of it.
+"""Memory that a release reuses for all blocks, and conversions into and out of it.
 
 Fresh arrays of this size are mapped page by page and unmapped at once, which costs more than the arithmetic.
 """
@@ -22,11 +22,11 @@ _PIECE = 1 << 12
 
 
 class Workspace:
-    """Room for blocks of up to ``block`` elements: three float64 arrays, and 8 + 4 bytes per state tensor for each set.
+    """Memory for blocks of ``block`` elements: three float64 arrays, and 8 + 4 bytes per state tensor for each set.
 
     Args:
-        block: elements, at most, of a block.
-        sets: how many results may be in use at a time; ``next_set`` gives them in turn.
+        block: maximum number of elements of a block.
+        sets: number of results that may be in use at a time; ``next_set`` returns them in turn.
         state_names: the optimiser's tensors.
     """
 
@@ -58,7 +58,7 @@ class ResultSet:
         return self._encoded[: size * encoding.storage.itemsize].view(encoding.storage)
 
     def encode(self, values: npt.NDArray[np.float64], encoding: Encoding) -> npt.NDArray[np.generic]:
-        """The values in the encoding's storage dtype, rounded to nearest, ties to even; too large becomes infinite."""
+        """The values in the encoding's storage dtype, rounded to nearest, ties to even; overflow becomes infinite."""
         stored = self.values(values.size, encoding)
         with np.errstate(over="ignore"):
             if encoding is Encoding.BFLOAT16:
@@ -70,7 +70,7 @@ class ResultSet:
 
 
 def decode_into(room: npt.NDArray[np.float64], payload: Buffer, encoding: Encoding) -> None:
-    """Widen the payload, exactly, into ``room`` of as many elements."""
+    """Widen the payload, exactly, into ``room``, which has as many elements."""
     stored = as_stored(payload, encoding)
     if encoding is Encoding.BFLOAT16:
         for cut in _pieces(room.size):

@@ -7,8 +7,8 @@ A back-up is a folder::
     blobs/             the models and optimiser states that it names, hard-linked where the disk is the same
     ca/, operator.json the certificate authority: its key is the federation's root of trust, so the folder is private
 
-Uploads are not in it: they are people's data, and are not kept longer than their round needs. A round that was open
-when the back-up was made is tried again after a restoration.
+Uploads are not in it: they are participants' data, and are not kept longer than their round needs. A round that was
+open when the back-up was made is tried again after a restoration.
 """
 
 from atoll.server.backup.make import back_up

@@ -1,4 +1,4 @@
-"""Making a back-up beside a running server."""
+"""Makes a back-up while the server runs."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _ALL = 1 << 30
 
 
 def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) -> Manifest:
-    """Make a back-up; it appears whole or not at all. Rounds go on meanwhile, only no model is removed.
+    """Make a back-up, whole or not at all. Rounds continue meanwhile, but no model is removed.
 
     Args:
         data: the server's data directory.
         destination: a folder that does not exist yet.
         now: epoch seconds, UTC.
-        copy: copy models even where they could be hard-linked; a link shares the fate of its disk's block.
+        copy: copy models even where they could be hard-linked; linked files share the blocks of the disk.
 
     Raises:
-        InvalidRequestError: if there is no server's data, or something at the destination.
+        InvalidRequestError: if ``data`` is no server's directory, or the destination exists.
         StorageError: if the disk refuses.
         CorruptDataError: if database or models are damaged: older back-ups are then worth keeping.
-        UnavailableError: if a release hangs between its sum and its charge all the time.
+        UnavailableError: if a release stays between its sum and its charge for too long.
     """
     if not (data / DATABASE_FILE).exists():
         raise InvalidRequestError("backup.data", f"{data} is no server's data directory", "say where it is with --data")
@@ -76,7 +76,7 @@ def back_up(data: Path, destination: Path, *, now: float, copy: bool = False) ->
 
 @contextmanager
 def _new_folder(destination: Path) -> Iterator[Path]:
-    """A folder to fill beside the destination, which takes its place in the end."""
+    """A temporary folder beside the destination, which is renamed to it at the end."""
     if destination.exists() or destination.is_symlink():
         raise InvalidRequestError("backup.exists", f"{destination} exists already", "name a new folder")
     temporary = destination.absolute().with_name(f".{destination.name}.{secrets.token_hex(6)}.partial")
@@ -95,11 +95,11 @@ def _new_folder(destination: Path) -> Iterator[Path]:
 
 
 def _copy_settled_database(source: Path, target: Path) -> None:
-    """A copy as of a moment at which no running release stands between its sum and its charge.
+    """Copy the database at a moment at which no running release is between its sum and its charge.
 
-    In that moment, milliseconds long, the next model exists but no row names it, and only the uploads could make it
-    again, which are not in a back-up: after a restoration the round would be played again. That is what becomes of a
-    private round whose sum waits for budget.
+    In between, for milliseconds, the next model exists but no row names it, and it could be made again only from
+    uploads, which are not in a back-up: after a restoration the round would be repeated. A private round whose sum
+    waits for budget is repeated in this way.
     """
     Room(target.parent, 0).require("the database", source.stat().st_size)
     tick = threading.Event()
@@ -116,7 +116,7 @@ def _copy_settled_database(source: Path, target: Path) -> None:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """One read transaction of the source: writers go on meanwhile."""
+    """Copies in one read transaction of the source, so writers continue meanwhile."""
     target.unlink(missing_ok=True)
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
@@ -138,14 +138,14 @@ def _is_settled(connection: Connection) -> bool:
     for run in runs.with_status(connection, active):
         first = initial(run.id, to_run_policy(parse_job(run.job_toml, f"the job of run {run.id}")), run.initial_model)
         state = replayed(connection, first).state
-        running = state.status is RunStatus.RUNNING  # one that waits for budget does so for days
+        running = state.status is RunStatus.RUNNING  # a round that waits for budget may do so for days
         if running and state.round is not None and state.round.phase is Phase.AGGREGATED:
             return False
     return True
 
 
 def _vital(connection: Connection) -> frozenset[str]:
-    """Blobs without which a run could not go on, or its result would be lost."""
+    """Blobs without which a run could not continue, or its result would be lost."""
     found: set[str] = set()
     for run in runs.listed(connection, limit=_ALL):
         newest = models.latest(connection, run.id)
@@ -166,7 +166,7 @@ def _lines(connection: Connection) -> tuple[RunLine, ...]:
 def _take_blobs(
     blobs: DirectoryBlobStore, target: Path, named: frozenset[str], vital: frozenset[str], *, copy: bool
 ) -> dict[str, int]:
-    """Link or copy every blob that is there, verified; a vital one must be. Name → bytes."""
+    """Link or copy every existing blob, verified; returns bytes by name. Vital blobs must exist."""
     kept = DirectoryBlobStore(target)
     there = sorted(name for name in named if name in vital or blobs.exists(name))
     for name in there:
@@ -181,7 +181,7 @@ def _link_or_copy(source: Path, target: Path, *, copy: bool) -> None:
     if not copy:
         try:
             target.hardlink_to(source)
-        except OSError:  # another disk, or one without links
+        except OSError:  # another disk, or a file system without links
             copy = True
     if copy:
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-"""The manifest of a back-up: what it holds."""
+"""The manifest of a back-up: a list of its contents."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     stored_bytes: Count
 
     def write(self, folder: Path) -> None:
-        """Write it into the back-up, durably: a folder without it is not a back-up."""
+        """Write it into the back-up, durably: a folder without a manifest is not a back-up."""
         write_atomic(folder / MANIFEST_FILE, self.model_dump_json(indent=1).encode(), mode=PRIVATE_MODE)
 
 
@@ -102,7 +102,7 @@ def file_entry(folder: Path, path: str) -> File:
     """The entry of a file of the back-up.
 
     Raises:
-        OSError: if it is no plain file (a link leads elsewhere, a pipe has no end), or cannot be read.
+        OSError: if it is not a plain file (a link points elsewhere, a pipe has no end), or cannot be read.
     """
     if not stat.S_ISREG((folder / path).lstat().st_mode):
         raise FileNotFoundError(errno.ENOENT, "it is no plain file")

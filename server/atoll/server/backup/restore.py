@@ -33,17 +33,18 @@ class Restored:
 def restore(source: Path, data: Path, *, now: float) -> Restored:
     """Make a data directory from a back-up, which is verified first; if anything fails the directory is empty again.
 
-    All is written inside ``data``, which may be a mount point, and the database is moved to its place last: no server
-    starts on a directory whose restoration was killed.
+    All files are written inside ``data``, which may be a mount point, and the database is moved to its place last: no
+    server starts on a directory whose restoration was killed.
 
     Args:
         source: the back-up; it is only read.
-        data: the data directory to make: it must not exist, or be empty. One that is there keeps its mode and owner.
+        data: the data directory to make: it must not exist, or be empty. An existing directory keeps its mode and
+            owner.
         now: epoch seconds, UTC.
 
     Raises:
         InvalidRequestError: if ``source`` is no back-up that this version reads, or ``data`` holds something.
-        CorruptDataError: if anything in the back-up is not what its manifest says.
+        CorruptDataError: if anything in the back-up differs from its manifest.
         StorageError: if the disk refuses.
     """
     manifest = read_manifest(source)
@@ -54,7 +55,7 @@ def restore(source: Path, data: Path, *, now: float) -> Restored:
     made, partial = not data.exists(), data / RESTORING_FOLDER
     try:
         data.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
-        partial.mkdir(mode=_PRIVATE_MODE)  # fails if another restoration has begun: nothing of it is cleared away
+        partial.mkdir(mode=_PRIVATE_MODE)  # fails if another restoration has begun; its files are left alone
     except OSError as error:
         raise storage_error("backup.disk", f"{data} cannot be written", error) from error
     try:
@@ -76,7 +77,7 @@ def last_restoration(data: Path) -> float:
     """The epoch second at which this data directory was made from a back-up; 0 if it was not.
 
     Raises:
-        CorruptDataError: if the note of it cannot be read.
+        CorruptDataError: if the file that records it cannot be read.
     """
     path = data / RESTORED_FILE
     try:
@@ -101,7 +102,7 @@ def _check_place(data: Path) -> None:
 def _move_into_place(partial: Path, data: Path) -> None:
     for path in sorted(partial.iterdir(), key=lambda path: path.name == DATABASE_FILE):
         if path.name == DATABASE_FILE:
-            fsync_path(data)  # all else is there, also after a power cut
+            fsync_path(data)  # all other files are durable
         path.rename(data / path.name)
     fsync_path(data)
     partial.rmdir()

@@ -28,7 +28,7 @@ _COMPARE = (
 
 @dataclass(frozen=True)
 class RestoredLedger:
-    """Where a population's ledger ends: its charges, the epoch second of the last one, the digest; a flaw if any."""
+    """The end of a population's ledger: its number of charges, epoch second and digest of the last one; its flaw."""
 
     population: str
     charges: int
@@ -67,7 +67,7 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
 )
 @json_option
 def restore(*, source: Path, data: Path, json_output: bool) -> None:
-    """Make a data directory of the back-up SOURCE; everything is verified before anything is written."""
+    """Make a data directory from the back-up SOURCE; everything is verified before anything is written."""
     from atoll.server.backup import restore as make  # noqa: PLC0415  # as above
 
     with local_errors():
@@ -92,7 +92,7 @@ def _ledger_row(item: RestoredLedger) -> tuple[object, ...]:
 
 
 def _ledgers(data: Path, manifest: Manifest) -> list[RestoredLedger]:
-    """Where the ledger of each population ends."""
+    """The end of each population's ledger."""
     from atoll.server.cli.offline import opened  # noqa: PLC0415  # as above
     from atoll.server.stores import schema_version  # noqa: PLC0415  # as above
 

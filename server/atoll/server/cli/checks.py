@@ -114,7 +114,7 @@ def local_disk(data: Path) -> Finding:
 
 
 def certificate_files(data: Path, now: float) -> Iterator[Finding]:
-    """The federation's own certificates."""
+    """Check the federation's own certificates."""
     for name in CERTIFICATES:
         path = data / name
         try:
@@ -128,7 +128,7 @@ def certificate_files(data: Path, now: float) -> Iterator[Finding]:
 
 
 def certificate(name: str, pem: bytes, now: float) -> Finding:
-    """Check that a PEM certificate is in force, and for how long."""
+    """Check that a PEM certificate is in force; the finding says for how long."""
     from cryptography import x509  # noqa: PLC0415  # loads when there is a certificate to look at
 
     try:
@@ -147,7 +147,7 @@ def certificate(name: str, pem: bytes, now: float) -> Finding:
 
 
 def server(info: ServerInfo, address: str, asked_at: float, answered_at: float) -> Iterator[Finding]:
-    """A server that answered: its version, its disk, and its clock against ours (half the round trip either way)."""
+    """Check a server that answered: its version, its disk, and its clock (to within half the round trip)."""
     yield Finding("server", Status.OK, f"{address} answers, version {info.version}, {info.connected} connected")
     yield disk("the server", info.disk_free_bytes, info.disk_reserve_bytes)
     ahead_s = info.now - (asked_at + answered_at) / 2

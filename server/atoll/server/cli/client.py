@@ -1,4 +1,4 @@
-"""The control API as typed calls: values in, values out, failures as ``CommandError``."""
+"""The control API as typed calls; failures are ``CommandError``."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ DELETE_TIMEOUT_S = 300.0
 LEDGER_TIMEOUT_S = 300.0
 """A long ledger is verified and added up."""
 SUBMIT_TIMEOUT_S = 300.0
-"""A private job's noise is worked out first: seconds, more on a busy machine."""
+"""The server first computes a private job's noise: seconds, more on a busy machine."""
 SLOWEST_BYTES_PER_S = 256 * 1024
-"""A transfer slower than this is given up."""
+"""Transfers slower than this are ended."""
 
 _DOWNLOAD = "/atoll.wire.v1.TransferService/Download"
 _KINDS = {
@@ -60,13 +60,13 @@ Response = TypeVar("Response", bound="Message")
 
 
 def transfer_timeout_s(size_bytes: int) -> float:
-    """How long a transfer may take."""
+    """Maximum seconds of a transfer."""
     return CALL_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
 
 
 @dataclass(frozen=True)
 class ModelRef:
-    """A released model: its layout, the blob that holds it, and after which round it was released (0: the first)."""
+    """A released model: its layout, its blob, and the number of rounds released before it (0: the initial model)."""
 
     layout: Layout
     blob: str
@@ -76,7 +76,7 @@ class ModelRef:
 class ControlClient(LedgerQueries):
     """Calls to one server over ``channel``, which is closed at the end.
 
-    Every call raises ``CommandError``: unreachable, not permitted, bad input, or refused for another reason.
+    Each call raises a ``CommandError`` if the server is unreachable or refuses it.
     """
 
     def __init__(self, channel: grpc.Channel, address: str, metadata: tuple[tuple[str, str], ...] = ()) -> None:
@@ -129,7 +129,7 @@ class ControlClient(LedgerQueries):
             after, more = answer.next, bool(answer.next)
 
     def revoke(self, participant: str, reason: str) -> ParticipantSummary:
-        """Shut a participant out, at once and for good."""
+        """Revoke a participant, at once and for good."""
         request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
         return value_of(ParticipantSummary, self._call(self._control.RevokeParticipant, request).participant)
 
@@ -144,7 +144,7 @@ class ControlClient(LedgerQueries):
         return values_of(OperatorSummary, answer.operators)
 
     def revoke_operator(self, name: str, reason: str) -> RevokedOperator:
-        """Shut an operator out at once."""
+        """Revoke an operator at once."""
         request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
         return value_of(RevokedOperator, self._call(self._control.RevokeOperator, request))
 
@@ -163,7 +163,7 @@ class ControlClient(LedgerQueries):
         return self._call(self._control.GetParticipantPrivacy, request, LEDGER_TIMEOUT_S)
 
     def limit_population(self, population: str, limit: tuple[float, float] | None, adjacency: str) -> PopulationSummary:
-        """Limit what a population's runs may spend together, to (epsilon, delta); None: take the limit away."""
+        """Limit what a population's runs may spend together, to (epsilon, delta); None removes the limit."""
         epsilon, delta = (None, None) if limit is None else limit
         request = control_pb2.LimitPopulationRequest(
             population=population, epsilon=epsilon, delta=delta, adjacency=adjacency
@@ -203,7 +203,7 @@ class ControlClient(LedgerQueries):
                 stream.cancel()
 
     def wait_until_reachable(self, timeout_s: float) -> None:
-        """Wait for a server that is away.
+        """Wait for an unreachable server.
 
         Raises:
             UnreachableError: if it does not come back in time.
@@ -218,7 +218,7 @@ class ControlClient(LedgerQueries):
         return self._changed(self._control.PauseRun, control_pb2.PauseRunRequest(run=run))
 
     def resume(self, run: str) -> RunSummary:
-        """Go on with a paused run."""
+        """Resume a paused run."""
         return self._changed(self._control.ResumeRun, control_pb2.ResumeRunRequest(run=run))
 
     def cancel(self, run: str, reason: str) -> RunSummary:
@@ -226,7 +226,7 @@ class ControlClient(LedgerQueries):
         return self._changed(self._control.CancelRun, control_pb2.CancelRunRequest(run=run, reason=reason))
 
     def delete(self, run: str) -> tuple[PrunedStorage, ...]:
-        """Forget a run that has ended; what was removed."""
+        """Delete a run that has ended; returns what was removed."""
         answer = self._call(self._control.DeleteRun, control_pb2.DeleteRunRequest(run=run), DELETE_TIMEOUT_S)
         return values_of(PrunedStorage, answer.removed)
 
@@ -254,12 +254,12 @@ class ControlClient(LedgerQueries):
         return ModelRef(layout_from_proto(answer.model.layout), answer.model.blob, answer.round)
 
     def manifest(self, blob: str) -> BlobManifest:
-        """How a blob is cut, and the digests of its chunks."""
+        """The chunk size of a blob, and the digests of its chunks."""
         answer = self._call(self._transfer.GetManifest, transfer_pb2.GetManifestRequest(blob=blob))
         return manifest_from_proto(answer.manifest)
 
     def download(self, blob: str, first_chunk: int, timeout_s: float) -> Iterator[tuple[int, memoryview]]:
-        """(index, payload) of the chunks from ``first_chunk`` on, not verified; waits for a server that is away."""
+        """(index, payload) of the chunks from ``first_chunk`` on, not verified; waits for an unreachable server."""
         call: Callable[..., Any] = self.channel.unary_stream(
             _DOWNLOAD, request_serializer=transfer_pb2.DownloadRequest.SerializeToString
         )

@@ -50,7 +50,7 @@ data_option = click.option(
     show_default=True,
     help="The server's data directory, on this machine; the server may be running.",
 )
-"""For commands that read the directory themselves."""
+"""For commands that read the data directory themselves."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ class Target:
 
 
 def find_target(server: str | None, credentials: Path | None, data: Path | None, *, insecure: bool) -> Target:
-    """The target that the options name.
+    """The server and credential that the options name.
 
     Raises:
-        BadInputError: for an address that cannot be.
+        BadInputError: for an invalid address.
         NotPermittedError: if no operator credential is found, or it cannot be used.
     """
     if insecure:

@@ -1,4 +1,4 @@
-"""``atoll demo``: a federation of real processes on this machine, from nothing to a report, and gone afterwards."""
+"""``atoll demo``: a federation of real processes on this machine, which are removed at the end, and a report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from atoll.text.figures import counted
 
 MAX_CLIENTS = 64
 MAX_PRIVATE_CLIENTS = 280
-"""Maximum number of clients: there are no digits for more."""
+"""Maximum number of clients: there are too few digits for more."""
 CLIENTS, ROUNDS = 8, 20
 PRIVATE_CLIENTS, PRIVATE_ROUNDS = 200, 30
 MAX_ROUNDS = 10_000
@@ -93,9 +93,9 @@ def demo(
 ) -> None:
     """Train a classifier of handwritten digits over client processes on this machine.
 
-    Starts a server and clients (TLS, enrolled with join tokens), trains on data split unevenly among them, shows how it
-    goes, writes a report. Everything that it started is gone afterwards. With --private the ledger's epsilon is shown,
-    and the accuracy beside that of a run without privacy.
+    Starts a server and clients (TLS, enrolled with join tokens), trains on data split unevenly among them, shows the
+    progress, writes a report. All its processes and files are removed at the end. With --private it shows the ledger's
+    epsilon, and compares the accuracy with that of a run without privacy.
     """
     plan, run = _plan(private, clients, rounds, **others), _run_private if private else _run_demo
     try:
@@ -184,7 +184,7 @@ def _show(summary: Summary, *, json_output: bool) -> None:
 
 @contextmanager
 def _workplace(keep: Path | None) -> Iterator[Path]:
-    """A temporary directory, removed at the end; or the given one, which must be new or empty and stays."""
+    """A temporary directory, removed at the end; or the given one, which must be new or empty and is kept."""
     with ExitStack() as closing:
         if keep is None:
             yield Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="atoll-demo-")))

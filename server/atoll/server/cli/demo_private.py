@@ -30,7 +30,7 @@ class PrivateSummary:
     Attributes:
         run: the private run.
         plain_run: the run without privacy that it is compared with.
-        epsilon: what the ledger says that the run has spent, at ``delta``.
+        epsilon: spent by the run according to the ledger, at ``delta``.
     """
 
     run: str

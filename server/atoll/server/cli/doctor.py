@@ -1,4 +1,4 @@
-"""``atoll doctor``: is everything in place for a server, or for talking to one."""
+"""``atoll doctor``: checks that a server can run here, or can be reached."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def doctor(
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
-    """What a server answers; or, if none answers on this machine, whether its ports are free."""
+    """Check a server by its answers; or, if none answers on this machine, whether its ports are free."""
     host, _, port = (target.address if target is not None else fallback).rpartition(":")
     wanted = (int(port), enrol_port or int(port) + 1)
     if target is None:
@@ -93,7 +93,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
 
 
 def _ledgers_of(data: Path) -> Iterator[Finding]:
-    """The ledgers of a data directory whose server does not answer, read from its database."""
+    """Check the ledgers in the database of a server that does not answer."""
     from atoll.server.stores.store import DATABASE_FILE  # noqa: PLC0415 - SQLAlchemy: half a second that others save
 
     if not (data / DATABASE_FILE).exists():

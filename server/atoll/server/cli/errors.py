@@ -30,7 +30,7 @@ _LISTED_BY = {
     "participant.missing": "participants list",
     "token.missing": "token list",
 }
-"""By the code of the error about a missing name, the command that lists the names."""
+"""The command that lists the names, by the code of the error about a missing name."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
 
 
@@ -108,7 +108,7 @@ def writing(path: object) -> Iterator[None]:
 
 
 def command_error(error: grpc.RpcError, address: str) -> CommandError:
-    """The error to show for a failed call: by its detail if the server sent one, else by its status."""
+    """The error to show for a failed call: from its detail if the server sent one, else from its status."""
     code, words = error.code(), error.details() or ""
     detail = detail_from_trailers(_pairs(error)) or ErrorDetail("", Fault.CALLER, words)
     if code in _NOT_PERMITTED:

@@ -18,9 +18,10 @@ from atoll.text.figures import counted
 
 RUN_COLUMNS = ("run", "name", "status", "rounds>", "submitted", "ended", "reason")
 REASON_CHARS = 80
-"""Characters of a reason in a line; ``run show`` and ``--json`` have all of it."""
+"""Maximum characters of a reason in a line; ``run show`` and ``--json`` have all of it."""
 NAMED_IN_LINE, NAMED_AT_END = 3, 20
-"""Participants that did not count, by name: for each reason in a round's line, and after the last round."""
+"""Maximum number of participants that did not count, by name: for each reason in a round's line, and after the last
+round."""
 ROUND_COLUMNS = ("round", "kind", "phase", "reports>", "time>", "accuracy>", "loss>", "did not count")
 MEMBER_COLUMNS = ("round", "participant", "organisation", "status", "examples>", "time>", "reason")
 
@@ -49,7 +50,7 @@ def shortened(reason: str, most_chars: int = REASON_CHARS) -> str:
 
 
 def reason_lines(run: RunSummary) -> Iterator[str]:
-    """The whole reason, if the table has its beginning only."""
+    """The whole reason, if the table has only its beginning."""
     if shortened(run.reason) != run.reason:
         yield f"{run.status}: {run.reason}"
 

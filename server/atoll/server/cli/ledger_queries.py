@@ -1,4 +1,4 @@
-"""What the commands ask of a privacy ledger, whether a server answers or a data directory."""
+"""The interface of privacy ledgers for commands: of a server, or of a data directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LedgerQueries(ABC):
     def get_participant_privacy(
         self, request: control_pb2.GetParticipantPrivacyRequest
     ) -> control_pb2.GetParticipantPrivacyResponse:
-        """What holds for one participant."""
+        """A participant's privacy over all runs."""
 
     @abstractmethod
     def newest_run(self) -> str | None:
@@ -58,6 +58,6 @@ class LedgerQueries(ABC):
         return value_of(ChargesPage, self.list_charges(request))
 
     def participant_privacy(self, participant: str) -> ParticipantPrivacy:
-        """What holds for one participant."""
+        """A participant's privacy over all runs."""
         request = control_pb2.GetParticipantPrivacyRequest(participant=participant)
         return value_of(ParticipantPrivacy, self.get_participant_privacy(request))

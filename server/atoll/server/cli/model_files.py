@@ -1,4 +1,4 @@
-"""Models between safetensors files and the server, one chunk in memory at a time."""
+"""Transfers models between safetensors files and the server, with one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atoll.wire.errors import SafetensorsError, WireError
 from atoll.wire.layout import Layout
 
 MAX_FAILURES = 4
-"""Consecutive broken streams without a chunk after which a download is given up."""
+"""Number of consecutive broken streams without a chunk after which a download is given up."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def upload(client: ControlClient, model: ModelFile) -> str:
 
 
 def download(client: ControlClient, ref: ModelRef, path: Path) -> None:
-    """Fetch a model into a safetensors file, verified, whole or not at all; goes on after a lost connection.
+    """Fetch a model into a safetensors file, verified, whole or not at all; continues after a lost connection.
 
     Raises:
         CommandError: if the server cannot be reached for long, or what it sends is not the model.

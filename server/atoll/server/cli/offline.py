@@ -1,4 +1,4 @@
-"""The privacy ledger of a data directory, read without a server: before one is started on what was restored."""
+"""The privacy ledger of a data directory, read without a server: for example before a restored server is started."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class OfflineLedger(LedgerQueries):
 
 @contextmanager
 def opened(data: Path) -> Iterator[OfflineLedger]:
-    """The ledger of a data directory, whether a server runs on it or not; nothing in it is changed.
+    """The ledger of a data directory, opened read-only; a server may be running on it.
 
     Raises:
         BadInputError: if there is no database.
-        CommandError: if it cannot be read, is of another version, or for what the server would have refused.
+        CommandError: if it cannot be read, is of another version, or a query is refused.
     """
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""How commands print: JSON when asked, tables otherwise, times and sizes for people."""
+"""Output of commands: JSON on request, otherwise tables; times and sizes in readable units."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from atoll.server.control import as_json
 _UNPRINTED = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 """Characters that JSON may hold and that control a terminal: DEL, C1 and format characters."""
 PIPE_WIDTH = 400
-"""Width where the output is not a terminal: nothing is cut."""
+"""Width if the output is not a terminal, so that nothing is cut."""
 
 STATUS_STYLES = {
     "running": "cyan",

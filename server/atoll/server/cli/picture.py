@@ -98,7 +98,7 @@ class Picture:
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as bars of text, the smallest lowest."""
+    """Values as bars made of characters, the smallest lowest."""
     low, high = min(values), max(values)
     if high == low:
         return SPARKS[-1] * len(values)

@@ -1,4 +1,4 @@
-"""``atoll privacy``: what a job would promise, what has been spent on whom, and whether it holds."""
+"""``atoll privacy``: plans of private jobs, the ledger of spent privacy, audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``atoll privacy audit``: whether what is released gives away more than is claimed."""
+"""``atoll privacy audit``: tests whether releases reveal more than claimed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from atoll.server.privacy_audit.noise_scale import NoiseFound
 
 _DIGITS = 5
-"""Shown of an epsilon: a claim is close to its proof where an audit is good."""
+"""Digits of an epsilon: in a good audit the claim is close to the bound."""
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What is audited where no job is given: Gaussian noise of one strength in every round."""
+    """The contract audited without a job: Gaussian noise of one multiplier in every round."""
 
     epsilon: float | None
     noise_multiplier: float | None
@@ -39,16 +39,16 @@ class Audited:
     """What ``--json`` prints.
 
     Attributes:
-        epsilon_at_least: what the canaries prove, with ``confidence``.
+        epsilon_at_least: the bound that the canaries prove, with ``confidence``.
         claimed: epsilon at ``delta`` by the accountant.
         promised_delta: the contract's; at a smaller ``delta`` the same releases claim a larger epsilon.
-        shows: what the audit would prove, were there next to no noise.
-        refuted: whether more is proved than is claimed, or noise is missing.
+        shows: the bound that the audit would prove with next to no noise.
+        refuted: whether the bound exceeds the claim, or noise is missing.
         noise_share: deviation of the noise in the audit's releases, over what the contract claims.
-        noise_share_at_most: it is below that, but for a chance of 1e-6.
+        noise_share_at_most: upper bound on the share, wrong with probability 1e-6.
         noise_missing: where there is too little of it.
-        daemon_share, daemon_share_at_most, daemon_missing: the same of releases by a daemon of its own.
-        canaries, guessed, right: how many there were, were guessed, and were guessed rightly.
+        daemon_share, daemon_share_at_most, daemon_missing: the same for releases of a separate daemon.
+        canaries, guessed, right: number of canaries, of guesses, of right guesses.
     """
 
     epsilon_at_least: float

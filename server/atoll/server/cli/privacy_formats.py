@@ -136,7 +136,7 @@ def part_row(item: ParticipantRun) -> tuple[object, ...]:
 
 
 def participant_lines(item: ParticipantPrivacy) -> Iterator[str]:
-    """What holds for a participant, in words."""
+    """A participant's privacy, in words."""
     yield f"participant {item.participant} ({item.organisation})"
     for population in item.populations:
         if not (population.charges or population.flaw):

@@ -1,4 +1,4 @@
-"""``atoll privacy ledger`` and ``limit``: what has been spent on whom, and what may be."""
+"""``atoll privacy ledger`` and ``limit``: what each population has spent, and may spend."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _export_lines(source: LedgerQueries, population: PopulationSummary) -> Itera
     start: int | None = 0
     while start is not None:
         page = source.charges(population.population, start=start)
-        # Charges made meanwhile are the next export's: the limit stands beside those that were there.
+        # Charges made meanwhile are left to the next export: the limit line names the charges read before.
         yield from (one.line for one in page.charges if population.flaw or one.seq < population.charges)
         start = page.next_seq
     if population.limit_line:

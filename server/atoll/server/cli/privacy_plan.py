@@ -1,4 +1,4 @@
-"""``atoll privacy plan``: what a job would cost its participants, and its model."""
+"""``atoll privacy plan``: what a job would cost in privacy and in noise."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _mechanism_words(contract: Contract) -> str:
 
 
 def _kept(vectors: int) -> str:
-    """What the server's disk holds of correlated noise."""
+    """Space that correlated noise takes on the server's disk."""
     return f"; {8 * vectors} bytes for each element are kept from round to round"
 
 

@@ -1,4 +1,4 @@
-"""``atoll run``: submit runs, follow them, steer them, fetch what they made."""
+"""``atoll run``: submit, follow and steer runs, fetch their models and reports."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def start(*, config_file: Path | None, log_level: str, json_log: bool, ready_fd:
 
 
 def _is_given(name: str) -> bool:
-    """Whether an option was on the command line or in the environment, and is not just its default."""
+    """Whether an option was given on the command line or in the environment."""
     source = click.get_current_context().get_parameter_source(name)
     return source is not None and source is not ParameterSource.DEFAULT
 

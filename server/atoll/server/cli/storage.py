@@ -1,4 +1,4 @@
-"""``atoll server storage`` and ``atoll server prune``: what a server keeps, and removing what it need not."""
+"""``atoll server storage`` and ``atoll server prune``: shows what a server keeps, and removes what it need not keep."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _row(member: MemberSummary, found: tuple[Segment, ...], longest_s: float) ->
 
 
 def bar(found: tuple[Segment, ...], longest_s: float) -> Text:
-    """Segments as characters, ``BAR_COLUMNS`` for ``longest_s`` seconds; every segment's end is rounded by itself."""
+    """Segments as characters, ``BAR_COLUMNS`` for ``longest_s`` seconds; the end of each segment is rounded."""
     text, at = Text(), 0
     for one in found:
         until = round(one.end_s / longest_s * BAR_COLUMNS) if longest_s > 0 else 0

@@ -20,7 +20,7 @@ from atoll.server.control import Progress, RoundSummary, RunDetail, RunSummary
 from atoll.text.figures import counted
 
 RECONNECT_S = 60.0
-"""Seconds that a server may be unreachable before watching is given up."""
+"""Seconds that a server may be unreachable before watching ends."""
 HISTORY_INTERVAL_S = 0.5
 """Minimum seconds between two fetches of the ended rounds."""
 
@@ -86,7 +86,7 @@ class JsonSink(LineSink):
 
 
 class LiveSink:
-    """A picture that is drawn anew a few times a second."""
+    """A picture that is redrawn a few times a second."""
 
     def __init__(self, picture: Picture, live: Live) -> None:
         self._picture = picture
@@ -110,7 +110,7 @@ def watch(client: ControlClient, run: str, *, json_output: bool = False) -> RunS
 
     Raises:
         StoppedError: on Ctrl-C; the run goes on.
-        CommandError: if the server is away for too long.
+        CommandError: if the server is unreachable for too long.
     """
     try:
         if json_output:
@@ -134,7 +134,7 @@ def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = REC
     """Pass every change to ``sink`` until the run has ended.
 
     Raises:
-        UnreachableError: if the server is away for longer than ``reconnect_s``.
+        UnreachableError: if the server is unreachable for longer than ``reconnect_s``.
     """
     historian = _Historian(client, run, sink)
     seen: RunSummary | None = None
@@ -156,7 +156,7 @@ def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = REC
 
 
 class _Historian:
-    """Fetches the rounds when one has ended, at most so often that it takes a twentieth of the time."""
+    """Fetches the rounds when one has ended, but spends at most a twentieth of the time on it."""
 
     def __init__(self, client: ControlClient, run: str, sink: Sink) -> None:
         self._client = client

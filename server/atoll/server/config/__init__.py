@@ -1,6 +1,6 @@
-"""Settings of the server: what ``server.toml`` may say, and the limits that callers meet."""
+"""Settings of the server: the keys of ``server.toml``, and the limits on callers."""
 
 from pathlib import Path
 
 DEFAULT_DATA = Path("atoll-data")
-"""The data directory of a server that is told no other."""
+"""The default data directory."""

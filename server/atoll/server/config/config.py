@@ -93,7 +93,7 @@ class ServerConfig(BaseModel):
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What is allowed and yet unlikely to be meant, in words for the log."""
+        """Sentences for the log about settings that are allowed but probably not intended."""
         if self.silence_s > LONGEST_RETRY_S:
             return ()
         return (
@@ -115,7 +115,7 @@ class ServerConfig(BaseModel):
         return tuple(sorted(names - {"0.0.0.0", "::"}))  # noqa: S104 - compared, not bound
 
     def port_after(self, main_port: int, offset: int, wanted: int | None) -> int:
-        """A secondary port: as asked, or ``offset`` after the main one, or free if the main one was free."""
+        """A secondary port: the given one, ``offset`` after the main one, or a free one if the main port was free."""
         if wanted is not None:
             return wanted
         return 0 if self.port == 0 else main_port + offset

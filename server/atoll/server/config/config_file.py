@@ -1,4 +1,4 @@
-"""``server.toml`` and the command line's options become one configuration, validated whole."""
+"""Merges ``server.toml`` and the command line's options into one configuration, validated whole."""
 
 from __future__ import annotations
 

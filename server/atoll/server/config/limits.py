@@ -1,4 +1,4 @@
-"""What one participant, one address and one message may take of the server: ``[limits]`` of ``server.toml``.
+"""Limits on participants, addresses and messages: ``[limits]`` of ``server.toml``.
 
 ``docs/limits.md`` is written from this file (``python -m atoll.server.process.reference``).
 """
@@ -15,12 +15,12 @@ from atoll.wire.digest import MAX_CHUNK_BYTES
 MIB = 1 << 20
 GIB = 1 << 30
 LEAST_MESSAGE_BYTES = MAX_CHUNK_BYTES + (64 << 10)
-"""A chunk of the largest size with its header."""
+"""Bytes of the largest chunk with its header."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a caller beyond a limit meets: the error's code (empty: none of ours), what happens, what to do."""
+    """What exceeding a limit leads to: the error's code (empty: not the server's), what happens, what to do."""
 
     code: str
     happens: str
@@ -31,7 +31,7 @@ Whole = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 class Limits(BaseModel):
-    """Bounds on what callers can make the server do. Each process of the server applies rates and quotas by itself."""
+    """Limits on callers. Each process of the server applies rates and quotas by itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

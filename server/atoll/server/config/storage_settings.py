@@ -1,4 +1,4 @@
-"""What the server keeps, and how much of its disk it leaves free: ``[storage]`` of ``server.toml``."""
+"""Retention and free disk space: ``[storage]`` of ``server.toml``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StorageSettings(BaseModel):
         return self.reserve_mib * MIB
 
     def room(self, data: Path) -> Room:
-        """The room on the disk of a data directory; files kept to be written over are spare."""
+        """The room on the disk of a data directory; files kept for overwriting count as free."""
         folders = (data / BLOBS_FOLDER / FREE_BLOBS, data / SPOOL_FOLDER / FREE_UPLOADS)
         return Room(data, self.reserve_bytes, [FreeFolder(folder) for folder in folders])
 

@@ -1,4 +1,4 @@
-"""Who was asked in a run and never counted."""
+"""Participants that were invited in a run and never counted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.server.control.summaries import MemberSummary, RoundSummary
 
 @dataclass(frozen=True)
 class NeverCounted:
-    """A participant that was asked in ``rounds`` attempts that were released, and counted in none.
+    """A participant that was invited to ``rounds`` released attempts and counted in none.
 
     ``status`` and ``detail`` say why it did not count in the last of them.
     """
@@ -23,7 +23,7 @@ class NeverCounted:
 
 
 def never_counted(rounds: Iterable[RoundSummary]) -> tuple[NeverCounted, ...]:
-    """The participants that no released round counted, by id; rounds without their members tell nothing."""
+    """The participants that no released round counted, by id; rounds without members are skipped."""
     counted: set[str] = set()
     missed: dict[str, list[MemberSummary]] = {}
     for item in rounds:

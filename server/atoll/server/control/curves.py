@@ -1,4 +1,4 @@
-"""Metrics over models: which value belongs to the model after which round."""
+"""Metrics by model: assigns each value to the model that it was measured on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from enum import StrEnum
 from atoll.server.control.summaries import RoundSummary
 
 _NOT_CURVES = frozenset({"examples", "steps", "tokens"})
-"""How much was done, not how well."""
+"""Metrics that measure the amount of work, not its quality."""
 _FIRST = ("accuracy", "loss")
 
 
 class Source(StrEnum):
-    """Who measured: the server's evaluator, participants on held-out data, or participants while they trained."""
+    """The source of a metric: the server's evaluator, participants on held-out data, or participants while training."""
 
     SERVER = "server"
     EVALUATION = "eval"
@@ -71,7 +71,7 @@ def panels(rounds: Iterable[RoundSummary]) -> tuple[Panel, ...]:
 
 
 def latest(item: RoundSummary, metric: str) -> float | None:
-    """One round's value of ``metric`` by the most trustworthy source; None if it was not measured."""
+    """A round's value of ``metric`` from the most trustworthy source; None if it was not measured."""
     by_source = {source: value for source, name, _, value in _values(item, released_only=False) if name == metric}
     return next((by_source[source] for source in Source if source in by_source), None)
 
@@ -81,7 +81,7 @@ def _curves(by_source: dict[Source, dict[int, float]]) -> tuple[Curve, ...]:
 
 
 def _values(item: RoundSummary, *, released_only: bool = True) -> Iterator[tuple[Source, str, int, float]]:
-    """(source, metric, model, value); evaluations are of the model handed out, all else of the one it became."""
+    """(source, metric, model, value): evaluations are of the model handed out, all else of the released one."""
     if released_only and not item.released:
         return
     became = item.version + (item.kind == "train")

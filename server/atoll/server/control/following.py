@@ -9,7 +9,7 @@ from atoll.wire.v1 import control_pb2
 
 @dataclass
 class Following:
-    """The members of the round that one ``WatchRun`` stream is about, as of its messages so far."""
+    """The members of the current round of a ``WatchRun`` stream, according to its messages so far."""
 
     _key: tuple[int, int] | None = None
     _members: dict[str, control_pb2.MemberSummary] = field(default_factory=dict)

@@ -27,7 +27,7 @@ M = TypeVar("M", bound="Message")
 
 
 def make_readable(message: Message) -> None:
-    """Escape what does not print in an answer, before any of it is shown; see ``atoll.text.printable``.
+    """Escape characters of an answer that do not print, before it is shown; see ``atoll.text.printable``.
 
     Ledger lines stay as they are, because digests are computed over them; so do layouts, which name a model's tensors.
     """
@@ -47,10 +47,10 @@ def values_of(kind: type[V], messages: Iterable[Message]) -> tuple[V, ...]:
 
 
 def message_of(kind: type[M], /, *sources: object, **given: object) -> M:
-    """A message whose fields are given, or else attributes of the first source that has them; None leaves one absent.
+    """A message with the given fields, other fields from the first source that has them; None leaves a field absent.
 
     Raises:
-        AttributeError: for a field that is neither, or something given that is no field.
+        AttributeError: for a field without a value, or a given value without a field.
     """
     names = frozenset(kind.DESCRIPTOR.fields_by_name)
     if unknown := given.keys() - names:
@@ -90,7 +90,7 @@ def _read(message: Message, field: Any, kind: type[Any] | None) -> object:
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """The name of an enum member without the enum's; the number if a newer server sent one that is not known here."""
+    """The name of an enum member without the enum's; the number of an unknown member, which a newer server may send."""
     if number not in enum.values_by_number:
         return str(number)
     prefix = "".join(f"_{letter}" if letter.isupper() else letter for letter in enum.name).lstrip("_")
@@ -99,7 +99,7 @@ def _word(enum: EnumDescriptor, number: int) -> str:
 
 @cache
 def _dataclasses_within(kind: type[Any]) -> Mapping[str, type[Any]]:
-    """The dataclasses that the fields of a dataclass hold: one, a tuple of them, or None instead."""
+    """The dataclasses in the fields of a dataclass: directly, in tuples, or optional."""
     hints = {name: (hint, *get_args(hint)) for name, hint in get_type_hints(kind).items()}
     return {
         name: found

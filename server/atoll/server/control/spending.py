@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class RunSpending:
     """What one run has spent: ``epsilon`` at ``delta``, added up by its ``accountant`` (prv or rdp).
 
-    ``name`` is empty for a run that was deleted; ``target`` is what it promised to stay within, if it did.
+    ``name`` is empty for a deleted run; ``target`` is the epsilon that it promised not to exceed, if it promised one.
     """
 
     run: str
@@ -29,17 +29,17 @@ class PopulationSummary:
 
     Attributes:
         population: its name.
-        adjacency: add_remove; replace_one for a population that was begun with it, which no job promises.
+        adjacency: add_remove; replace_one for an older population, which no current job promises.
         unit: what is protected: participant.
         epsilon: of all releases at ``delta`` (None while nothing is charged and there is no limit).
-        accountant: the accountant of the answer: that of its only run, rdp for several.
-        limit_epsilon: what its runs may spend together at ``limit_delta``; None without a limit.
+        accountant: the accountant of ``epsilon``: that of its only run, rdp for several runs.
+        limit_epsilon: the epsilon that its runs may spend together at ``limit_delta``; None without a limit.
         left: epsilon left of the limit.
         limited_by: the operator who last set or removed the limit; empty if none was ever set.
         charges: releases that were charged.
         head: digest that the chain of charges ends with.
-        flaw: what is wrong with its ledger; empty if nothing is. With a flaw the rest is what can be read of it, and
-            no figure bounds anything.
+        flaw: what is wrong with its ledger; empty if nothing is. With a flaw the other fields are what can be read, and
+            none of them is a bound.
         line: first line of its export; empty if its record is gone.
         limit_line: last line of its export: the limit, who set it and when; empty if none was ever set.
     """
@@ -69,7 +69,7 @@ class ChargeSummary:
     """What one released round has cost. Rounds count from 0 here and in JSON, from 1 in tables.
 
     ``noise_multiplier`` is None for a release that adds nothing; ``epsilon_after`` is its run's epsilon with it, where
-    that was asked for; ``line`` is its line of an export. Of one with a ``flaw`` only place and line can be told.
+    that was requested; ``line`` is its line of an export. A charge with a ``flaw`` has only its place and line.
     """
 
     population: str
@@ -94,7 +94,7 @@ class ChargeSummary:
 class ChargesPage:
     """A page of charges; ``next_seq`` is where the next begins, None after the last.
 
-    ``population`` is whose they are: empty for a run without privacy, which is charged to none.
+    ``population`` is the population charged: empty for a run without privacy.
     """
 
     charges: tuple[ChargeSummary, ...]
@@ -104,7 +104,7 @@ class ChargesPage:
 
 @dataclass(frozen=True)
 class ParticipantRun:
-    """A participant's part in one run: train rounds that it was ``drawn`` for, and those whose release has its update.
+    """A participant's part in one run: the train rounds that it was ``drawn`` for, and those that released its update.
 
     ``population`` is empty for a run without privacy; ``releases`` counts the models that the run has released.
     """
@@ -119,19 +119,19 @@ class ParticipantRun:
 
 @dataclass(frozen=True)
 class ParticipantPrivacy:
-    """What holds for one participant.
+    """A participant's privacy, over all runs.
 
     Attributes:
         participant: its id.
-        organisation: whose it is.
-        runs: those that it was drawn for, the newest first.
+        organisation: its organisation.
+        runs: the runs that it was drawn for, the newest first.
         populations: the populations of these runs. The epsilon of each holds for every participant, however often it
             was drawn.
-        epsilon: sum over these populations: what holds for all that they released together, at ``delta``.
+        epsilon: sum over these populations, at ``delta``: holds for all their releases together.
         delta: sum over these populations.
-        unprotected: runs without privacy that counted an update of it: nothing is promised about these.
+        unprotected: runs without privacy that counted one of its updates: these have no guarantee.
         unknown: populations with deleted runs, for which it may have been drawn.
-        truncated: whether it has older runs that are not told.
+        truncated: whether older runs are left out.
     """
 
     participant: str

@@ -55,10 +55,10 @@ class MemberSummary:
             rejected, over_selected, stopped.
         detail: the reason in words.
         weight: examples that it reported.
-        report_s: seconds from invitation to report; None if there was none. So too ``accept_s`` (it took the task),
-            ``upload_s`` (the first byte of its update came), ``fold_s`` (its update was in the sum) and ``end_s`` (its
-            part was decided).
-        claimed_s: what it said that it spent on download, evaluate, fit and upload, by its own clock.
+        report_s: seconds from invitation to report; None if there was none. Likewise ``accept_s`` (it accepted the
+            task), ``upload_s`` (the first byte of its update arrived), ``fold_s`` (its update was in the sum) and
+            ``end_s`` (its part was decided).
+        claimed_s: seconds that it reported for download, evaluate, fit and upload, by its own clock.
         payload_bytes: size of its update.
     """
 
@@ -95,8 +95,8 @@ class RoundSummary:
         kind: train or evaluate.
         phase: created, sampled, open, closing, aggregated, charged, released or abandoned.
         reason: why it closed or was abandoned.
-        wanted: reports at which it closes.
-        remaining_s: seconds to the deadline when this was read; None without one.
+        wanted: number of reports at which it closes.
+        remaining_s: seconds to the deadline at the time of the answer; None without one.
         metrics: weighted means over the reports (``train/...``; ``eval/...`` on the participants' held-out data) and
             ``server/...`` from the server's evaluator.
         version: train rounds released before it: the number of the model that it handed out.
@@ -128,7 +128,7 @@ class RoundSummary:
 
     @property
     def released(self) -> bool:
-        """Whether it ended well."""
+        """Whether it released a result."""
         return self.phase == "released"
 
     @property
@@ -205,7 +205,7 @@ class RevokedOperator:
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Fresh join tokens: shown once, only their hashes are kept."""
+    """New join tokens: shown only once, because only their hashes are stored."""
 
     tokens: tuple[str, ...] = field(repr=False)
     expires_at: float
@@ -245,7 +245,7 @@ class ServerInfo:
 
 @dataclass(frozen=True)
 class PrunedStorage:
-    """What was removed, or would be: things of one ``kind``, of one run (empty: of none)."""
+    """What was removed, or would be: items of one ``kind`` and one run (empty: of no run)."""
 
     kind: str
     run: str

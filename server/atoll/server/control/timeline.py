@@ -1,4 +1,4 @@
-"""Where a round's time went: its phases, what each member did when, who was slow, why some did not count."""
+"""The timeline of a round: its phases, the steps of each member, who was slow, why some did not count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atoll.server.control.words import duration
 
 _CLAIMED = ("download", "evaluate", "fit")
 STEPS = ("wait", *_CLAIMED, "work", "upload", "fold")
-"""What a member's time is spent on, in order; ``work`` is what is not known more closely."""
+"""The steps of a member, in order; ``work`` is time of which no more is known."""
 
 _WHY = {
     "invited": "it has not answered yet",
@@ -37,10 +37,10 @@ class Segment:
 
 
 def segments(member: MemberSummary) -> tuple[Segment, ...]:
-    """What a member did from its invitation on, without gaps.
+    """The steps of a member from its invitation on, without gaps.
 
-    Acceptance, first byte, report and fold are the server's own times. How the time between acceptance and first byte
-    was spent is the participant's word, cut to fit.
+    Acceptance, first byte, report and fold are the server's own times. The steps between acceptance and first byte are
+    as the participant reported them, cut to fit.
     """
     end_s = _decided_s(member)
     if end_s is None:
@@ -55,7 +55,7 @@ def segments(member: MemberSummary) -> tuple[Segment, ...]:
 
 
 def slowest_first(item: RoundSummary) -> tuple[MemberSummary, ...]:
-    """The members of a round: those that counted by how long they took, then those that did not, by name."""
+    """The members of a round: those that counted, the slowest first, then those that did not, by name."""
     counted = sorted(
         (one for one in item.members if one.counted), key=lambda one: (-(one.report_s or 0.0), one.participant)
     )
@@ -73,7 +73,7 @@ def why(member: MemberSummary) -> str:
 
 
 def story(item: RoundSummary) -> Iterator[str]:
-    """A round in sentences: where its time went, and who was slow."""
+    """Sentences about a round: where its time went, and who was slow."""
     spent = [f"{name} {duration(item.phases_s[name])}" for name in PHASES if name in item.phases_s]
     if spent:
         yield f"{duration(sum(item.phases_s.values()))} in all: {', '.join(spent)}"
@@ -92,7 +92,7 @@ def _decided_s(member: MemberSummary) -> float | None:
 
 
 def _upload_s(member: MemberSummary, end_s: float) -> float:
-    """When the update began to come; the end for a member of which that is not known."""
+    """When the update began to arrive; the end, for a member of which that is not known."""
     if member.upload_s is not None:
         return min(member.upload_s, end_s)
     return max(0.0, end_s - member.claimed_s.get("upload", 0.0))

@@ -1,4 +1,4 @@
-"""How rounds and times are written for people."""
+"""Rounds and times as text for display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private demo's report: accuracy with and without privacy, and what was spent, as one page by itself."""
+"""The private demo's report: one page with accuracy with and without privacy, and the epsilon spent."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def page(plain: Curve, private: Curve, spent: Curve, facts: Mapping[str, str], w
 
     Args:
         plain: accuracy after each round without privacy.
-        private: accuracy after each round with it.
-        spent: epsilon after each of these, by the ledger.
-        facts: what the table says.
-        words: paragraphs below.
+        private: accuracy after each round with privacy.
+        spent: epsilon after each private round, by the ledger.
+        facts: rows of the table.
+        words: paragraphs below the table.
     """
     rows = "".join(f"<tr><td>{html.escape(key)}</td><td>{html.escape(value)}</td></tr>" for key, value in facts.items())
     said = "".join(f"<p>{html.escape(paragraph)}</p>" for paragraph in words)

@@ -40,7 +40,7 @@ class Digits:
 
 @dataclass(frozen=True)
 class Shards:
-    """The data of a federation: each client's own, and what the server tests on."""
+    """The data of a federation: each client's own, and the server's test set."""
 
     clients: tuple[Digits, ...]
     held_out: Digits
@@ -63,12 +63,12 @@ def load_digits() -> Digits:
 
 
 def split(digits: Digits, clients: int, alpha: float, seed: int, least: int = MIN_EXAMPLES) -> Shards:
-    """Hold a fifth of each class out, and deal the rest to ``clients`` by a Dirichlet(alpha) draw for each class.
+    """Hold out a fifth of each class, and divide the rest among ``clients`` by a Dirichlet(alpha) draw for each class.
 
     Every client gets at least ``least`` examples.
 
     Raises:
-        InvalidRequestError: for more clients than there are examples for.
+        InvalidRequestError: if there are too few examples for so many clients.
     """
     rng = np.random.default_rng(seed)
     held_out, rest = _hold_out(digits.labels, rng)
@@ -91,7 +91,7 @@ def _hold_out(labels: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
 
 
 def _deal(labels: Ints, clients: int, alpha: float, rng: np.random.Generator, least: int) -> list[Ints]:
-    """Places of each client's examples, at least ``least``: who has too few gets some of who has most."""
+    """Indices of each client's examples; clients with fewer than ``least`` get some from those with the most."""
     hands: list[list[int]] = [[] for _ in range(clients)]
     for label in range(CLASSES):
         places = rng.permutation(np.flatnonzero(labels == label))

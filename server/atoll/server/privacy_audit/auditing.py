@@ -1,7 +1,7 @@
-"""An audit: canaries through a run's releases, guesses, and the bound beside what is claimed.
+"""An audit: sends canaries through a run's releases, guesses which were in, and compares the bound with the claim.
 
-Canaries come in groups, each a run of its own with other canaries: runs on disjoint participants are together as
-private as one of them, so the guesses on all are evidence about one.
+Canaries come in groups, each in a separate run: runs on disjoint participants are together as private as one of them,
+so the guesses on all groups are evidence about one run.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from atoll.wire.layout import Dtype, Layout, TensorSpec
 Doubles = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
-"""Told how many groups are done, and of how many."""
+"""Called with the number of finished groups and of all groups."""
 
 GROUP = 4096
 MIN_CANARIES = 64
 MAX_CANARIES = 1 << 17
 LITTLE_NOISE = 0.1
-"""Share of the contract's noise with which the audit is to fail."""
+"""Share of the contract's noise with which the audit must fail."""
 MARGIN = 1.05
-"""A run with next to no noise must be expected to show so many times what is claimed."""
+"""A run with next to no noise must be expected to show this multiple of the claimed epsilon."""
 _KEPT = 1 << 22
-"""Values of noise that are looked at, or ``MIN_CANARIES`` in each round."""
+"""Number of noise values that are tested, or ``MIN_CANARIES`` in each round."""
 _SMALLER_DELTAS = (1.0, 0.1, 0.01, 0.001)
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What is decided before a coin is thrown.
+    """The parameters of an audit, fixed before the canaries' coins are drawn.
 
     Attributes:
-        contract: which is audited.
-        canaries: in all groups.
+        contract: the audited contract.
+        canaries: number of canaries in all groups.
         delta: at which the claim is tested; it may be smaller than the contract's, where that leaves nothing to see.
         claimed: epsilon at that delta, by the contract's accountant.
         shows: the bound that a run with next to no noise is expected to show: the audit can fail.
-        reaches: what is tried: as if all were well, no noise, no clipping.
+        reaches: the attacks: for sound releases, for missing noise, for missing clipping.
         confidence: of the bound.
     """
 
@@ -70,12 +70,12 @@ class Design:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came out.
+    """The result of an audit.
 
     Attributes:
         epsilon_at_least: the bound, with the design's confidence.
-        guesses: those that gave it.
-        noise: what the releases hold beside the canaries that are in them.
+        guesses: the guesses that gave the bound.
+        noise: the measured noise of the releases.
     """
 
     design: Design
@@ -87,21 +87,21 @@ class Finding:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claim is false: but for a chance of 1 - confidence by the guesses, of 1e-6 by the noise."""
+        """Whether the claim is refuted; wrong with probability 1 - confidence by the guesses, 1e-6 by the noise."""
         return self.epsilon_at_least > self.design.claimed or self.noise.refuted
 
 
 def design(
     contract: Contract, canaries: int | None = None, delta: float | None = None, confidence: float = CONFIDENCE
 ) -> Design:
-    """Choose canaries, delta and guesses so that the audit would fail, were there no noise.
+    """Choose canaries, delta and guesses such that the audit would fail without noise.
 
-    With adaptive clipping, audited is what the updates cost at the first norm: the noised count is left out, from the
-    releases and from the claim.
+    With adaptive clipping, the cost of the updates at the first norm is audited: the noised count is left out of the
+    releases and of the claim.
 
     Args:
         contract: which is audited.
-        canaries: a power of two; None for the fewest that do.
+        canaries: a power of two; None for the fewest that suffice.
         delta: at which the claim is tested; None for the contract's, or down to a thousandth of it.
         confidence: of the bound.
 
@@ -129,13 +129,13 @@ def audit(
     safeguards: Safeguards | None = None,
     told: Progress | None = None,
 ) -> Finding:
-    """Run it: ``canaries`` / ``GROUP`` runs of the contract's rounds, through everything from the fold to the release.
+    """Run an audit: ``canaries`` / ``GROUP`` runs of all rounds, with every step from fold to release.
 
     Args:
-        plan: what was decided.
+        plan: the audit's parameters.
         directions: of the canaries.
-        safeguards: what is on.
-        told: how far it has come.
+        safeguards: which safeguards are on.
+        told: called after each group.
     """
     on = safeguards or Safeguards()
     size = min(GROUP, plan.canaries)
@@ -177,7 +177,7 @@ def _run(
 
 
 class _Draw:
-    """Who is in which round: drawn by the run's sampler, or as the worst that participation bounds allow."""
+    """The members of each round: drawn by the run's sampler, or the worst case that the participation bounds allow."""
 
     def __init__(self, attack: Attack, count: int) -> None:
         self._attack, self._secret = attack, secrets.randbits(63)

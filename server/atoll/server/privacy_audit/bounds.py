@@ -1,9 +1,9 @@
-"""What right guesses prove: a lower bound on epsilon from one run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
+"""A lower bound on epsilon from correct guesses about one run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
 
-Each of m canaries is in or out of the training data by a fair coin. Whoever sees the releases guesses some of the
-coins and abstains from the others. Were the training (epsilon, delta)-DP, a guess would be right with probability
-q = e^epsilon / (1 + e^epsilon) at most, so many right guesses are evidence against that. How many canaries to guess is
-to be decided before the coins are known; which ones may depend on everything that was released.
+Each of m canaries is in or out of the training data by a fair coin. The attacker sees the releases, guesses some of the
+coins and abstains from the others. If the training is (epsilon, delta)-DP, a guess is right with probability q =
+e^epsilon / (1 + e^epsilon) at most, so many right guesses are evidence against that. The number of guesses must be
+chosen before the coins are known; which canaries are guessed may depend on all releases.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Guesses:
 
     Attributes:
         canaries: m, each in or out by its own fair coin.
-        made: r of them were guessed; the others abstained from.
-        right: v of those were right.
+        made: r, the number of guesses; the attacker abstained from the others.
+        right: v, the number of right guesses.
 
     Raises:
         ValueError: unless 0 <= right <= made <= canaries and there are canaries.
@@ -41,7 +41,7 @@ class Guesses:
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """How likely so many right guesses are at most, if the training is (epsilon, delta)-DP: Theorem 5.2.
+    """Upper bound on the probability of so many right guesses if the training is (epsilon, delta)-DP: Theorem 5.2.
 
     ``P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i`` with B binomial(r, q), over i from 1 to m. The largest is
     among the first v: a higher i divides the same probability by more.
@@ -75,7 +75,7 @@ def _steepest(right: int, steps: int, made: int, q: float) -> float:
 def epsilon_at_least(
     guesses: Guesses, delta: float, confidence: float = CONFIDENCE, halvings: int = _HALVINGS
 ) -> float:
-    """Lower bound on epsilon: whoever claims less at this delta is wrong, but for a chance of 1 - ``confidence``.
+    """Lower bound on epsilon at this delta, which is wrong with probability 1 - ``confidence`` at most.
 
     The p-value grows with epsilon as long as it is below 1/2, so that the crossing is found by bisection; after fewer
     ``halvings`` the bound is lower.
@@ -99,9 +99,9 @@ def epsilon_at_least(
 
 
 def most_that_shows(canaries: int, made: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """The bound that guesses without a mistake would give: no epsilon above it can be refuted with so many canaries.
+    """The bound that only right guesses would give: the audit cannot show a larger epsilon with so many canaries.
 
-    About log(r / 3) at delta 0. Every canary adds 2 delta to the chance, so that more of them do not always show more.
+    About log(r / 3) at delta 0. Every canary adds 2 delta to the probability, so more canaries do not always show more.
     """
     return epsilon_at_least(Guesses(canaries, made, made), delta, confidence)
 

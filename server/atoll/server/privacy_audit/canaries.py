@@ -1,7 +1,7 @@
-"""Canaries: participants whose updates point in directions of their own, each in or out by a coin.
+"""Canaries: participants whose updates have separate directions, each in or out by a coin.
 
-The directions are orthogonal, so that what a release says of one canary, the others do not blur. Updates are far larger
-than the clip norm: a release that does not clip gives them away.
+The directions are orthogonal, so that canaries do not disturb each other's evidence. Updates are far larger than the
+clip norm, so that a release that does not clip is detected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Canaries:
         return self.count
 
     def update(self, number: int) -> Floats:
-        """What canary ``number`` sends, (size,): its direction, ``OVERSIZE`` clip norms long."""
+        """The update of canary ``number``, (size,): its direction, ``OVERSIZE`` clip norms long."""
         norm = OVERSIZE * self.clip
         if self.directions == "dirac":
             update = np.zeros(self.size, np.float32)
@@ -58,7 +58,7 @@ class Canaries:
         return row * np.float32(norm / np.sqrt(self.size))
 
     def found_in(self, sums: Doubles) -> Doubles:
-        """How much of each canary's direction a sum holds, (count,), in clip norms: 1 for a canary that is in it."""
+        """A sum's component in each canary's direction, (count,), in clip norms: 1 for a canary that is in it."""
         if self.directions == "dirac":
             return np.divide(sums, self.clip)
         return _hadamard(sums) / float(np.sqrt(self.size) * self.clip)

@@ -1,8 +1,8 @@
-"""What each release says about each canary, as an attacker adds it up who knows everything but the coins and the noise.
+"""The evidence of each release about each canary, for an attacker who knows everything except the coins and the noise.
 
-Scores are logarithms of likelihood ratios, "in" against "out": the sign is the best guess there is, and the magnitude
-says how sure it is. ``y`` is what a round's noised sum holds of a canary's direction, in clip norms: 1 or 0, plus noise
-of z.
+Scores are logarithms of likelihood ratios, "in" against "out": the sign is the best guess, and the magnitude its
+certainty. ``y`` is the component of a round's noised sum in a canary's direction, in clip norms: 1 or 0, plus noise of
+z.
 
 - Fresh noise, drawn at random with rate q: the attacker does not know who was drawn. Each round adds
   ``log(1 - q + q exp((y - 1/2) / z^2))``.
@@ -31,8 +31,8 @@ class Attack:
 
     Attributes:
         contract: of the runs.
-        unit: how long the attacker takes a canary in a sum to be, in clip norms: 1, or more if clipping may be missing.
-        noise_share: of the contract's noise that the attacker takes to be there: 1, or less if it may be missing.
+        unit: assumed norm of a canary in a sum, in clip norms: 1, or more if clipping may be missing.
+        noise_share: assumed share of the contract's noise: 1, or less if noise may be missing.
     """
 
     contract: Contract
@@ -46,22 +46,22 @@ class Attack:
 
     @cached_property
     def schedule(self) -> frozenset[int]:
-        """The rounds that every canary is in, without a random draw: as early, as often and as close as allowed."""
+        """The rounds of every canary, without a random draw: as early, as often and as close as allowed."""
         contract = self.contract
         return frozenset(range(0, contract.rounds, contract.min_separation)[: contract.max_participations])
 
     @property
     def information(self) -> float:
-        """Without a random draw: how far "in" and "out" lie apart in all that is released, in squared deviations."""
+        """Without a random draw: the distance between "in" and "out" over all releases, in squared deviations."""
         return sum(float(self._weights[version]) for version in self.schedule) / self.noise**2
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a round's noise on what is found of a canary, in units."""
+        """Standard deviation of a round's noise in a canary's direction, in units."""
         return self.noise_share * self.contract.noise_multiplier / self.unit
 
     def evidence(self, version: int, found: Doubles) -> Doubles:
-        """What a round adds to the canaries' scores, from what its sum holds of each in clip norms, (canaries,)."""
+        """What a round adds to the canaries' scores, (canaries,), from its sum's components in clip norms."""
         contract, noise, found = self.contract, self.noise, found / self.unit
         if contract.sampling is Sampling.NONE:
             return float(self._weights[version]) * (found - (version in self.schedule) / 2) / noise**2
@@ -85,7 +85,7 @@ class Attack:
 
 
 def tree_covariance(rounds: int) -> Doubles:
-    """Of the noise of releases made from a binary tree with noise of variance 1 in each node, (rounds, rounds).
+    """Covariance, (rounds, rounds), of the releases' noise from a binary tree with noise of variance 1 in each node.
 
     The prefix sum of t rounds is made of the nodes of t's binary digits (``mechanisms.sensitivity``); a release is the
     difference of two of them.

@@ -1,8 +1,8 @@
-"""How many canaries to guess: decided before any coin is thrown, or the bound would not hold.
+"""The number of canaries to guess, which must be chosen before any coin is drawn for the bound to hold.
 
-With noise as claimed the surest scores are worth a guess, with next to none nearly all are, and where nothing is
-clipped canaries are longer than they should be: three attacks, each tried at a third of the error that is allowed. So
-one audit is strong if all is well, and yet fails if noise or clipping are missing.
+With noise as claimed only the surest scores are worth a guess, with next to none nearly all are, and without clipping
+canaries are longer than assumed: so there are three attacks, each at a third of the allowed error. One audit is thus
+strong for sound releases, and still fails if noise or clipping is missing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _IMAGINED = 16384
 _WORLDS = 4
 _SHARES = np.geomspace(2**-9, 1.0, 37)
 _ROUGHLY = 8
-"""Halvings: reaches are compared to a hundredth."""
+"""Number of halvings: reaches are compared to a hundredth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How many canaries to guess: those about which an attack's scores are surest.
+    """How many canaries to guess: those with an attack's surest scores.
 
     Attributes:
-        attack: whose scores.
-        share: of all canaries.
+        attack: the attack that gives the scores.
+        share: guesses as a share of all canaries.
         right: share of the guesses that is expected to be right.
     """
 
@@ -41,30 +41,30 @@ class Reach:
     right: float
 
     def guess(self, scores: Doubles, coins: Coins) -> Guesses:
-        """Guess by the scores and see what was right; both of shape (canaries,)."""
+        """Guess by the scores and count the right guesses; scores and coins have shape (canaries,)."""
         made = int(self.share * scores.size)
         surest = np.argsort(-np.abs(scores), kind="stable")[:made]
         return Guesses(scores.size, made, int(np.count_nonzero((scores[surest] > 0) == coins[surest])))
 
     def expected(self, canaries: int) -> Guesses:
-        """What so many canaries should give."""
+        """The expected guesses on so many canaries."""
         made = int(self.share * canaries)
         return Guesses(canaries, made, int(self.right * made))
 
 
 def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, rng: np.random.Generator) -> Reach:
-    """The reach with the highest bound in imagined runs; no real release is looked at.
+    """The reach with the highest bound in simulated runs; real releases are not used.
 
     Args:
-        attack: which is imagined, in runs that are as it takes them to be.
-        canaries: how many it is for.
-        delta: at which the claim is tested: the more canaries, the more of them it takes to outweigh it.
+        attack: the attack, in runs with the noise and clipping that it assumes.
+        canaries: number of canaries.
+        delta: at which the claim is tested: the more canaries, the more right guesses it takes to outweigh it.
         confidence: of the bound.
-        rng: for the imagined runs.
+        rng: for the simulated runs.
     """
     found = np.mean([_right(*_imagine(attack, rng)) for _ in range(_WORLDS)], axis=0)
     right = np.minimum(found / _SHARES, 1.0)
-    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # or luck would choose
+    surely = right - 2 * np.sqrt(right * (1 - right) / (_SHARES * _IMAGINED * _WORLDS))  # otherwise chance would choose
     cautious = [Reach(attack, float(share), float(part)) for share, part in zip(_SHARES, surely, strict=True)]
     bounds = [epsilon_at_least(one.expected(canaries), delta, confidence, _ROUGHLY) for one in cautious]
     best = int(np.argmax(bounds))
@@ -72,13 +72,13 @@ def best_reach(attack: Attack, canaries: int, delta: float, confidence: float, r
 
 
 def strongest(guesses: Sequence[Guesses], delta: float, confidence: float) -> tuple[Guesses, float]:
-    """The guesses with the highest bound, and that bound, when each is held to its part of the error."""
+    """The guesses with the highest bound, and that bound; each attack gets its part of the error."""
     each = 1.0 - (1.0 - confidence) / len(guesses)
     return max(((one, epsilon_at_least(one, delta, each)) for one in guesses), key=lambda pair: pair[1])
 
 
 def _right(scores: Doubles, coins: Coins) -> Doubles:
-    """Right guesses for each reach, as a share of all canaries."""
+    """Number of right guesses for each reach, as a share of all canaries."""
     surest = np.argsort(-np.abs(scores), kind="stable")
     right = np.concatenate([[0], np.cumsum((scores[surest] > 0) == coins[surest])])
     found: Doubles = right[(_SHARES * scores.size).astype(np.int64)] / scores.size

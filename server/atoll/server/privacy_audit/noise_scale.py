@@ -1,11 +1,10 @@
-"""Whether releases hold as much noise as their contract says: a test of the variance of released less known sums.
+"""Tests whether releases have as much noise as their contract says, by the variance of released minus known sums.
 
-Canaries prove what a whole run gives away, with a margin in which half of the noise can be missing. Where the sums are
-known, the noise itself is too. Made independent again (``whitened``), n values of it over their claimed deviation have
-squares that add up to a chi-square variable of n degrees of freedom. Too small a sum refutes the claim: with 200,000
-values a noise of 0.985 of the claim, and of 0.75 with 400. Three looks are taken, which share one chance of a false
-alarm: at all values; at each round, for noise that one release lacks; at differences of neighbouring rounds, for noise
-that is drawn twice.
+Canaries show what a whole run leaks, with a margin in which half of the noise can be missing. If the sums are known, so
+is the noise. After whitening (``whitened``), the squares of n values over their claimed deviation add up to a
+chi-square variable with n degrees of freedom. Too small a sum refutes the claim: with 200,000 values a noise of 0.985
+of the claim, with 400 values one of 0.75. Three tests share the probability of a false alarm: over all values; over
+each round, for noise that one release lacks; over differences of neighbouring rounds, for noise that is drawn twice.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from atoll.server.privacy_audit.evidence import tree_covariance
 Doubles = npt.NDArray[np.float64]
 
 FALSE_ALARM = 1e-6
-"""Chance that right noise is refuted, at most."""
+"""Maximum probability of refuting correct noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoiseFound:
-    """What was measured.
+    """The measured noise.
 
     Attributes:
-        values: of noise, over all rounds.
+        values: number of noise values, over all rounds.
         share: standard deviation found, over what the contract claims.
-        share_at_most: the share is below that, but for a chance of ``FALSE_ALARM``.
-        missing: what there is too little of: "all rounds", "round 3", "differences of rounds"; empty if nothing.
+        share_at_most: upper bound on the share, wrong with probability ``FALSE_ALARM``.
+        missing: where noise is too small: "all rounds", "round 3", "differences of rounds"; empty if nowhere.
     """
 
     values: int
@@ -44,7 +43,7 @@ class NoiseFound:
 
     @property
     def refuted(self) -> bool:
-        """Whether there is less noise than claimed, but for a chance of ``FALSE_ALARM``."""
+        """Whether there is less noise than claimed; wrong with probability ``FALSE_ALARM``."""
         return bool(self.missing)
 
 
@@ -52,7 +51,7 @@ def noise_found(contract: Contract, noise: Doubles) -> NoiseFound:
     """Compare noise with its claim.
 
     Args:
-        contract: of the releases, the first ones of the run.
+        contract: of the releases, which are the first ones of the run.
         noise: released less known sums over clip norm and largest weight, (rounds, elements).
     """
     independent = whitened(contract, noise) / contract.noise_multiplier
@@ -70,7 +69,7 @@ def noise_found(contract: Contract, noise: Doubles) -> NoiseFound:
 
 
 def whitened(contract: Contract, noise: Doubles) -> Doubles:
-    """The independent noise, of ``noise_multiplier``, that the first rounds' was made from, (rounds, elements)."""
+    """The independent noise, of ``noise_multiplier``, behind the first rounds' noise, (rounds, elements)."""
     rounds = len(noise)
     match contract.mechanism:
         case "gaussian":
@@ -86,7 +85,7 @@ def whitened(contract: Contract, noise: Doubles) -> Doubles:
 
 
 def _filtered(noise: Doubles, coefficients: Doubles) -> Doubles:
-    """The product with the lower triangular Toeplitz matrix of which these are the first column."""
+    """The product with the lower triangular Toeplitz matrix that has this first column."""
     found = np.zeros_like(noise)
     for offset, coefficient in enumerate(coefficients[: len(noise)]):
         found[offset:] += coefficient * noise[: len(noise) - offset]
@@ -94,7 +93,7 @@ def _filtered(noise: Doubles, coefficients: Doubles) -> Doubles:
 
 
 def _largest_share(values: Doubles, chance: float) -> float:
-    """The share that noise is below, but for a chance."""
+    """Upper bound on the share of noise, wrong with a small probability."""
     from scipy.stats import chi2  # noqa: PLC0415  # half a second that only audits need
 
     return math.sqrt(float(np.sum(np.square(values))) / float(chi2.ppf(chance, values.size)))

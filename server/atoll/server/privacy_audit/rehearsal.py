@@ -1,7 +1,7 @@
-"""A run's private releases in this process: clipped, summed, noised and released by the parts that the daemon uses.
+"""A run's private releases in this process, clipped, summed, noised and released by the daemon's own parts.
 
-No participants, no transport, no database: updates come as arrays. What is charged for a release is the contract's to
-say (``Contract.cost``), as in a real run.
+No participants, no transport, no database: updates come as arrays. The contract gives the cost of a release
+(``Contract.cost``), as in a real run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ANY_DIGEST = bytes(DIGEST_BYTES)  # payloads are digested where they arrive, be
 
 @dataclass(frozen=True, slots=True)
 class Safeguards:
-    """What is on. An audit switches one off, to see that it is missed.
+    """The safeguards of a rehearsal. With one switched off, an audit must fail.
 
     Attributes:
         noise: share of the contract's noise that is drawn, from 0 to 1.
@@ -68,13 +68,13 @@ class Rehearsal:
     """One run, round after round.
 
     Args:
-        contract: which noise, how much of it, and the clip.
+        contract: gives mechanism, noise and clip norm.
         layout: of the model, all float32.
         model: its first weights, (N,).
         most: members of one round, at most.
-        optimiser: what the mean does to the weights.
+        optimiser: the server optimiser.
         max_abs: largest admissible magnitude of an update's value, a power of two.
-        safeguards: what is on.
+        safeguards: which safeguards are on.
 
     Raises:
         GridError: if noise and sum do not fit the grid.
@@ -105,7 +105,7 @@ class Rehearsal:
         self._kept: dict[str, _Kept] = {}
 
     def release(self, updates: Iterable[Floats]) -> None:
-        """Fold a round's updates, (N,) each, and replace the model by what their noised sum makes of it.
+        """Fold a round's updates, (N,) each, and update the model with their noised sum.
 
         Each has the contract's largest weight.
 

@@ -1,7 +1,7 @@
-"""A short private run through a daemon of its own, with known updates: what its releases hold beside their sums.
+"""Measures the noise in the releases of a short private run with known updates through a real daemon.
 
 The coordinator, its database, spool, folding and release are those of ``atoll server``, in a temporary folder; only
-participants and transport are played. So noise that is lost anywhere between a job and its released models is missed.
+participants and transport are simulated. So noise that is lost anywhere between a job and its models is detected.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _measured(contract: Contract, rounds: int, elements: int, folder: Path
 
 
 def known_update(elements: int, clip: float) -> Floats:
-    """What every participant sends: values of both signs, of half the clip norm together."""
+    """The update of every participant: values of both signs, of half the clip norm together."""
     update = np.full(elements, clip / (2 * math.sqrt(elements)), np.float32)
     update[::2] *= -1
     return update
@@ -108,7 +108,7 @@ min_separation = {contract.min_separation}
 
 @dataclass
 class _Daemon:
-    """What one server process holds, and a run's models by round."""
+    """The parts of one server process, and a run's models by round."""
 
     store: Store
     services: Services
@@ -116,7 +116,7 @@ class _Daemon:
     models: list[Floats] = field(default_factory=list)
 
     async def play(self, job: bytes, elements: int, clip: float, members: int) -> tuple[Contract, list[Floats]]:
-        """Run a job to its end; its contract, and its models from the first to the last."""
+        """Run a job to its end; returns its contract, and its models from the first to the last."""
         layout = Layout((TensorSpec("audited", (elements,), Dtype.FLOAT32),))
         with self.store.blobs.create() as writer:
             writer.write(bytes(layout.size_bytes))
@@ -203,5 +203,5 @@ async def _daemon(folder: Path, keep_models: int) -> AsyncIterator[_Daemon]:
             yield _Daemon(store, services, coordinator)
         finally:
             await coordinator.stop()
-            if left := asyncio.all_tasks() - {asyncio.current_task()}:  # they tidy up, on the executor
+            if left := asyncio.all_tasks() - {asyncio.current_task()}:  # tasks that clean up on the executor
                 await asyncio.wait(left, timeout=WAIT_S)

@@ -8,15 +8,15 @@ _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def boot_s() -> float:
-    """Seconds of a clock that nobody sets and that goes on while the machine is suspended."""
+    """Seconds of a clock that cannot be set and that also counts while the machine is suspended."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
 class SteadyClock:
-    """Epoch seconds: the wall clock is read once, now, and ``boot_s`` counts from there.
+    """Epoch seconds: reads the wall clock once, at construction, and counts on with ``boot_s``.
 
-    So how long members took, how old something is and when it may go do not depend on a clock that is set meanwhile;
-    a wrong one is taken over at the next start. Certificates go by the wall clock, as TLS does.
+    So durations and ages do not change when the wall clock is set; its new time is used from the next start on.
+    Certificates are checked against the wall clock, as in TLS.
     """
 
     def __init__(self) -> None:

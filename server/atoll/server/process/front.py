@@ -1,8 +1,8 @@
-"""The port for strangers: takes connections for a gRPC server behind it, and makes room by address.
+"""The enrolment port: accepts connections for a gRPC server behind it, and shares them out by address.
 
-gRPC closes what comes beyond its greatest number of connections, and knows no connection's age or address before its
-first call: so one address that holds all of them would keep everybody else out. Here the address with most connections
-loses its oldest where another has fewer. Bytes pass as they are; TLS ends behind.
+gRPC closes connections beyond its maximum number, and does not know a connection's age or address before its first
+call: so one address that holds all of them would keep all others out. Here the address with the most connections loses
+its oldest one to an address with fewer. Bytes pass unchanged; TLS ends at the server behind.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from atoll.server.telemetry.refusal_log import RefusalLog
 log = logging.getLogger(__name__)
 
 BEHIND = "127.0.0.1"
-"""Where the gRPC server listens."""
+"""Address that the gRPC server listens on."""
 _ANY_IPV4, _ANY_IPV6 = "0.0.0.0", "::"  # noqa: S104  # an operator's `host` may be the wildcard
 _PIECE_BYTES = 1 << 14
 _BACKLOG = 512
 _CLOSE_S = 5.0
-"""How long a connection that is closed may take to send what waits; then it is reset."""
+"""Seconds that a closed connection may take to send what waits; then it is reset."""
 ORIGIN_KEPT_S = 60.0
-"""The server behind may begin calls that a connection has sent up to so long after it was closed."""
+"""Seconds after a connection was closed in which the server behind may still begin calls that it has sent."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Origin:
-    """Where one connection comes from, as gRPC would name its peer."""
+    """The peer of one connection, as gRPC would name it."""
 
     peer: str
 
 
 class Front:
-    """Connections from outside, each with one of its own to the server behind. For the event loop alone.
+    """Connections from outside, each joined to its own connection to the server behind. For the event loop alone.
 
     Args:
-        most: connections at the same time.
-        refused: told ``enrolment.connections`` for each connection that is closed to make room.
+        most: maximum number of open connections.
+        refused: called with ``enrolment.connections`` for each connection that is closed to make room.
 
     Attributes:
-        connections: those of the server behind, whose only caller is this front.
+        connections: connections of the server behind, whose only caller is this front.
     """
 
     def __init__(self, most: int, refused: Callable[[str], None] = ignore) -> None:
@@ -77,7 +77,7 @@ class Front:
             behind: the port of the server behind, on ``BEHIND``.
 
         Raises:
-            SetupError: if the port cannot be had.
+            SetupError: if the port cannot be opened.
         """
         both = socket.has_dualstack_ipv6()
         listening_on = _ANY_IPV6 if both and host == _ANY_IPV4 else host  # as gRPC reads the wildcard
@@ -96,13 +96,13 @@ class Front:
         return int(listener.getsockname()[1])
 
     async def start(self) -> None:
-        """Take connections from now on."""
+        """Begin to accept connections."""
         if self._server is None:
             raise RuntimeError("bind first")
         await self._server.start_serving()
 
     async def close(self) -> None:
-        """Take no more connections and close those that are open."""
+        """Accept no more connections, and close the open ones."""
         if self._server is not None:
             self._server.close()
         tasks = [task for tasks in self._open.values() for task in tasks]
@@ -111,12 +111,12 @@ class Front:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def origin(self, peer: str) -> str:
-        """The peer of a call as gRPC would name it were it connected without this front."""
+        """The peer of a call, as gRPC would name it without this front."""
         found = self._origins.get(peer)
         return peer if found is None else found.peer
 
     async def enter(self, _: str, context: grpc.aio.ServicerContext[Any, Any]) -> str:
-        """Begins a call (``rpc.port_bounds.Enter``): what it counts for is where its connection comes from."""
+        """Admit a call (``rpc.port_bounds.Enter``): it counts for the address of its connection."""
         return network_of(self.origin(context.peer()))
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,7 +139,7 @@ class Front:
                     self._leave(network, task)
 
     def _make_room(self, network: str) -> None:
-        """Close the oldest connection of the greediest network if there are too many; of this one, if none has more."""
+        """If there are too many connections, close the oldest of the network with the most (of this one in a tie)."""
         if len(self) < self._most:
             return
         greediest = max(self._open, key=lambda name: len(self._open[name]))
@@ -197,7 +197,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    """Close a connection, also one whose peer no longer reads what waits to be sent."""
+    """Close a connection, even if its peer no longer reads."""
     writer.close()
     try:
         with contextlib.suppress(OSError, TimeoutError):
@@ -208,7 +208,7 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
 
 
 def _name_of(writer: asyncio.StreamWriter) -> str:
-    """The peer, as gRPC names it; empty if it has gone already."""
+    """The peer, as gRPC names it; empty if it has disconnected."""
     found = writer.get_extra_info("peername")
     if not found:
         return ""

@@ -30,40 +30,40 @@ _OPTIONS: dict[str, int] = {
     "grpc.max_send_message_length": MAX_CHUNK_BYTES + (1 << 20),
     "grpc.keepalive_time_ms": 10_000,
     "grpc.keepalive_timeout_ms": 5_000,
-    # For every ping; without it gRPC waits 60 s, whatever the two above say. Less than this would break slow uploads,
+    # For every ping; without it gRPC waits 60 s, regardless of the two options above. Less would break slow uploads,
     # whose answers to pings queue behind what they send.
     "grpc.http2.ping_timeout_ms": 10_000,
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
     "grpc.http2.max_pings_without_data": 0,
-    # What a stream may send ahead, besides the message that its handler waits for. Fixed, for gRPC's own probing would
-    # raise it: it bounds what one participant's streams can make the server hold.
+    # Bytes that a stream may send ahead of the message that its handler waits for: bounds what one participant's
+    # streams can make the server hold. Fixed, because gRPC's own probing would raise it.
     "grpc.http2.lookahead_bytes": 128 << 10,
     "grpc.http2.bdp_probe": 0,
-    # Chunks come in frames of so much instead of 16 KiB, each of which costs both ends some work: an eighth of it all.
+    # Frame size of chunks, instead of 16 KiB: the work per frame was an eighth of all work at both ends.
     "grpc.http2.max_frame_size": 256 << 10,
     # Of every connection; 4 MiB unless told, which each that uploads would hold.
     "grpc.experimental.tcp_max_read_chunk_size": 256 << 10,
-    # Only the identity: tensors do not compress, and what is never inflated cannot be a bomb.
+    # No compression: tensors do not compress, and without inflation there are no decompression bombs.
     "grpc.compression_enabled_algorithms_bitset": 1,
 }
 _CERTIFICATE_CHECK_S = 3600.0
 MAX_INSIDE_BYTES = 64 << 20
 ENROLMENT_AGE_S = 30.0
-"""A connection to the enrolment port is told to end after so long, and ended after as long again."""
+"""Seconds after which a connection to the enrolment port is asked to end; after as long again it is ended."""
 ENROLMENT_STREAMS = 8
 ENROLMENT_BYTES = 64 << 10
-"""A token and a certificate request take about 2 KiB."""
+"""Largest message of the enrolment port: a token and a certificate request take about 2 KiB."""
 ENROLMENT_REQUESTS = 512
-"""That may arrive at the same time."""
+"""Maximum number of enrolment messages that arrive at the same time."""
 ENROLMENT_REQUESTS_EACH = 32
-"""The same, from one address (IPv6: one /64 network)."""
+"""The same for one address (IPv6: one /64 network)."""
 ENROLMENT_REQUEST_S = 10.0
-"""Within which an enrolment's request must be whole."""
+"""Seconds within which an enrolment request must have arrived."""
 
 
 class Port(StrEnum):
-    """What a server listens for."""
+    """The kinds of ports."""
 
     MAIN = "main"
     TRANSFER = "transfer"
@@ -78,15 +78,15 @@ def make_server(
     enter: Enter = by_address,
     connections: Connections | None = None,
 ) -> grpc.aio.Server:
-    """A server without ports.
+    """A gRPC server that listens on no port yet.
 
     Args:
         port: MAIN answers operators too, whose answers hold whole runs; several processes may listen on one TRANSFER
             port; INSIDE is for the processes of one server among themselves, whose messages name whole cohorts.
-        limits: what callers may do; those INSIDE have none.
-        refused: told the code of every error that a caller gets.
-        enter: begins every call, before its request is received.
-        connections: closes those of callers that do not read, once it is told the port's number.
+        limits: limits of callers; INSIDE has none.
+        refused: called with the code of every error that a caller gets.
+        enter: admits every call, before its request is received.
+        connections: closes connections of callers that do not read, once its port is set.
     """
     options = _options_of(port, limits)
     bounds = _bounds_of(port, limits, enter, connections or Connections())
@@ -127,7 +127,7 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
         options |= {
             "grpc.max_receive_message_length": ENROLMENT_BYTES,
             "grpc.max_concurrent_streams": ENROLMENT_STREAMS,
-            # Those that ``front`` takes, and as many that it has just closed.
+            # The connections that ``front`` accepts, and as many that it has just closed.
             "grpc.max_allowed_incoming_connections": 2 * limits.enrolment_connections,
             "grpc.max_connection_age_ms": int(1000 * ENROLMENT_AGE_S),
             "grpc.max_connection_age_grace_ms": int(1000 * ENROLMENT_AGE_S),
@@ -138,7 +138,7 @@ def _options_of(port: Port, limits: Limits) -> dict[str, int]:
 def server_credentials(
     authority: Authority, names: Sequence[str], *, mutual: bool, clock: Callable[[], float]
 ) -> grpc.ServerCredentials:
-    """TLS with the authority's server certificate, renewed while it serves; ``mutual`` asks for the peer's."""
+    """TLS with the authority's server certificate, which is renewed while serving; ``mutual`` requires the peer's."""
     ca = authority.certificate_pem if mutual else None
     checked = time.monotonic()
 
@@ -148,10 +148,10 @@ def server_credentials(
         return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)], root_certificates=ca)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        """Called in gRPC's threads at each handshake; None keeps what is in use.
+        """Called in gRPC's threads at each handshake; None keeps the certificate in use.
 
-        Whatever else it gives, the same again too, gRPC takes as new and frees the old under other threads' handshakes,
-        which crashes: so only a certificate that has changed, once in its life.
+        gRPC takes any other result as new, even an equal one, and frees the old one while other threads' handshakes use
+        it, which crashes: so each new certificate is returned only once.
         """
         nonlocal checked, pair
         if time.monotonic() - checked < _CERTIFICATE_CHECK_S:
@@ -178,7 +178,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
     """Listen on a port (0: any free one) and return it; without credentials in plaintext.
 
     Raises:
-        SetupError: if the port cannot be had.
+        SetupError: if the port cannot be opened.
     """
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -193,7 +193,7 @@ def bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Server
 
 
 def port_taken(address: str) -> SetupError:
-    """The error of a port that cannot be listened on."""
+    """The error of a port that cannot be opened."""
     return SetupError(
         "server.port",
         f"cannot listen on {address}: the port is taken, or the address is not of this machine",
@@ -202,7 +202,7 @@ def port_taken(address: str) -> SetupError:
 
 
 async def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> HealthServicer:
-    """The standard health and reflection services for these service names; all serve."""
+    """Add the standard health and reflection services for these service names, all with the status SERVING."""
     health = HealthServicer()
     add_HealthServicer_to_server(health, server)
     for name in ("", *services):

@@ -1,6 +1,6 @@
 """Logging: one line per event, for people or as JSON, with run, round and participant where they are known.
 
-What is known comes from the line itself (``extra``) or from where it was written (``telemetry.context``). A line about
+The values of these fields come from the line itself (``extra``) or from its task (``telemetry.context``). A line about
 an error of the server's own kinds carries its ``code``, whether the error is an argument or the exception logged.
 """
 
@@ -18,7 +18,7 @@ from atoll.wire.status import ErrorDetail
 
 FIELDS = ("run", "round", "participant", "operator", "code")
 MAX_VALUE_CHARS = 100
-"""Callers name runs: no more of a name than this is written."""
+"""Callers choose names of runs, so a name is cut to this length."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -52,7 +52,7 @@ class TextFormatter(logging.Formatter):
 
 
 class ContextFilter(logging.Filter):
-    """Adds to each record what is known of ``FIELDS`` and is not in it yet."""
+    """Adds to each record the known values of ``FIELDS`` that it lacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See ``logging.Filter``; every record passes."""
@@ -94,6 +94,6 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Alembic tells of every schema check, numba of its compiler's passes: both drown the rest.
+    # Alembic logs every schema check, numba its compiler's passes: too much.
     for noisy in ("alembic", "numba"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Telling systemd how far the server is: sd_notify(3), for units with ``Type=notify``."""
+"""Tells systemd the state of the server: sd_notify(3), for units with ``Type=notify``."""
 
 from __future__ import annotations
 

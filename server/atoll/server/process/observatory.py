@@ -1,4 +1,4 @@
-"""What the daemon shows on its port for metrics and health; made of what the processes count and how things stand."""
+"""The pages of the port for metrics and health, made from the counts of all processes and the current state."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from atoll.server.telemetry.rounds import RoundFigures
 T = TypeVar("T")
 
 ANSWER_S = 10.0
-"""The longest that a page waits for the event loop, the database and the workers."""
+"""Seconds that a page waits at most for the event loop, the database and the workers."""
 ALIVE_S = 5.0
-"""An event loop that takes longer than this to answer counts as stuck."""
+"""Seconds after which an event loop that does not answer counts as stuck."""
 METRICS_S = 1.0
-"""Figures are gathered no more often than this, however many ask."""
+"""Minimum seconds between two collections of metrics, however often they are requested."""
 SIZES_S = 15.0
-"""Sizes on disk are looked at no more often than this."""
+"""Minimum seconds between two measurements of sizes on disk."""
 MAIN = "main"
 UNKNOWN = "unknown"
 
@@ -54,13 +54,13 @@ class Observatory:
     """Pages over a running server.
 
     Attributes:
-        config: where the server listens and lies.
+        config: the server's addresses and directory.
         services: stores, sessions, threads.
         coordinator: the runs.
-        authority: whose certificates end some day; None without TLS.
-        node: this process's figures.
-        rounds: what became of rounds.
-        executor: threads for looking at the disk.
+        authority: its certificates' expiry is a metric; None without TLS.
+        node: this process's metrics.
+        rounds: metrics of rounds.
+        executor: threads that measure the disk.
         workers: the ingest workers; None if there are none.
         serving: whether the server serves now.
     """
@@ -77,10 +77,10 @@ class Observatory:
     _sizes: tuple[float, dict[str, int]] = field(default=(float("-inf"), {}))
 
     def open(self, host: str, port: int) -> Endpoint:
-        """Serve the pages; they are made in the event loop that this is called in.
+        """Serve the pages; the running event loop makes them.
 
         Raises:
-            SetupError: if the port cannot be had.
+            SetupError: if the port cannot be opened.
         """
         loop = asyncio.get_running_loop()
         collected, readiness = Recent(self.collect, METRICS_S), health.Readiness(self.checks())
@@ -116,7 +116,7 @@ class Observatory:
         return [*families(gauges), *plain(self.rounds.registry.collect()), *of_nodes(nodes)]
 
     def checks(self) -> health.Checks:
-        """What keeps the server from its work."""
+        """The inputs of the readiness check."""
         return health.Checks(
             serving=self.serving,
             write=self._write,
@@ -125,7 +125,7 @@ class Observatory:
         )
 
     async def gauges(self) -> Gauges:
-        """How things stand now."""
+        """The current values of the gauges."""
         loop = asyncio.get_running_loop()
         free_bytes, disk_bytes = await loop.run_in_executor(self.executor, _disk, self.config.data)
         drivers = [active.driver for active in self.coordinator.in_work()]
@@ -203,11 +203,11 @@ class _Collected:
 
 
 async def _nothing() -> None:
-    """Answers as soon as the event loop comes to it."""
+    """Returns as soon as the event loop runs it."""
 
 
 def _disk(folder: Path) -> tuple[int, int]:
-    """Free and all bytes of its file system; zeros if it cannot be looked at."""
+    """Free and total bytes of the path's file system; zeros if they cannot be read."""
     try:
         found = shutil.disk_usage(folder)
     except OSError:
@@ -229,7 +229,7 @@ def _size_below(folder: Path) -> int:
 
 
 def _size_of(path: Path) -> int:
-    """0 for a file that is gone meanwhile."""
+    """Bytes of a file; 0 if it has been removed."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes what the documentation says of the configuration: ``python -m atoll.server.process.reference docs``."""
+"""Writes the reference pages of the configuration: ``python -m atoll.server.process.reference docs``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reference() -> str:
 
 
 def limits_table() -> str:
-    """Every limit with its default and what a caller beyond it meets, as Markdown."""
+    """Every limit with its default and the error beyond it, as Markdown."""
     rows = ["| setting in `[limits]` | default | bounds | beyond it | error code | what to do |", f"|{'---|' * 6}"]
     for name, field in Limits.model_fields.items():
         refusal = next(item for item in field.metadata if isinstance(item, Refusal))
@@ -76,7 +76,7 @@ def requests_table() -> str:
 
 
 def limits_page(page: str) -> str:
-    """The page of limits with its tables made anew."""
+    """The page of limits with new tables."""
     for mark, table in ((_LIMITS, limits_table()), (_REQUESTS, requests_table())):
         begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->\n"
         start, stop = page.index(begin) + len(begin), page.index(end)

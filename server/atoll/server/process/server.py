@@ -1,4 +1,4 @@
-"""The daemon as a whole: opens the state, listens, resumes the runs, and stops in good order."""
+"""The daemon: opens the state, listens, resumes the runs, and stops in order."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ _MAIN_SERVICES = (
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the daemon can be reached, host:port.
+    """The daemon's addresses, host:port.
 
-    ``transfer`` is empty where transfers use the main port, ``metrics`` where none are served.
+    ``transfer`` is empty if transfers use the main port, ``metrics`` if no metrics are served.
     """
 
     main: str
@@ -85,7 +85,7 @@ class Addresses:
 
 
 class Daemon:
-    """One server process (and its workers). ``start``, then ``stop``; both once."""
+    """One server process and its workers. Call ``start`` once, then ``stop`` once."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -104,7 +104,7 @@ class Daemon:
         self._serving = False
 
     async def start(self) -> Addresses:
-        """Open the state, listen, and go on with every run.
+        """Open the state, listen, and resume every run.
 
         Raises:
             ServerError: if state, ports or evaluators cannot be used; nothing is left running.
@@ -117,7 +117,7 @@ class Daemon:
             raise
 
     async def stop(self) -> None:
-        """Tell participants to come back, let open calls end for a moment, and close the state."""
+        """Tell participants to come back, wait a moment for open calls, and close the state."""
         self._serving = False
         for health in self._health:
             await health.enter_graceful_shutdown()
@@ -201,7 +201,7 @@ class Daemon:
         rounds: RoundFigures,
         addresses: Addresses,
     ) -> str:
-        """Open the port for metrics and health; its address, empty if there is to be none."""
+        """Open the port for metrics and health; returns its address, or "" if it is switched off."""
         config = self._config
         if not config.metrics:
             return ""
@@ -298,7 +298,7 @@ class Daemon:
         authenticator: Authenticator,
         main_port: int,
     ) -> str:
-        """Transfers in this process on the main port, and with several workers on a port that they share."""
+        """Serve transfers: in this process on the main port, and with several workers on a port that they share."""
         node = IngestNode(LOCAL_NODE, services.spool, self._figures.meter.folded)
         services.nodes.add(LocalNode(node, self._executor))
         transfer = TransferService(
@@ -320,6 +320,6 @@ class Daemon:
 
 
 async def _verify_ledgers(reader: Reader) -> None:
-    """Tell what is wrong with the privacy ledgers; a round of theirs does not start, all else goes on."""
+    """Log what is wrong with the privacy ledgers: their runs start no round, everything else continues."""
     for population, flaw in (await reader.run(ledger.flaws)).items():
         log.error("%s; no round of its runs starts", flaw, extra={"population": population})

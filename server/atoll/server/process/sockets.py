@@ -1,4 +1,4 @@
-"""Where the Unix sockets between the coordinator and its workers lie."""
+"""The folder of the Unix sockets between the coordinator and its workers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 _PREFIX = "atoll-"
 LINK = "sockets"
-"""In the data directory: leads to the folder, so that the next start finds what a killed server left."""
+"""Name of a link in the data directory to the folder, so that the next start finds what a killed server left."""
 
 
 class SocketFolder:
-    """A private folder with a short path: a Unix socket's has at most 107 bytes, a data directory may be deeper.
+    """A private folder with a short path: a Unix socket's path has at most 107 bytes.
 
-    Making it removes the one that a killed server of the same data directory has left.
+    A data directory's path may be longer. The constructor removes the folder that a killed server of the same data
+    directory has left.
 
     Args:
-        data: the data directory; its server holds the directory's lock.
+        data: the data directory; the caller holds its lock.
     """
 
     def __init__(self, data: Path) -> None:
@@ -28,11 +29,11 @@ class SocketFolder:
         self._link.symlink_to(self.path)
 
     def address(self, name: str) -> str:
-        """What gRPC calls the socket of that name."""
+        """The gRPC address of the socket of that name."""
         return f"unix:{self.path / name}.sock"
 
     def remove(self) -> None:
-        """Remove folder and link; nothing happens if they have gone."""
+        """Remove folder and link, if they exist."""
         try:
             left = self._link.readlink()
         except OSError:

@@ -1,4 +1,4 @@
-"""Compiles the aggregation kernels in a thread, beside a server or worker that serves already."""
+"""Compiles the aggregation kernels in a thread, while the server or worker already serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORTH_TELLING_S = 2.0
 
 
 class Warming:
-    """Compiling under way. A fold that comes before its kernel is compiled compiles it itself.
+    """Compiles all kernels in the background. A fold whose kernel is not compiled yet compiles it itself.
 
     Args:
         executor: one of its threads compiles.
@@ -24,7 +24,7 @@ class Warming:
         executor.submit(warm, self._stopped.is_set).add_done_callback(_log_outcome)
 
     def stop(self) -> None:
-        """Compile no further kernel; the one under way takes about a second at most."""
+        """Compile no further kernel; the current one takes about a second at most."""
         self._stopped.set()
 
 

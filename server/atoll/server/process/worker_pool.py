@@ -1,6 +1,6 @@
-"""Ingest workers: processes that share a port to receive updates, each with a partial sum of its own.
+"""Ingest workers: processes that share a port to receive updates, each with its own partial sum.
 
-A worker that dies is started again; its partial sums are folded anew from the spool, so nothing is lost and nothing
+A worker that dies is started again; its partial sums are folded again from the spool, so no update is lost and none
 counts twice.
 """
 
@@ -34,13 +34,13 @@ from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
 log = logging.getLogger(__name__)
 
 READY_S = 60.0
-# A worker's socket is not there before it has started: look again soon.
+# A worker's socket does not exist before the worker has started: try again soon.
 _CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
 _RESTART_S = 1.0
 CHECK_S = 2.0
-"""How often each worker is asked whether it is there."""
+"""Seconds between two health checks of a worker."""
 ANSWER_S = 15.0
-"""A worker that does not answer for so long is stuck, or stopped: it is killed, and others do its work."""
+"""Seconds without an answer after which a worker is killed; other workers do its work."""
 
 
 class WorkerPool:
@@ -61,11 +61,11 @@ class WorkerPool:
 
     @property
     def running(self) -> int:
-        """Workers that serve."""
+        """Number of workers that serve."""
         return len(self._running)
 
     async def expositions(self) -> dict[str, bytes]:
-        """The figures of each worker that answers in time, in Prometheus' text format."""
+        """The metrics of each worker that answers in time, in Prometheus' text format."""
         running = dict(self._running)
         answers = await asyncio.gather(*(calls.exposition() for calls in running.values()), return_exceptions=True)
         return {name: answer for name, answer in zip(running, answers, strict=True) if isinstance(answer, bytes)}
@@ -74,7 +74,7 @@ class WorkerPool:
         """Start the workers on a port (0: any free one) and wait until they serve; returns the port.
 
         Raises:
-            SetupError: if the port cannot be had, or a worker does not come up.
+            SetupError: if the port cannot be opened, or a worker does not start.
         """
         self._reserved = _reserve(self._config.host, port)
         bound: int = self._reserved.getsockname()[1]
@@ -101,7 +101,7 @@ class WorkerPool:
         shutil.rmtree(self._partials, ignore_errors=True)
 
     async def _keep(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
-        """Run a worker, again and again; that the first one serves, or does not, is told through ``ready``."""
+        """Run a worker and restart it when it ends; ``ready`` gets the outcome of the first start."""
         while True:
             try:
                 await self._run(name, port, ready)
@@ -113,7 +113,7 @@ class WorkerPool:
             await asyncio.sleep(_RESTART_S)
 
     async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
-        """One process from its start to its end. What the one before it was writing goes: nobody asks for it again."""
+        """Run one process to its end. Removes files that the previous process was writing: they are not used again."""
         for left in self._partials.glob(f"{name}-*{PARTIAL}"):
             left.unlink(missing_ok=True)
         process = await self._spawn(name, port)
@@ -146,7 +146,7 @@ class WorkerPool:
             log_level=level,
             json_log=as_json,
         )
-        # The pipe of its standard input closes with this process, however it ends, and ends the worker.
+        # The pipe to its standard input closes when this process ends in any way, and that ends the worker.
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -168,7 +168,7 @@ class WorkerPool:
 
 
 async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel) -> str:
-    """Wait until the process ends, or has been killed because it no longer answers; what happened, in words."""
+    """Wait until the process ends, or is killed because it no longer answers; returns what happened, in words."""
     health: Any = HealthStub(channel)  # its stubs lack the methods
     ended = asyncio.create_task(process.wait())
     while not (await asyncio.wait({ended}, timeout=CHECK_S))[0]:
@@ -183,7 +183,7 @@ async def _end_of(process: asyncio.subprocess.Process, channel: grpc.aio.Channel
 
 
 async def _until_ready(name: str, channel: grpc.aio.Channel, process: asyncio.subprocess.Process) -> None:
-    """Wait until the worker answers.
+    """Wait until the worker answers a health check.
 
     Raises:
         SetupError: if it ends or does not answer in time.

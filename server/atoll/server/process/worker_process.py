@@ -40,7 +40,7 @@ THREADS = 4
 
 
 class WorkerOrder(BaseModel):
-    """What a worker is started with; paths of Unix sockets are ``unix:`` addresses."""
+    """The argument of a worker process; paths of Unix sockets are ``unix:`` addresses."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""The report of a run: ``render`` makes one self-contained HTML page of what the control API says.
+"""The report of a run: ``render`` makes one self-contained HTML page from the answers of the control API.
 
 Read ``summary`` for the figures in words, ``figures`` for the plots; loading it loads matplotlib.
 """

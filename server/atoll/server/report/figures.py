@@ -35,7 +35,7 @@ STATUSES = (
     "invited",
     "training",
 )
-"""In the order of legends; each has a colour ``--s-NAME`` on the page."""
+"""Statuses in the order of legends; each has a colour ``--s-NAME`` on the page."""
 
 _SOURCES = {source: stand_in(index) for index, source in enumerate(Source)}
 _SOURCE_COLOURS = {colour: f"--{source.value}" for source, colour in _SOURCES.items()}
@@ -99,7 +99,7 @@ def time_figure(rounds: Sequence[RoundSummary], size: tuple[float, float] = FULL
 
 
 def presence_figure(grid: Grid) -> str:
-    """A heat map of who reported: one row a participant, one column an attempt."""
+    """A heat map of reports: one row per participant, one column per attempt."""
     height = 0.75 + 0.19 * len(grid.rows)
     with drawing(axes__grid=False):
         figure, axes = _figure((FULL_IN[0], height))
@@ -164,7 +164,7 @@ def _box(left: float, top: float, width: float, height: float) -> Path:
 
 
 def _runs(statuses: Sequence[str], status: str, longest: int) -> Iterator[tuple[int, int]]:
-    """(first column, columns) wherever ``status`` stands; ``longest`` columns at most, 0 for any number."""
+    """(first column, number of columns) of each run of ``status``; at most ``longest`` columns, 0 for any number."""
     start = 0
     for found, same in groupby(statuses):
         length = len(tuple(same))

@@ -1,4 +1,4 @@
-"""From a run to one HTML file that needs nothing else: no script, no font, no picture from elsewhere."""
+"""Renders a run as one HTML file without scripts, and without fonts or pictures from elsewhere."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def render(detail: RunDetail, *, now: float, elements: int = 0) -> str:
 
     Args:
         detail: the run with its rounds and their members.
-        now: seconds since the epoch, UTC; stands at the foot of the page.
-        elements: size of the model, to compute what plain data parallelism would have sent.
+        now: seconds since the epoch, UTC; shown at the foot of the page.
+        elements: size of the model, for the traffic of plain data parallelism.
     """
     found = panels(detail.rounds)
     loss = next((panel for panel in found if panel.metric == "loss"), None)

@@ -1,4 +1,4 @@
-"""What the report says in numbers: tiles, who reported, why others did not count, how each round went."""
+"""The report's figures and tables: headline figures, attendance, reasons for not counting, rounds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def absences(rounds: Sequence[RoundSummary]) -> tuple[Absence, ...]:
 
 
 def presence(rounds: Sequence[RoundSummary]) -> Grid:
-    """Who reported when; beyond ``MAX_ROWS`` those who missed most often, beyond ``MAX_COLUMNS`` the latest."""
+    """The grid of reports, cut to the ``MAX_ROWS`` that missed most and the latest ``MAX_COLUMNS`` attempts."""
     shown = [item for item in rounds if item.members][-MAX_COLUMNS:]
     rows = attendance(shown)
     if len(rows) > MAX_ROWS:

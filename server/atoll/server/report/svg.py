@@ -1,4 +1,4 @@
-"""Figures as inline SVG that follow the page: its fonts, its colours (light or dark), its ids kept apart."""
+"""Figures as inline SVG with the page's fonts and colours (light or dark), and with separate ids."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _STYLE: dict[str, Any] = {
 
 
 def drawing(**settings: object) -> AbstractContextManager[None]:
-    """Within this, matplotlib draws in the page's style (and with ``settings``), not the user's own settings."""
+    """A context in which matplotlib draws in the page's style (and with ``settings``), not with the user's settings."""
     return style.context(
         [_STYLE, {name.replace("__", "."): value for name, value in settings.items()}], after_reset=True
     )
@@ -61,9 +61,9 @@ def to_svg(figure: Figure, name: str, label: str, colours: Mapping[str, str]) ->
     """The figure as an ``<svg>`` element.
 
     Args:
-        figure: drawn, as this is called, within ``drawing()``.
+        figure: drawn within ``drawing()``, where this must be called too.
         name: unique on the page, letters and digits; prefixes all ids.
-        label: what a screen reader says, any text.
+        label: text for screen readers.
         colours: stand-in colour → CSS custom property, e.g. ``{stand_in(0): "--c1"}``.
     """
     buffer = io.StringIO()

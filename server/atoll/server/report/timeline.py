@@ -1,4 +1,4 @@
-"""The picture of one round: what its members did, one bar each."""
+"""The figure of one round: a bar for each member."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PAGE_COLOURS = {colour: f"--t-{step}" for step, colour in _COLOURS.items()}
 
 
 def slowest_round(rounds: Sequence[RoundSummary]) -> RoundSummary | None:
-    """The released round that took longest of those whose members are known; None if there is none."""
+    """The released round that took longest, among those whose members are known; None if there is none."""
     timed = [item for item in rounds if item.released and any(segments(member) for member in item.members)]
     return max(timed, key=lambda item: sum(item.phases_s.values()), default=None)
 
 
 def timeline_figure(item: RoundSummary) -> str:
-    """What the members of a round did from the invitation on, in seconds: the slowest ``MAX_BARS`` of them."""
+    """The steps of the slowest ``MAX_BARS`` members of a round, in seconds from the invitation on."""
     shown = [member for member in slowest_first(item) if segments(member)][:MAX_BARS]
     with drawing(axes__grid=True, axes__grid__axis="x"):
         figure = Figure(figsize=(WIDTH_IN, 1.15 + 0.19 * len(shown)), layout="constrained")

@@ -1,4 +1,4 @@
-"""A metric against the bytes that participants sent, beside what plain data parallel would have sent."""
+"""A metric against the bytes that participants sent, compared with plain data parallelism."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from atoll.server.report.figures import FULL_IN, MARKERS_UP_TO
 from atoll.server.report.svg import LINE, drawing, stand_in, to_svg
 
 INNER_STEPS = "inner_steps"
-"""The training setting by which a job of silos says how many steps each participant makes in a round."""
+"""The training setting of a job of silos for the steps of each participant in a round."""
 GRADIENT_BYTES = 4
-"""Size of an element: float32."""
+"""Bytes of an element: float32."""
 _SENT, _PLAIN = stand_in(48), stand_in(49)
 _COLOURS = {_SENT: "--server", _PLAIN: "--train"}
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -23,11 +23,11 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that all participants together have sent until a model was released, by models, from the first.
+    """Bytes that all participants together had sent when each model was released, from the first model on.
 
     Attributes:
-        sent: in updates, those that did not count too.
-        plain: by plain data parallel of as many steps; none if the job does not say how many that were.
+        sent: in updates, including those that did not count.
+        plain: by plain data parallelism with as many steps; empty if the job does not give the number of steps.
     """
 
     sent: tuple[int, ...]
@@ -35,7 +35,7 @@ class Traffic:
 
 
 def traffic_of(detail: RunDetail, elements: int) -> Traffic:
-    """What a run has sent.
+    """The traffic of a run.
 
     A ring all-reduce of float32 gradients among P participants has each send 2 (P - 1) / P * 4 * elements in a step
     (Patarasuk and Yuan 2009), so all of them 2 (P - 1) * 4 * elements; P is how many reported in the round.
@@ -90,7 +90,7 @@ def in_bytes(value: float) -> str:
 
 
 def _inner_steps(job_toml: str) -> int:
-    """The job's value; 0 if it has none, or if it cannot be read."""
+    """The job's number of steps; 0 if it has none, or if the job cannot be read."""
     try:
         found = tomllib.loads(job_toml).get("training", {}).get(INNER_STEPS, 0)
     except tomllib.TOMLDecodeError:

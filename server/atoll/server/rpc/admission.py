@@ -1,8 +1,7 @@
-"""What each caller may take of this process: calls, streams, bytes (``config.limits``).
+"""Limits per caller on calls, streams and bytes (``config.limits``).
 
-A caller that is refused for coming too often gets its answer only after a while: on each connection it has no more
-calls in the air than the connection admits, so a flood waits for itself instead of keeping this process busy with
-refusals.
+A caller that is refused for coming too often gets its answer after a delay. A connection admits a limited number of
+open calls, so a caller that floods the server waits for its own refusals instead of keeping this process busy.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from atoll.server.errors import LimitExceededError
 from atoll.server.rpc.buckets import Bucket, Kept
 
 PUT_OFF_S = 5.0
-"""A refusal for coming too often is given after so long."""
+"""Seconds before a refusal for calling too often is sent."""
 MAX_PUT_OFF = 1024
-"""Refusals of one caller that wait at the same time; further ones are given at once."""
+"""Maximum number of delayed refusals of one caller; further ones are sent at once."""
 BLOCK_BYTES = 4 * MIB
-"""A stream draws so many bytes at a time from its caller's allowance, and gives back what it did not need."""
+"""Bytes that a stream takes from its caller's allowance at a time; it returns what it did not use."""
 MAX_CALLERS = 65_536
-"""Callers whose allowances are remembered: about 1 KB each. The one seen longest ago begins anew."""
+"""Maximum number of callers whose allowances are kept, about 1 KB each. The least recent one is dropped first."""
 MAX_TASKS = 64
-"""Invitations of one stream whose answers are counted apart."""
+"""Maximum number of invitations of one stream whose answers are counted separately."""
 _BURST_S = 2.0
 _LATER = "go on later, or have the limit raised"
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
@@ -36,15 +35,15 @@ Clock = Callable[[], float]
 
 
 class Call(Protocol):
-    """What is needed of a gRPC call: to be told when it has ended."""
+    """The part of a gRPC call that is used here."""
 
     def add_done_callback(self, callback: Any) -> None:
-        """Have ``callback`` called with the call's context at its end."""
+        """Call ``callback`` with the call's context when the call ends."""
         ...
 
 
 class _Account:
-    """What one caller has left, and what it has open."""
+    """The remaining allowances of one caller, and its open calls and transfers."""
 
     __slots__ = ("calls", "check_ins", "down", "open_calls", "put_off", "transfers", "up_now", "up_quota")
 
@@ -70,7 +69,7 @@ class Allowance:
         self._left = 0
 
     def count(self, amount: int) -> None:
-        """So many bytes pass.
+        """Count the bytes of one message.
 
         Raises:
             LimitExceededError: if the allowance is spent; the bytes that raise it are not counted.
@@ -86,7 +85,7 @@ class Allowance:
             self._left += wanted
 
     def close(self) -> None:
-        """Give back what was drawn and not needed."""
+        """Return the bytes that were taken and not used."""
         self._return(self._left)
         self._left = 0
 
@@ -99,7 +98,7 @@ class Replies:
         self._counts: OrderedDict[object, int] = OrderedDict()
 
     def count(self, task: object) -> None:
-        """An answer to this invitation.
+        """Count an answer to this invitation.
 
         Raises:
             LimitExceededError: if there were too many.
@@ -114,10 +113,10 @@ class Replies:
 
 
 class Admission:
-    """Keeps every caller's account. Single-threaded: only the event loop touches it.
+    """The accounts of all callers. Single-threaded: only the event loop uses it.
 
     Args:
-        limits: what each may take.
+        limits: the limits of each caller.
         clock: seconds, monotonic.
     """
 
@@ -127,10 +126,10 @@ class Admission:
         self._accounts: Kept[str, _Account] = Kept(lambda: _Account(limits, clock()), MAX_CALLERS)
 
     async def call(self, caller: str, call: Call) -> None:
-        """Let a call begin; its place is free again when it has ended.
+        """Admit a call; its place becomes free when it ends.
 
         Raises:
-            LimitExceededError: if the caller has too many open, or begins them too fast.
+            LimitExceededError: if the caller has too many open calls, or starts them too fast.
         """
         account = self._accounts[caller]
         if wait_s := await self._take(account, account.calls):
@@ -149,7 +148,7 @@ class Admission:
         call.add_done_callback(ended)
 
     async def check_in(self, participant: str) -> None:
-        """Let a participant open a check-in stream.
+        """Admit a check-in stream of a participant.
 
         Raises:
             LimitExceededError: if it does so too often.
@@ -174,7 +173,7 @@ class Admission:
 
     @contextlib.contextmanager
     def transfer(self, caller: str) -> Iterator[None]:
-        """One of the caller's places for transfers.
+        """Hold one of the caller's places for transfers.
 
         Raises:
             LimitExceededError: if all of them are taken.
@@ -238,7 +237,7 @@ class Admission:
             yield allowance
 
     async def _take(self, account: _Account, bucket: Bucket) -> float:
-        """Take one; 0.0, or after a while the seconds to wait."""
+        """Take one unit; return 0.0, or after a delay the seconds to wait."""
         wait_s = bucket.take(1.0, self._clock())
         if wait_s and account.put_off < MAX_PUT_OFF:
             account.put_off += 1

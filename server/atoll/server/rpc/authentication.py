@@ -1,4 +1,4 @@
-"""Who is calling, from the certificate of the connection, and whether a long stream's caller is still welcome."""
+"""Identifies callers by the certificate of their connection, and keeps checking them while a long stream is open."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 REVOCATION_CHECK_S = 1.0
 IDLE_S = 60.0
-"""A stream that sends nothing for so long is broken off; what it sent before is kept."""
+"""Seconds without a message after which a stream is ended; what it sent before is kept."""
 LEAST_BYTES_PER_S = 1024
-"""A stream that the server has waited for ``IDLE_S`` and that brought less than this meanwhile is broken off too."""
+"""A stream that brings fewer bytes per second over ``IDLE_S`` seconds of waiting is ended too."""
 WANTED_CHECK_S = 2.0
-"""How often an open upload asks whether its round still takes it."""
+"""Seconds between two checks of whether the round still takes an open upload."""
 _OUR_SERVICES = "/atoll."
 _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
 class Authenticator:
-    """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) believes the metadata.
+    """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) trusts the call's metadata.
 
-    ``enter`` begins a call, before its request is received: it counts against what the caller may take, and a
-    revocation ends it (``calls``).
+    ``enter`` runs before a call's request is received: the call counts against its caller's limits, and a revocation
+    ends it (``calls``).
 
     Attributes:
-        admission: how much each caller may take.
-        connections: those of the port that it stands at.
-        calls: those under way there.
+        admission: the limits of each caller.
+        connections: the connections of its port.
+        calls: the open calls of its port.
     """
 
     def __init__(self, desk: Desk, admission: Admission, *, insecure: bool) -> None:
@@ -60,7 +60,7 @@ class Authenticator:
         self._refusals = RefusalLog(log)
 
     async def enter(self, method: str, context: Context) -> str:
-        """The name that a call counts for: its caller's, whose calls are counted too.
+        """Admit a call, and return the name that it counts for: its caller's.
 
         gRPC's own services (health, reflection) count for the address that they are called from.
 
@@ -76,7 +76,7 @@ class Authenticator:
         return caller.name
 
     async def identify(self, context: Context) -> Caller:
-        """The caller of this RPC, of which the log tells from now on.
+        """The caller of this RPC; the log names it from now on.
 
         Raises:
             UnauthenticatedError: without a certificate that is in force.
@@ -146,7 +146,7 @@ def certificate_of(context: Context) -> bytes:
 
 
 class Watch:
-    """Asks again now and then whether the caller of a long stream, and what it sends, are still welcome."""
+    """Checks repeatedly that the caller of a long stream is still admitted, and that the stream is still wanted."""
 
     def __init__(self, authenticator: Authenticator, context: Context) -> None:
         self._authenticator = authenticator
@@ -155,11 +155,11 @@ class Watch:
         self._wanted: Callable[[], Awaitable[object]] | None = None
 
     def only_while(self, wanted: Callable[[], Awaitable[object]]) -> None:
-        """From now on ``check`` asks this too, every ``WANTED_CHECK_S``; it raises once the stream is not wanted."""
+        """Have ``check`` call this too, every ``WANTED_CHECK_S``; it raises once the stream is no longer wanted."""
         self._wanted = wanted
 
     async def check(self) -> None:
-        """Cheap unless ``REVOCATION_CHECK_S`` have passed since the last look.
+        """Check the caller's certificate, unless the last check was less than ``REVOCATION_CHECK_S`` ago.
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.
@@ -174,7 +174,7 @@ class Watch:
             await self._wanted()
 
     async def until(self, event: asyncio.Event) -> None:
-        """Wait for an event, as long as the caller is welcome.
+        """Wait for an event while the caller is admitted.
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.
@@ -188,7 +188,7 @@ class Watch:
             coming.cancel()
 
     async def over(self, requests: AsyncIterator[M], idle_s: float = IDLE_S) -> AsyncGenerator[M, None]:
-        """The messages of a stream as long as it is welcome, which is looked at between messages too.
+        """The messages of a stream while its caller is admitted, which is also checked while waiting for a message.
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.

@@ -1,4 +1,4 @@
-"""How large the answers about runs get: what participants report must not keep operators from reading them."""
+"""Limits on the size of answers about runs: what participants report must not make an answer too large to read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from atoll.wire.v1 import control_pb2
 log = logging.getLogger(__name__)
 
 MAX_OPERATOR_BYTES = 64 << 20
-"""What the operator's commands take in one message."""
+"""The largest message that the operator's commands accept."""
 MAX_ROUND_BYTES = 8 << 20
 """One round with its members."""
 MAX_ROUNDS_BYTES = MAX_OPERATOR_BYTES - 2 * MAX_ROUND_BYTES
-"""All rounds that have ended; the rest is for the round in work, the job and the frame."""
+"""All ended rounds together; the rest is for the open round, the job file and the framing."""
 _FRAME_BYTES = 8
-"""Tag and length of a message within another."""
+"""Bytes of tag and length of a nested message."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds that fit one answer, the oldest first, and what was left out, in words."""
+    """Rounds that fit one answer, the oldest first, and a sentence about what was left out."""
 
     rounds: list[control_pb2.RoundSummary]
     room: int
@@ -30,7 +30,7 @@ class Rounds:
 
 
 def fitted(summary: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
-    """A round within ``MAX_ROUND_BYTES``: its members go without their figures, then the last members go."""
+    """A round cut to ``MAX_ROUND_BYTES``: first the figures of its members are left out, then the last members."""
     if summary.ByteSize() <= MAX_ROUND_BYTES:
         return summary
     count = len(summary.members)

@@ -1,8 +1,8 @@
-"""Token buckets: how often, and how much, within which time.
+"""Token buckets: limits on the rate of calls and bytes.
 
-A bucket holds ``capacity`` units and is filled with ``per_s`` of them in a second. What is taken may exceed what is
-left, once: the next taker waits until the debt is paid. So one bucket serves single calls as well as blocks of bytes,
-and a bound is exceeded by at most one block.
+A bucket holds ``capacity`` units and gains ``per_s`` of them a second. One taker may take more than is left; the next
+one waits until the debt is paid. So one bucket serves single calls as well as blocks of bytes, and a bound is exceeded
+by at most one block.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 _RESERVE = 1 / 16
-"""A caller that came too soon is told to wait until so much of the capacity is there again."""
+"""A caller that came too soon is told to wait until this share of the capacity is back."""
 
 
 class Bucket:
-    """One allowance. Time is an argument: seconds of a monotonic clock."""
+    """One token bucket. Time is an argument: seconds of a monotonic clock."""
 
     __slots__ = ("_at", "_capacity", "_level", "_per_s")
 
@@ -29,7 +29,7 @@ class Bucket:
         self._at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take an amount; 0.0, or the seconds to wait if less than one unit is left: then nothing is taken."""
+        """Take an amount and return 0.0; if less than one unit is left, take nothing and return the seconds to wait."""
         wait_s = self.empty(now)
         if not wait_s:
             self._level -= amount
@@ -40,18 +40,18 @@ class Bucket:
         self._level += amount
 
     def empty(self, now: float) -> float:
-        """The seconds to wait if less than one unit is left, else 0.0."""
+        """Seconds to wait if less than one unit is left, else 0.0."""
         self._level = min(self._capacity, self._level + max(0.0, now - self._at) * self._per_s)
         self._at = max(self._at, now)
         return 0.0 if self._level >= 1.0 else (max(1.0, self._capacity * _RESERVE) - self._level) / self._per_s
 
 
 class Kept(Generic[K, V]):
-    """A value for each of the keys seen last, made when it is first asked for.
+    """Values by key, made on first use; only the most recent keys are kept.
 
     Args:
         make: makes a key's value.
-        most: how many are kept; the one seen longest ago goes first.
+        most: number of keys that are kept; the least recent one is dropped first.
     """
 
     def __init__(self, make: Callable[[], V], most: int) -> None:

@@ -1,7 +1,7 @@
-"""Connections to a port of this process, closed behind gRPC's back, which gRPC for Python cannot do.
+"""Closes connections to a port of this process by their sockets, because gRPC for Python cannot.
 
-A message that its reader does not take stays in gRPC until the connection is gone: neither cancelling the write nor
-aborting the call takes it back. So the connection's socket is looked for among this process's files and shut down; gRPC
+gRPC keeps a message that its reader does not take until the connection is gone: neither cancelling the write nor
+aborting the call frees it. So the connection's socket is found among this process's open files and shut down; gRPC then
 sees the end of the stream and frees all that belongs to it.
 """
 
@@ -32,11 +32,11 @@ _FULL = {errno.EMFILE, errno.ENFILE}
 
 
 class Connections:
-    """Closes connections that callers have with one port. For the event loop alone.
+    """Closes connections of callers with one port. For the event loop alone.
 
-    One look through the open files serves all peers that were named since the last one. It works where the process may
-    open no more files, as the connections to be closed may be what took them. A look that fails is logged and made
-    again.
+    One search of the open files serves all peers that were named since the last search. It also works if the process
+    may open no more files, as the connections to be closed may have used them up. A search that fails is logged and
+    repeated.
 
     Attributes:
         port: number of the port; None until it is bound, and then nothing is closed.
@@ -52,7 +52,7 @@ class Connections:
         self._spare = Spare()
 
     def close(self, peer: str) -> None:
-        """Close the connection with a peer, named as gRPC does, soon."""
+        """Have the connection with a peer (as gRPC names it) closed soon."""
         address = address_of(peer)
         if address is None or self.port is None:
             return
@@ -75,7 +75,7 @@ class Connections:
 
 
 class Spare:
-    """A descriptor that is set aside, so that others can be duplicated where the process may open no more.
+    """A reserved descriptor, for duplicating others even if the process may open no more files.
 
     Raises:
         OSError: if it cannot be opened.
@@ -88,13 +88,13 @@ class Spare:
 
     @contextlib.contextmanager
     def duplicate(self, descriptor: int) -> Iterator[socket.socket | None]:
-        """The socket behind a descriptor, by the spare one: what that leads to cannot change meanwhile.
+        """The socket behind a descriptor, duplicated to the reserved one: what that refers to cannot change meanwhile.
 
-        Gives None if the number leads to no socket by now. If it leads to a file, the spare descriptor stays open for
-        good and another is set aside: closing it would drop the file's locks (``_peer_behind``).
+        Yields None if the descriptor is no socket any more. If it is a file now, the reserved descriptor stays open for
+        good and another is reserved: closing it would drop the file's locks (``_peer_behind``).
 
         Raises:
-            OSError: if no descriptor is set aside, and none can be.
+            OSError: if no descriptor is reserved, and none can be.
         """
         if not self._own:
             self._own.append(os.dup(self._idle))
@@ -124,10 +124,9 @@ def _close_all(own: Iterable[int], idle: int) -> None:
 
 
 def shut_down(peers: AbstractSet[Address], port: int, spare: Spare) -> set[Address]:
-    """Shut down this process's connections between its own ``port`` and any of ``peers``; give those that it had.
+    """Shut down this process's connections with ``peers`` on its own ``port``; return the peers that were found.
 
-    A peer may have connections with other ports from the same port of its own: those stay. Blocking: 10 us for each
-    open file.
+    Connections of a peer with other ports of this process stay open. Blocking: 10 us for each open file.
 
     Raises:
         OSError: if the open files cannot be listed, or a connection cannot be duplicated.

@@ -1,4 +1,4 @@
-"""ControlService: what operators do."""
+"""ControlService: the operators' calls about runs, models and the server."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 MAX_FILE_NAME_CHARS = 256
 MAX_ROUNDS = 1000
-"""Attempts of rounds that one answer lists: the newest."""
+"""Maximum number of attempts of rounds in one answer: the newest."""
 MAX_MEMBERS = 10_000
-"""Members that one answer lists, of the newest attempts; older attempts come without theirs."""
+"""Maximum number of members in one answer, of the newest attempts; older attempts come without members."""
 MODEL_LEASE_S = 3600.0
-"""So long an uploaded model waits for the run that begins with it."""
+"""Seconds that an uploaded model is kept for the run that begins with it."""
 WATCH_INTERVAL_S = 0.05
-"""Changes that come faster than this are sent together."""
+"""Minimum seconds between two messages to a watcher; changes in between are sent together."""
 WATCH_PAUSE = 4
-"""A watcher's messages take at most one part in so many and one of the time."""
+"""After a message the server pauses for this many times as long as the message took to make."""
 
 
 class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
@@ -168,28 +168,28 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
             await asyncio.sleep(max(WATCH_INTERVAL_S, WATCH_PAUSE * took_s))
 
     async def PauseRun(self, request: control_pb2.PauseRunRequest, context: Context) -> control_pb2.PauseRunResponse:
-        """No further round begins."""
+        """Pause a run: no further round begins."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.pause(request.run)
         _tell_order(request.run, "paused", operator)
         return control_pb2.PauseRunResponse(summary=await self._summary(request.run))
 
     async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:
-        """Rounds go on."""
+        """Resume a paused run."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.resume(request.run)
         _tell_order(request.run, "resumed", operator)
         return control_pb2.ResumeRunResponse(summary=await self._summary(request.run))
 
     async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:
-        """End the run now."""
+        """Cancel a run now."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.cancel(request.run, request.reason)
         _tell_order(request.run, "cancelled", operator, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
     async def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> control_pb2.DeleteRunResponse:
-        """Forget a run that has ended."""
+        """Delete a run that has ended."""
         operator = await self._authenticator.operator(context)
         removed = await self._coordinator.janitor.delete_run(request.run, operator=operator)
         return control_pb2.DeleteRunResponse(removed=map(_pruned, removed))
@@ -248,7 +248,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
     async def PruneStorage(
         self, request: control_pb2.PruneStorageRequest, context: Context
     ) -> control_pb2.PruneStorageResponse:
-        """Remove what nothing needs any more."""
+        """Remove files and rows that nothing needs any more."""
         operator = await self._authenticator.operator(context)
         found = await self._coordinator.janitor.tidy(dry_run=request.dry_run)
         if not request.dry_run:
@@ -256,7 +256,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         return control_pb2.PruneStorageResponse(pruned=map(_pruned, found))
 
     def _waits(self, active: ActiveRun | None) -> str:
-        """What a run in work cannot go on without; empty if it goes on."""
+        """Why a running run is stuck; empty if it is not."""
         if active is None:
             return ""
         if active.performer.trouble:
@@ -265,7 +265,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         return f"uploads are refused: {shortage}" if shortage else ""
 
     def _seen(self, active: ActiveRun | None) -> LiveRound | None:
-        """The round in work as it stands now."""
+        """The open round as it is now."""
         live = None if active is None else active.driver.state.round
         if active is None or live is None:
             return None
@@ -300,7 +300,7 @@ def _averaged(run: runs.Run, model: models.Model) -> str:
 
 
 def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundSummary]) -> bool:
-    """Whether the rows tell more of an attempt than what was seen of it before they were read."""
+    """Whether the rows say that the attempt ``live``, which was read before them, has ended."""
     over = (Phase.RELEASED, Phase.ABANDONED)
     return any((row.round, row.attempt) == (live.round, live.attempt) and row.phase in over for row in rows)
 

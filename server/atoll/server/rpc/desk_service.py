@@ -1,4 +1,4 @@
-"""The desk across processes: served by the coordinator on a Unix socket, asked by ingest workers."""
+"""The desk across processes: the coordinator serves it on a Unix socket, ingest workers call it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _RECEIPTS = {
 }
 _DISPOSITIONS = {number: disposition for disposition, number in _RECEIPTS.items()}
 IDENTITY_CACHE_S = 1.0
-"""How long a worker remembers who holds a certificate. It is told of revocations; should that fail, it asks again."""
+"""Seconds that a worker remembers who holds a certificate. Workers are told of revocations; if that fails, they still
+ask again after this time."""
 CALL_S = 30.0
 """The longest wait for the coordinator's answer."""
 _CACHED = 16_384
@@ -112,7 +113,7 @@ class RemoteDesk:
         self._revocations = 0
 
     def forget(self) -> None:
-        """A caller was revoked: what is remembered, or asked just now, may be out of date."""
+        """A caller was revoked: forget all identities, and distrust answers to questions that are open."""
         self._revocations += 1
         self._known.clear()
 

@@ -18,10 +18,10 @@ KINDS = {
 
 
 class EnrolmentService(EnrolmentServiceServicer):
-    """Spends join tokens, and renews what has expired.
+    """Redeems join tokens, and renews expired certificates.
 
     Args:
-        certificates: makes them.
+        certificates: issues certificates.
         server_address: the main port, which participants go to.
         rate: counts attempts by address.
         origin: the peer that a call comes from, given the one that it seems to come from.
@@ -44,7 +44,7 @@ class EnrolmentService(EnrolmentServiceServicer):
         request: enrolment_pb2.EnrolRequest,
         context: Context,
     ) -> enrolment_pb2.EnrolResponse:
-        """A certificate for the key of the request."""
+        """Redeem a join token: a certificate for the key of the request."""
         with self._rate.attempt(self._origin(context.peer())):
             participant, pem = await self._certificates.enrol(request.token_id, request.secret, request.csr_pem)
         return enrolment_pb2.EnrolResponse(
@@ -59,7 +59,7 @@ class EnrolmentService(EnrolmentServiceServicer):
     async def RenewExpired(
         self, request: enrolment_pb2.RenewExpiredRequest, context: Context
     ) -> enrolment_pb2.RenewExpiredResponse:
-        """A new certificate for one that has expired: TLS on the main port takes it no more."""
+        """A new certificate for an expired one, which TLS on the main port no longer accepts."""
         with self._rate.attempt(self._origin(context.peer())):
             pem = await self._certificates.renew_expired(request.certificate_pem, request.csr_pem, request.signature)
         return enrolment_pb2.RenewExpiredResponse(

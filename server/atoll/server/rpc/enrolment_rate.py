@@ -1,4 +1,4 @@
-"""How often each address may try to enrol: callers of the enrolment port have no name yet."""
+"""Limits by address on attempts to enrol: callers of the enrolment port have no name yet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from atoll.server.rpc.buckets import Bucket, Kept
 from atoll.server.rpc.peers import network_of
 
 MAX_ADDRESSES = 65_536
-"""Addresses that are remembered; the one seen longest ago begins anew."""
+"""Maximum number of addresses that are kept; the least recent one is dropped first."""
 
 
 class EnrolmentRate:
-    """Counts attempts to enrol by address, and those whose token or certificate does not admit.
+    """Counts attempts to enrol by address, and separately those with a bad token or certificate.
 
     Args:
-        limits: how often they may.
+        limits: attempts allowed per minute, bad ones per hour.
         clock: seconds, monotonic.
     """
 
@@ -32,11 +32,11 @@ class EnrolmentRate:
 
     @contextlib.contextmanager
     def attempt(self, peer: str) -> Iterator[None]:
-        """An attempt from a peer, as gRPC names it, such as ``ipv4:10.1.2.3:50123``.
+        """Count an attempt of a peer, as gRPC names it, such as ``ipv4:10.1.2.3:50123``.
 
         Raises:
-            LimitExceededError: if its address comes too often, or has brought too many bad tokens.
-            UnauthenticatedError: from inside, counted.
+            LimitExceededError: if its address has made too many attempts, or sent too many bad tokens.
+            UnauthenticatedError: raised in the block; counted as a bad token.
         """
         address, now, limits = network_of(peer), self._clock(), self._limits
         if wait_s := self._tries[address].take(1.0, now):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MAX_STATUS_CHARS = 256
 MAX_MESSAGE_BYTES = 3072
 MAX_REMEDY_BYTES = 512
-"""Together, escaped and in base64, they stay below the 8 KiB of metadata that every gRPC client takes."""
+"""Together, escaped and in base64, they stay below the 8 KiB of metadata that every gRPC client accepts."""
 
 # First match wins; subclasses come before their bases.
 _STATUSES: tuple[tuple[type[errors.ServerError], grpc.StatusCode], ...] = (
@@ -56,9 +56,9 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, ErrorDetail] | None:
 async def refuse(
     context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str, refused: Callable[[str], None] = ignore
 ) -> NoReturn:
-    """End the call with the status of ``error``; an unexpected one is logged whole and told to nobody.
+    """End the call with the status of ``error``. The traceback of an unexpected error goes to the log only.
 
-    ``refused`` is told the error's code.
+    ``refused`` is called with the error's code.
     """
     known = status_of(error)
     if known is None:

@@ -1,10 +1,10 @@
-"""Bounds on messages that are arriving: how many may be on their way at once, of one caller and of all.
+"""Limits on the messages that are being received at the same time, by caller and in all.
 
-From the moment a message is waited for, gRPC holds whatever arrives of it, up to the largest size that the port takes,
-and does not say how much that is. So every message counts as the largest one until it is whole: a place. Messages of a
-caller whose places are taken wait for them. Places of all callers together are shared max-min fairly (Bertsekas and
-Gallager, Data Networks, section 6.5.2): a free place goes to the waiting caller that has fewest; where none is free,
-the caller that has most loses its oldest message to a caller that has fewer.
+Once the server waits for a message, gRPC buffers what arrives of it, up to the largest size that the port takes, and
+does not say how much that is. So each message that is being received counts as a largest one, and takes a place.
+Messages of a caller whose places are taken wait for them. The places of all callers together are shared max-min fairly
+(Bertsekas and Gallager, Data Networks, section 6.5.2): a free place goes to the waiting caller with the fewest; if none
+is free, the caller with the most loses its oldest message to a caller with fewer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RETRY_S = 1.0
 
 
 class _Arrival:
-    """A message that is being received, or waits for a place, by one task."""
+    """A message that one task receives, or waits to receive."""
 
     __slots__ = ("_error", "_task")
 
@@ -62,13 +62,13 @@ class _Caller:
 
 
 class _ByCount:
-    """Callers by how many of their messages are arriving: those with fewest or most are found without a search."""
+    """Callers by the number of their arriving messages: finds one with the fewest or the most without a search."""
 
     def __init__(self, most: int) -> None:
         self._callers: list[dict[_Caller, None]] = [{} for _ in range(most + 1)]
 
     def put(self, caller: _Caller) -> None:
-        """Add a caller, behind those that have as many."""
+        """Add a caller, after those with the same number."""
         self._callers[len(caller.arriving)][caller] = None
 
     def drop(self, caller: _Caller) -> None:
@@ -76,11 +76,11 @@ class _ByCount:
         self._callers[len(caller.arriving)].pop(caller, None)
 
     def with_fewest(self) -> _Caller | None:
-        """The caller with fewest that is there for longest; None without any."""
+        """The caller with the fewest messages, the first added if there are several; None if there is no caller."""
         return next((next(iter(callers)) for callers in self._callers if callers), None)
 
     def with_most(self) -> _Caller | None:
-        """The caller with most that is there for longest; None without any."""
+        """The caller with the most messages, the first added if there are several; None if there is no caller."""
         return next((next(iter(callers)) for callers in reversed(self._callers) if callers), None)
 
 
@@ -131,7 +131,7 @@ class Intake:
                 del self._callers[caller]
 
     def __len__(self) -> int:
-        """Callers that have messages on their way."""
+        """Number of callers with arriving messages."""
         return len(self._callers)
 
     def _caller(self, name: str) -> _Caller:
@@ -171,7 +171,7 @@ class Intake:
             raise
 
     def _pass_on(self) -> None:
-        """Give a place that has become free to the oldest message of the waiting caller that has fewest."""
+        """Give a free place to the oldest message of the waiting caller with the fewest."""
         fewest = self._waiting.with_fewest()
         if fewest is None:
             self._free += 1
@@ -205,7 +205,7 @@ class Intake:
         self._waiting.drop(caller)
 
     def _displace_for(self, mine: _Caller) -> None:
-        """Break off the oldest message of the caller that has most, if that leaves it with no fewer than ``mine``.
+        """Break off the oldest message of the caller with the most, if that leaves it with no fewer than ``mine``.
 
         A message that was broken off keeps its place until its task has ended, and the newcomer waits for that long.
         So the messages of ``mine`` that wait count too: otherwise each message of a burst would break off another, far

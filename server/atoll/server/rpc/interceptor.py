@@ -1,9 +1,9 @@
 """Wraps every handler of a port (``method``), and refuses calls with too much metadata.
 
-Were a handler registered as one that takes a single request, gRPC would receive the request before it is called, no
-matter who sends it and how slowly. So every handler is registered as one that takes a stream. On the wire that is the
-same; but it runs once the headers are there, and receives the request itself: after the caller is known, in one of the
-caller's places (``intake``), within a time.
+If a handler is registered for a single request, gRPC receives the request before it calls the handler, whoever sends it
+and however slowly. So every handler is registered for a stream of requests, which is the same on the wire. The handler
+then runs when the headers have arrived and receives the request itself: after it has identified the caller, in one of
+the caller's places (``intake``), and within a time limit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every handler of a port.
 
     Args:
-        bounds: what holds there; without, anybody may send anything at any pace.
-        refused: told the code of every error that a caller gets.
+        bounds: the limits of the port; None: no limits.
+        refused: called with the code of every error that a caller gets.
     """
 
     def __init__(self, bounds: Bounds | None = None, refused: Callable[[str], None] = ignore) -> None:

@@ -1,4 +1,4 @@
-"""One method of a port: who calls, how its requests come and its answers go, what becomes of errors."""
+"""Wraps one method of a port: identifies the caller, receives requests, sends answers, maps errors to statuses."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from atoll.server.rpc.request_reader import RequestReader
 from atoll.server.telemetry.refusal_log import RefusalLog
 
 _BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", CODE})
-"""Errors that say that a call was broken off: they are logged with the caller's name."""
+"""Codes of errors that end a call early: they are logged with the caller's name."""
 
 
 class Refusals:
-    """What is told of the calls that a port refuses.
+    """Logs and counts the calls that a port refuses.
 
     Args:
-        log: where calls that were broken off are logged.
-        count: told the code of every error that a caller gets.
+        log: receives a line for each call that was ended early.
+        count: called with the code of every error that a caller gets.
     """
 
     def __init__(self, log: logging.Logger, count: Callable[[str], None]) -> None:
@@ -36,7 +36,7 @@ class Refusals:
         self._log = RefusalLog(log)
 
     def tell(self, caller: str, error: Exception) -> None:
-        """Log the error if it says that a call was broken off."""
+        """Log the error if it ended a call early."""
         if isinstance(error, ServerError) and error.detail.code in _BROKEN_OFF:
             self._log.tell(caller, error)
 
@@ -47,7 +47,7 @@ class Method:
     Args:
         name: such as ``/atoll.wire.v1.TransferService/Report``.
         handler: as it was registered.
-        bounds: of the port, if it has any.
+        bounds: the limits of the port, if it has any.
         refusals: see ``Refusals``.
     """
 
@@ -67,7 +67,7 @@ class Method:
         self._gives_itself = self._gives_stream and not inspect.isasyncgenfunction(self._behaviour)
 
     def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """The method as gRPC is to know it."""
+        """The handler to register with gRPC."""
         if self._gives_stream:
             return grpc.stream_stream_rpc_method_handler(self._answer_each, response_serializer=self._serialise)
         return grpc.stream_unary_rpc_method_handler(self._answer)

@@ -1,4 +1,4 @@
-"""Blobs that are being downloaded: opened, mapped and verified once for all who read them at the same time."""
+"""Blobs that are being downloaded: each is opened, mapped and verified once for all calls that read it together."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from atoll.server.stores import Blob, BlobStore
 from atoll.wire.chunks import frame_download
 
 KEPT_FRAMES = 4
-"""Serialised chunks of a blob that are kept for those who read it side by side."""
+"""Number of serialised chunks of a blob that are kept for calls that read it side by side."""
 
 
 class SharedBlob:
-    """An open blob whose chunks are verified once and serialised once for all who read them at about the same time."""
+    """An open blob; each chunk is verified once, and serialised once for all calls that read it together."""
 
     def __init__(self, blob: Blob) -> None:
         self.manifest = blob.manifest

@@ -1,4 +1,4 @@
-"""The calls under way, by caller: a revocation ends them at once, wherever they wait."""
+"""The open calls, by caller: a revocation ends them at once, at any await."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 CLOSE_S = 2.0
-"""After a caller was shut out its connections are closed: it has so long to take the status of its calls."""
+"""Seconds from the end of a revoked caller's calls, in which it can read their status, to the closing of its
+connections."""
 
 
 class OpenCalls:
     """Ends calls. Single-threaded: only the event loop touches it.
 
-    A handler whose caller does not read is suspended in its ``yield``, and its cancellation strikes the code outside it
-    that writes: so the status is sent by a task of its own. Such a caller does not see it, and what waits to be read
-    stays in gRPC: so the connection is closed after a while.
+    A handler whose caller does not read is suspended in its ``yield``, and cancellation would hit the code around it
+    that writes: so a separate task sends the status. Such a caller does not see the status, and gRPC keeps the unread
+    messages: so the connection is closed after a while.
 
     Args:
-        connections: those that the calls come over.
+        connections: the connections of the calls' port.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -39,7 +40,7 @@ class OpenCalls:
         self._ending: set[asyncio.Task[None]] = set()
 
     def begin(self, caller: Caller, context: Context) -> None:
-        """The running task handles a call of ``caller`` from now on.
+        """Record that the running task handles a call of ``caller``.
 
         Call it right after identification, with no await between: what is revoked before is refused there, what is
         revoked later ends here.
@@ -52,7 +53,7 @@ class OpenCalls:
         context.add_done_callback(ended)
 
     def end(self, caller: Caller, error: ServerError) -> None:
-        """Shut a caller out: end its calls with ``error``, but for the one that asks for it, and their connections."""
+        """End all calls of a caller with ``error``, except the running one, and close their connections."""
         asking = asyncio.current_task()
         found = [(task, context) for task, context in self._open.get(caller, {}).items() if task is not asking]
         for task, context in found:

@@ -33,11 +33,11 @@ MAX_REASON_CHARS = 1024
 MAX_EXAMPLES = 2**40
 MAX_RESUMING = 64
 HELLO_S = 10.0
-"""A stream that has not said hello by then is broken off."""
+"""Seconds within which a stream must say hello."""
 
 
 class FrontDesk(Protocol):
-    """What becomes of what participants say on their check-in streams."""
+    """Handles what participants say on their check-in streams."""
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
         """The participant checks in."""
@@ -64,7 +64,7 @@ class ParticipationService:
         self._transfer_address = transfer_address
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handlers as gRPC wants them; an invitation is joined only when it is sent."""
+        """The handlers to register with gRPC; the parts of an invitation are joined when it is sent."""
         check_in: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
             self.CheckIn,
             request_deserializer=participation_pb2.CheckInRequest.FromString,
@@ -101,7 +101,7 @@ class ParticipationService:
             await asyncio.gather(reader, return_exceptions=True)
 
     def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
-        """A participant that has renewed its certificate in time comes back with the new one."""
+        """Close the stream when the certificate expires; a participant that has renewed it connects again."""
         remaining_s = self._desk.certificate_remaining_s(session.participant)
 
         def expire() -> None:

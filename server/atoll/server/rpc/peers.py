@@ -1,4 +1,4 @@
-"""Where calls come from, as gRPC names it."""
+"""Addresses of callers, from the names that gRPC gives them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import urllib.parse
 
 _V6_PREFIX = 64
-"""One customer of a provider has at least such a network of IPv6 addresses (RFC 6177)."""
+"""Prefix length of the IPv6 network that a provider gives to one customer at least (RFC 6177)."""
 Address = tuple[str, int]
 
 
@@ -19,7 +19,7 @@ def address_of(peer: str) -> Address | None:
 
 
 def network_of(peer: str) -> str:
-    """What calls of strangers are counted by: the IPv4 address, the /64 network of an IPv6 address, else the kind."""
+    """Key for counting calls without a name: the IPv4 address, the /64 network of an IPv6 address, else the kind."""
     found = address_of(peer)
     if found is None:
         return peer.partition(":")[0]

@@ -1,4 +1,4 @@
-"""What holds for all calls on one port: who may call, how much may be on its way, how fast it must be."""
+"""The limits of all calls on one port: who may call, how much may be arriving, how fast it must arrive."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from atoll.server.rpc.intake import Intake
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Enter = Callable[[str, Context], Awaitable[str]]
-"""Begins a call of a method before any of its request is received; gives the name that its messages count for."""
+"""Admits a call of a method before its request is received; returns the name that its messages count for."""
 
 _CHUNKS_TO_REQUESTS = 4
-"""A caller may have so many chunks arriving for each other message: those are small, and soon there."""
+"""Number of arriving chunks that a caller may have for each other arriving message: other messages are small."""
 
 
 async def by_address(_: str, context: Context) -> str:
-    """An ``Enter`` for those who have no name."""
+    """An ``Enter`` for callers without a name: counts by address."""
     return peers.network_of(context.peer())
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What holds for calls on one port.
+    """The limits of calls on one port.
 
     Attributes:
-        limits: how large and how slow messages may be.
+        limits: the limits on size and pace of messages.
         enter: see ``Enter``.
-        connections: closes those of callers that do not read.
+        connections: closes connections of callers that do not read.
         request_s: seconds within which a request must be whole.
-        requests: where messages arrive, other than chunks.
-        chunks: where chunks arrive.
-        answers: those that callers have not taken yet.
+        requests: places for arriving messages other than chunks.
+        chunks: places for arriving chunks.
+        answers: answers that callers have not read yet.
     """
 
     limits: Limits
@@ -62,7 +62,7 @@ class Bounds:
     def nameless(
         cls, limits: Limits, enter: Enter, connections: Connections, *, each: int, most: int, request_s: float
     ) -> Bounds:
-        """For a port whose callers have no names: ``each`` is for an address."""
+        """For a port whose callers have no names: ``each`` is the limit of an address."""
         requests = Intake(each, most)
         request_s = min(request_s, limits.request_s)
         return cls(limits, enter, connections, request_s, requests, requests, Answers(limits))

@@ -1,4 +1,4 @@
-"""Calls between the processes of one server: errors come out as they went in."""
+"""Calls between the processes of one server: an error raised in one is raised again in the other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def as_server_errors(peer: str) -> AsyncIterator[None]:
 
 
 def _kind(code: grpc.StatusCode, detail: ErrorDetail) -> type[errors.ServerError]:
-    """Too much of something is the caller's fault; a disk that is full is not, nor one that does not work."""
+    """The class of the error; the status of a full or failing disk also stands for faults of callers."""
     if code is grpc.StatusCode.UNAVAILABLE and detail.code.startswith("storage."):
         return errors.StorageError
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and detail.fault is Fault.SERVER:

@@ -1,4 +1,4 @@
-"""Receives the requests of a call: in one of its caller's places (``intake``), within a time."""
+"""Receives the requests of a call, in one of its caller's places (``intake``) and within a time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atoll.server.rpc.request_sizes import CHECK_IN, UPLOADS, Parse, parser_of
 Receive = Callable[[], Awaitable[Any]]
 
 STREAM_MESSAGE_S = 60.0
-"""A message of a stream that does not bound its waits itself must be whole within so long after the one before."""
+"""Seconds from one message of a stream to the end of the next, where the handler does not bound the wait itself."""
 
 
 class RequestReader:
@@ -24,7 +24,7 @@ class RequestReader:
     Args:
         method: such as ``/atoll.wire.v1.TransferService/Report``.
         deserialise: makes a request of a message; None: it stays as it is.
-        bounds: of the port; without, any message is received at any pace.
+        bounds: the limits of the port; None: any message is received at any pace.
         streaming: whether a call has many requests.
     """
 
@@ -65,7 +65,7 @@ class RequestReader:
 
 
 class _Requests:
-    """The requests of a stream. None is held on to once it is given."""
+    """The requests of a stream. A request is not referenced any more once it is handed over."""
 
     def __init__(self, receive: Receive, parse: Parse) -> None:
         self._receive = receive
@@ -82,9 +82,9 @@ class _Requests:
 
 
 def _first_in_place(intake: Intake, caller: str, context: Context) -> Receive:
-    """Receives messages of which the first alone takes a place.
+    """Receives messages; only the first one takes a place.
 
-    For a stream that mostly is silent, of which each caller has one: further messages of it are few, and the handler
+    For a stream that is mostly silent and of which each caller has one: few messages follow the first, and the handler
     bounds the wait for the first.
     """
     begun = False

@@ -1,7 +1,7 @@
-"""How large the request of each method may be, which is checked before anything of it is parsed.
+"""The largest request of each method; the size is checked before the request is parsed.
 
-gRPC has one receive limit for all methods of a port, that of a chunk. A message can take many times its own size once
-protobuf has parsed it, so every method that takes no chunks has a limit of its own, a few times what clients send.
+gRPC has one receive limit for all methods of a port, that of a chunk. Once protobuf has parsed a message, it can take
+many times the message's size, so every method that takes no chunks has its own limit, a few times what clients send.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def most_bytes(method: str, limits: Limits) -> int:
 
 
 def parser_of(method: str, deserialise: Parse | None, limits: Limits | None) -> Parse:
-    """What makes a request of a raw message, once its size is found to be within the limits.
+    """A function that checks the size of a raw message and then parses it.
 
     Args:
         method: of the request.
         deserialise: makes it of a message that is not too large; None: it stays as it is.
-        limits: None: gRPC's own limit is enough.
+        limits: the limits of the port; None: only gRPC's own limit applies.
     """
     most = None if limits is None else most_bytes(method, limits)
 

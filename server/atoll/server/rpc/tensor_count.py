@@ -1,7 +1,7 @@
-"""How many tensors a serialised request names, and how long they are, told before it is parsed.
+"""Limits on the tensors of a serialised request, checked before it is parsed.
 
-An empty tensor takes two bytes of a message and some sixty of memory, a side of a shape one and over twenty: four
-mebibytes would become a hundred.
+An empty tensor takes two bytes of the message and some 60 of memory, a dimension one byte and over 20: 4 MiB would
+become 100 MiB.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.wire.layout import MAX_DIMENSIONS, MAX_NAME_BYTES, MAX_TENSORS
 
 MAX_TENSOR_BYTES = MAX_NAME_BYTES + 11 * MAX_DIMENSIONS + 64
-"""The longest description of a tensor: its name, its sides of at most ten bytes and a tag each, its type."""
+"""The longest description of a tensor: its name, its dimensions of at most ten bytes and a tag each, its type."""
 _LAYOUT = 3  # SubmitRunRequest.layout
 _TENSORS = 1  # Layout.tensors
 _LENGTH_DELIMITED = 2
@@ -21,7 +21,7 @@ _MAX_SHIFT = 63
 
 
 def check_tensor_count(raw: bytes) -> None:
-    """Look through a ``SubmitRunRequest``; what is not protobuf is left to the parser. Stops at the first too many.
+    """Scan a ``SubmitRunRequest``, up to the first violation; the parser refuses what is not protobuf.
 
     Raises:
         InvalidRequestError: for more than ``MAX_TENSORS`` tensors, or one of more than ``MAX_TENSOR_BYTES``.
@@ -41,7 +41,7 @@ def check_tensor_count(raw: bytes) -> None:
 
 
 def _fields(raw: bytes, position: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
-    """First byte and last byte + 1 of each length-delimited field of that number."""
+    """First byte and last byte + 1 of each length-delimited field with the number ``wanted``."""
     while position < stop:
         tag, position = _varint(raw, position, stop)
         kind = tag & 7
@@ -59,7 +59,7 @@ def _fields(raw: bytes, position: int, stop: int, wanted: int) -> Iterator[tuple
 
 
 def _varint(raw: bytes, position: int, stop: int) -> tuple[int, int]:
-    """A number and what comes after it; where it does not end, the end."""
+    """A number and the position after it; 0 and ``stop`` if it does not end."""
     value = 0
     for shift in range(0, _MAX_SHIFT + 1, 7):
         if position >= stop:

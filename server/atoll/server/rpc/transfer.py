@@ -44,8 +44,8 @@ SERVICE = "atoll.wire.v1.TransferService"
 MAX_NAMED_CHUNKS = 1 << 16
 """Maximum number of chunks that one download names one by one."""
 AHEAD = 4
-"""With no more streams than this, each reads or makes its next chunk while one is written or sent. More of them keep
-disk and processors busy by themselves, and a second chunk of each would only take memory."""
+"""With at most this many streams, each reads or makes its next chunk while one is written or sent. More streams keep
+disk and processors busy without that, and a second chunk of each would only take memory."""
 
 
 class TransferService:
@@ -53,12 +53,12 @@ class TransferService:
 
     Args:
         node: name of the ingest node, recorded with each update.
-        desk: the coordinator's counter.
-        authenticator: tells who is calling.
-        blobs: where models lie.
-        spool: where uploads lie.
+        desk: the coordinator's desk, which grants uploads and takes reports.
+        authenticator: identifies callers.
+        blobs: the models.
+        spool: the uploads.
         executor: threads for disk, hashing and inspection.
-        meter: counts what passes.
+        meter: counts transferred bytes.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class TransferService:
         self._upload_locks = UploadLocks()
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """The handlers as gRPC wants them; uploads and downloads pass as raw bytes."""
+        """The handlers to register with gRPC; uploads and downloads pass as raw bytes."""
         reads: dict[str, Callable[[bytes], Any]] = {
             "GetManifest": transfer_pb2.GetManifestRequest.FromString,
             "GetUploadStatus": transfer_pb2.GetUploadStatusRequest.FromString,
@@ -187,7 +187,7 @@ class TransferService:
             await self._tell_rejected(participant, key, str(error))
             raise
         except (ServerError, WireError):
-            # What came whole before the fault is kept, so that the status asked for next tells all of it.
+            # Chunks that arrived before the fault are kept, so that the next status lists them.
             with contextlib.suppress(ServerError):
                 await receiver.finish()
             raise
@@ -210,7 +210,7 @@ class TransferService:
             return await self._call(_status, self._spool, UploadRef.of(key, participant))
 
     async def report(self, request: transfer_pb2.ReportRequest, context: Context) -> transfer_pb2.ReportResponse:
-        """Commit an upload: durable and counted once when this answers; the same report gets the same answer."""
+        """Commit an upload: durable and counted once when this returns; a repeated report gets the same answer."""
         participant = await self._authenticator.participant(context)
         remember(run=request.round.run, round=f"{request.round.round}.{request.round.attempt}")
         async with self._upload_locks.commit(
@@ -252,7 +252,7 @@ class TransferService:
     async def _take_whole(
         self, participant: str, request: transfer_pb2.ReportRequest, grant: UploadGrant, key: UploadKey
     ) -> DurableUpload:
-        """The update that came along with its report; nothing but the spool keeps it from here on."""
+        """Store the update that came with its report; from here on only the spool keeps it."""
         with self._authenticator.admission.upload(participant) as allowance, self._meter.upload():
             allowance.count(len(request.update))
             chunk, upload = parse_upload(request.update), UploadRef.of(key, participant)

@@ -1,4 +1,4 @@
-"""Messages of a stream that its caller does not take: gRPC keeps them until the connection ends, so it is closed."""
+"""Time limits on reading streams: gRPC keeps an unread message until the connection ends, so it is closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def write_within(within_s: float, context: Context, response: Any) -> None
     """Send one message of an answer.
 
     Raises:
-        LimitExceededError: if the caller has not taken it in time.
+        LimitExceededError: if the caller has not read it in time.
     """
     try:
         async with asyncio.timeout(within_s):
@@ -23,7 +23,7 @@ async def write_within(within_s: float, context: Context, response: Any) -> None
 
 
 def unread(within_s: float) -> LimitExceededError:
-    """The error of a call whose caller took nothing of a message for so long."""
+    """The error of a call whose caller did not read a message in time."""
     return LimitExceededError(
         "stream.unread",
         f"the caller took nothing of a message for {within_s:g} s; its connection is closed",

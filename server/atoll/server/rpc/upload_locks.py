@@ -1,4 +1,4 @@
-"""Work on what an upload consists of: off the event loop, and for one call of a participant at a time."""
+"""Locks for work on uploads: one call of a participant at a time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from weakref import WeakValueDictionary
 
 STATUSES = 2
-"""Statuses that are made at the same time. Each keeps the interpreter busy; more would only slow the event loop."""
+"""Number of statuses that are made at the same time. Each keeps the interpreter busy; more would slow the event
+loop."""
 
 
 class UploadLocks:
-    """Lets one call of each participant at a time work on its uploads, and few statuses in all; others wait in turn.
+    """Lets one call of each participant at a time work on its uploads, and ``STATUSES`` in all make a status.
 
-    Single-threaded: only the event loop touches it.
+    Other calls wait in turn. Single-threaded: only the event loop uses it.
     """
 
     def __init__(self) -> None:
@@ -23,13 +24,13 @@ class UploadLocks:
 
     @contextlib.asynccontextmanager
     async def commit(self, participant: str) -> AsyncIterator[None]:
-        """The participant's turn to have an upload committed."""
+        """Hold the participant's lock while an upload is committed."""
         lock = self._locks.setdefault(participant, asyncio.Lock())
         async with lock:
             yield
 
     @contextlib.asynccontextmanager
     async def status(self, participant: str) -> AsyncIterator[None]:
-        """The participant's turn to have an upload looked at."""
+        """Hold the participant's lock while a status is made."""
         async with self.commit(participant), self._statuses:
             yield

@@ -26,7 +26,7 @@ _STATUSES = {
     RunStatus.CANCELLED: control_pb2.RUN_STATUS_CANCELLED,
 }
 _ONLY_LIVE = {"quorum": 0, "wanted": 0, "remaining_s": None}
-"""Fields of the attempt in work alone."""
+"""Fields that only the open attempt has."""
 _UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
 """Fields that ``Course.placed`` sets."""
 
@@ -56,7 +56,7 @@ def past_round(
 def live_round(
     state: RunState, live: RoundState, server_metrics: Mapping[str, float], now: float
 ) -> control_pb2.RoundSummary:
-    """The attempt in work, without its members."""
+    """The open attempt, without its members."""
     straggler = state.policy.straggler
     return message_of(
         control_pb2.RoundSummary,
@@ -145,7 +145,7 @@ def _past_member(member: rounds.Member, organisations: Mapping[str, str]) -> con
 
 
 def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
-    """A member of the attempt in work. A cohort has thousands of them, so its message is made field by field."""
+    """A member of the open attempt. A cohort has thousands, so its message is set field by field, which is faster."""
     reported = member.status is MemberStatus.REPORTED
     ended = member.status not in (MemberStatus.INVITED, MemberStatus.TRAINING)
     return control_pb2.MemberSummary(
@@ -161,5 +161,5 @@ def live_member(member: Member, live: RoundState) -> control_pb2.MemberSummary:
 
 
 def _since(invited_at: float | None, at: float | None) -> float | None:
-    """Seconds from the invitation; 0 for a clock that was set back, None if either did not happen."""
+    """Seconds since the invitation: 0 if the clock was set back, None if one of the two did not happen."""
     return max(0.0, at - invited_at) if at and invited_at else None

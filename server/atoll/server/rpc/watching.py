@@ -1,4 +1,4 @@
-"""What a watcher is told of the round in work: its members as they change, not all of them again and again."""
+"""The open round as a watcher gets it: only members that changed since the last message."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from atoll.server.rpc import bounds, views
 from atoll.wire.v1 import control_pb2
 
 PAGE_MEMBERS = 500
-"""Members in one message."""
+"""Maximum number of members in one message."""
 
 
 @dataclass(frozen=True)
 class LiveRound:
-    """A run's round as it stands at one moment. Nothing of it changes, so messages are made of it in a thread.
+    """A run's round at one moment. It is immutable, so a thread can make messages from it.
 
     Attributes:
         state: the run.
         live: its round.
-        server_metrics: what the operator's evaluator said of it.
-        course: where rounds of its job stand among each other.
+        server_metrics: the results of the operator's evaluator.
+        course: the order of the job's rounds.
         at: epoch seconds.
     """
 
@@ -41,13 +41,13 @@ class LiveRound:
 
 @dataclass
 class Told:
-    """What one watcher has been told of the members of a round."""
+    """The members of a round as one watcher has seen them."""
 
     _key: RoundKey | None = None
     _roster: Roster = field(default_factory=Roster)
 
     def pages(self, seen: LiveRound) -> Iterator[control_pb2.RoundSummary]:
-        """The round with the members that the watcher has not been told as they stand, a page at a time; at least one.
+        """Yield the round with the members that changed since the watcher's last message, in at least one page.
 
         Each page is made when it is asked for.
         """

@@ -1,4 +1,4 @@
-"""An ingest worker's sums, served on its Unix socket and asked by the coordinator."""
+"""An ingest worker's sums: the worker serves them on its Unix socket, the coordinator calls it."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 METRICS_S = 3.0
-"""The longest wait for a worker's figures: whoever asked for them waits too."""
+"""The longest wait for a worker's metrics; the caller of the metrics page waits for it too."""
 END_CALLS_S = 5.0
-"""The longest wait for a worker to end a revoked caller's calls; it looks for itself after ``IDENTITY_CACHE_S``."""
+"""The longest wait for a worker to end a revoked caller's calls; the worker itself checks callers again after
+``IDENTITY_CACHE_S``."""
 WORK_S = 600.0
 """The longest wait for a worker to fold or write: a sum of gigabytes on a busy disk takes a while."""
 
 
 class WorkerService(WorkerServiceServicer):
-    """Serves an ingest node, and the process's figures, to the coordinator; ends the calls of those it revokes.
+    """Serves an ingest node and the process's metrics to the coordinator; ends the calls of revoked callers.
 
     Args:
         node: folds.
         executor: its threads.
-        exposition: the process's figures.
-        shut_out: ends the calls of a caller, which gets this error.
+        exposition: the process's metrics, in Prometheus' text format.
+        shut_out: ends the calls of a caller with an error.
     """
 
     def __init__(
@@ -83,14 +84,14 @@ class WorkerService(WorkerServiceServicer):
         return ingest_pb2.DropRunResponse()
 
     async def EndCalls(self, request: ingest_pb2.EndCallsRequest, context: Context) -> ingest_pb2.EndCallsResponse:
-        """A caller was revoked."""
+        """End the calls of a revoked caller."""
         self._shut_out(Caller(role_of(request.role), request.name), RevokedError(request.message))
         return ingest_pb2.EndCallsResponse()
 
     async def GetMetrics(
         self, request: ingest_pb2.GetMetricsRequest, context: Context
     ) -> ingest_pb2.GetMetricsResponse:
-        """What this process counts."""
+        """The metrics of this process."""
         return ingest_pb2.GetMetricsResponse(exposition=self._exposition())
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -99,7 +100,7 @@ class WorkerService(WorkerServiceServicer):
 
 
 class WorkerCalls:
-    """A worker, as the coordinator sees it: ``ingest.node_pool.RemoteCalls``."""
+    """The coordinator's stub of a worker: an ``ingest.node_pool.RemoteCalls``."""
 
     def __init__(self, name: str, channel: grpc.aio.Channel) -> None:
         self._name = name
@@ -127,13 +128,13 @@ class WorkerCalls:
             await self._stub.WritePartial(request, timeout=WORK_S)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
-        """Forget a run's sums up to this attempt of a round."""
+        """Drop a run's sums up to this attempt of a round."""
         key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
         async with as_server_errors(self._name):
             await self._stub.DropRound(ingest_pb2.DropRoundRequest(round=key), timeout=WORK_S)
 
     async def drop_run(self, run: str) -> None:
-        """Forget a run."""
+        """Drop a run's sums."""
         async with as_server_errors(self._name):
             await self._stub.DropRun(ingest_pb2.DropRunRequest(run=run), timeout=WORK_S)
 
@@ -144,7 +145,7 @@ class WorkerCalls:
             await self._stub.EndCalls(request, timeout=END_CALLS_S)
 
     async def exposition(self) -> bytes:
-        """The worker's figures, in Prometheus' text format."""
+        """The worker's metrics, in Prometheus' text format."""
         async with as_server_errors(self._name):
             answer = await self._stub.GetMetrics(ingest_pb2.GetMetricsRequest(), timeout=METRICS_S)
         return answer.exposition

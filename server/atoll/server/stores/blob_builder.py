@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class BlobBuilder:
-    """Digests a blob's pieces, of any sizes; holds none of them."""
+    """Digests a blob's pieces, of any sizes, without holding them."""
 
     def __init__(self, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> None:
         self._chunk_bytes = chunk_bytes
@@ -39,7 +39,7 @@ class BlobBuilder:
                 self._cut()
 
     def finish(self) -> StoredManifest:
-        """The manifest and checksums of everything appended so far; the builder is spent."""
+        """The manifest and checksums of everything appended so far; the builder cannot be used again."""
         if self._filled:
             self._cut()
         manifest = BlobManifest(self._size_bytes, self._chunk_bytes, tuple(self._digests))

@@ -42,7 +42,7 @@ def pack_footer(stored: StoredManifest) -> bytes:
 
 
 def read_footer(descriptor: int, path: Path) -> StoredManifest:
-    """The footer at the end of an open file; ``path`` is for messages. The manifest's name is still to be compared.
+    """The footer at the end of an open file; ``path`` is for messages. The caller compares the manifest's name.
 
     Raises:
         BlobDamagedError: if the file is cut short, its footer does not match its checksum, or its parts do not fit.

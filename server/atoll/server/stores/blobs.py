@@ -1,8 +1,8 @@
 """Immutable blobs named by their digest: models and optimiser states.
 
-``BlobStore`` is what the server needs of a place that keeps blobs; ``DirectoryBlobStore`` (``directory_blobs``) keeps
-them as files, an object store can keep them as objects. A blob becomes visible whole or not at all, and every byte that
-comes out has been compared with a checksum that was made when it was written.
+``BlobStore`` is the interface; ``DirectoryBlobStore`` (``directory_blobs``) keeps blobs as files, another one could
+keep them in an object store. A blob becomes visible whole or not at all, and every byte that is read has been compared
+with a checksum that was made when it was written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BlobWriter(Protocol):
         """Append any number of bytes.
 
         Raises:
-            StoreUnavailableError: if the place is full or cannot be written.
+            StoreUnavailableError: if the store is full or cannot be written.
         """
         ...
 
@@ -42,7 +42,7 @@ class BlobWriter(Protocol):
         """Make the blob durable and visible under its manifest's name; a blob that exists is no error.
 
         Raises:
-            StoreUnavailableError: if that fails; the blob is then not there.
+            StoreUnavailableError: if that fails; the blob then does not exist.
         """
         ...
 
@@ -62,7 +62,7 @@ class Blob(Protocol):
 
     @property
     def manifest(self) -> BlobManifest:
-        """Size, cut and chunk digests."""
+        """The size, the chunk size and the digests of the chunks."""
         ...
 
     @property

@@ -17,12 +17,11 @@ class Certificate:
 
     Attributes:
         fingerprint: SHA-256 of the certificate's DER, hex.
-        role: of its holder.
+        role: the holder's role.
         subject: a participant id or an operator's name.
         serial: hex.
-        issued_at: when it was made. A participant's later certificate has a later time, also after the clock was set
-            back.
-        not_after: when it ends.
+        issued_at: when it was made. A participant's later certificate has a later time, even if the clock was set back.
+        not_after: when it expires.
         first_used_at: when a participant first made a call with it; None before, and for an operator's.
         revoked_at: when it was revoked; None if it was not.
         revoked_reason: why.
@@ -121,7 +120,7 @@ def count_expired(connection: Connection, *, expired_before: float) -> int:
 
 
 def prune(connection: Connection, *, expired_before: float, most: int) -> int:
-    """Delete up to ``most`` certificates that expired before then; returns their number."""
+    """Delete up to ``most`` certificates that expired before a time; returns their number."""
     stale = select(certificates.c.fingerprint).where(certificates.c.not_after < expired_before).limit(most)
     return connection.execute(delete(certificates).where(certificates.c.fingerprint.in_(stale))).rowcount
 

@@ -1,7 +1,7 @@
 """The privacy ledger: the cost of each released round. At most one charge per round of a run.
 
-Charges to a population are a hash chain: each has the number after the last one's and names its digest. They are never
-changed or removed, also when their run is deleted.
+Charges to a population are a hash chain: each has the next number and names the digest of the one before. They are
+never changed or removed, even if their run is deleted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add(connection: Connection, charge: Charge) -> Charge:
     """Charge a round; returns the charge as stored.
 
     Raises:
-        RecordConflictError: (from the writer) if it has been charged.
+        RecordConflictError: (from the writer) if the round has been charged.
         RecordMissingError: if there is no such population.
     """
     kept = charge if charge.population is None else _chained(connection, charge, charge.population)
@@ -82,7 +82,7 @@ def get(connection: Connection, run_id: str, round_number: int) -> Charge | None
 
 
 def listed(connection: Connection, run_id: str) -> tuple[Charge, ...]:
-    """Every charge of a run, in order."""
+    """All charges of a run, in order."""
     query = select_all(Charge, charges).where(charges.c.run_id == run_id).order_by(charges.c.round)
     return fetch_all(connection, Charge, query)
 
@@ -116,7 +116,7 @@ def before(connection: Connection, charge: Charge) -> tuple[Charge, ...]:
 
 
 def population_of(connection: Connection, run_id: str) -> str | None:
-    """The population that a run was charged to; None if it was charged to none."""
+    """The population that a run was charged to; None if there is none."""
     ours = (charges.c.run_id == run_id) & charges.c.population.is_not(None)
     return connection.execute(select(charges.c.population).where(ours).limit(1)).scalar_one_or_none()
 

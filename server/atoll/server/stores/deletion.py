@@ -1,4 +1,4 @@
-"""Deleting a run: all rows that name it go, except its charges to a population's privacy."""
+"""Deletion of a run: removes all rows that name it, except its charges to a population's privacy."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def upsert(connection: Connection, table: Table, rows: Rows) -> None:
 
 
 def insert_new(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless its primary key exists; whether it was inserted. Safe against other writers."""
+    """Insert a row unless its primary key exists; returns whether it was inserted. Safe against other writers."""
     return connection.execute(_insert_new(connection.dialect.name, table), dict(row)).first() is not None
 
 
@@ -123,7 +123,7 @@ def check_database(connection: Connection) -> None:
 
 
 def translate(error: SQLAlchemyError, url: URL) -> ServerError:
-    """The store's error for an error of the driver."""
+    """The store's error that stands for an error of the driver."""
     place = _place(url)
     if isinstance(error, IntegrityError):
         return RecordConflictError(f"{error.orig}")
@@ -200,8 +200,8 @@ def _sqlite_engine(url: URL, *, begin: str, read_only: bool, pool_size: int) -> 
 def _use_write_ahead_log(cursor: DBAPICursor) -> None:
     """Switch a new database to the write-ahead log, permanently.
 
-    The switch upgrades a read lock, and for that SQLite ignores the busy timeout. A refused process waits by beginning
-    a transaction, then tries again.
+    The switch upgrades a read lock, for which SQLite ignores the busy timeout. A refused process begins a transaction,
+    which waits, and then tries again.
     """
     deadline_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:

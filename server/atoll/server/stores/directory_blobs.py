@@ -4,9 +4,9 @@
 
     bytes of the blob | footer (``blob_footer``): manifest, checksums of the chunks
 
-A blob is written to ``<root>/incoming``, fsynced and renamed into place: a blob that can be seen is whole and durable,
-and nothing of it lies anywhere else. A writer holds a lock on its file, so that ``sweep`` can tell what a killed
-process left behind from what a living one is writing.
+A blob is written to ``<root>/incoming``, fsynced and renamed into place: a visible blob is whole and durable, and is
+one file. A writer holds a lock on its file, so that ``sweep`` can tell what a killed process left behind from what a
+living one is writing.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class DirectoryBlobStore:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """A context in which no process sets a blob aside. Waits for one that is just doing so.
+        """A context in which no process sets a blob aside. Waits for a process that is doing so now.
 
         Raises:
             StoreUnavailableError: if the directory cannot be used.
@@ -308,7 +308,7 @@ def _disk(path: Path) -> Iterator[None]:
 
 
 def _open_lock(root: Path) -> int:
-    """The file whose lock keeps blobs, made if it is not there: its folder's owner's, even where root makes it."""
+    """The file whose lock keeps blobs; if root makes it, it is given to the folder's owner."""
     path = root / _LOCK
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -320,14 +320,14 @@ def _open_lock(root: Path) -> int:
 
 
 def _create_locked(incoming: Path, free: FreeFiles, expected_bytes: int) -> tuple[Path, int]:
-    """A new file, or a free one, locked by this process as long as it is open."""
+    """A new or a free file, which this process has locked while it is open."""
     while True:
         path = incoming / secrets.token_hex(16)
         taken = free.take(expected_bytes, path)
         if taken is not None:
             return path, taken
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
-        # A sweep that comes between the two lines above and below has the lock, and takes the file for abandoned.
+        # A sweep between opening and locking takes the lock and removes the file as abandoned.
         if hold(descriptor) and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""One server per data directory: a lock that is released when its process ends, however it ends."""
+"""One server per data directory: a lock that the system releases when the process ends in any way."""
 
 from __future__ import annotations
 

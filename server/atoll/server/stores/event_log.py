@@ -1,6 +1,6 @@
 """A run's durable event log: replaying it gives the run's state.
 
-Each row carries a checksum over its content, so that a bit flipped on disk is found before it becomes a wrong sum.
+Each row has a checksum over its content, so that a bit flipped on disk is found before it leads to a wrong sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atoll.server.stores.schema import events
 
 PAGE_EVENTS = 1000
 _ROW_BYTES = 110
-"""Of an event besides its body: run, place, time, kind, checksum and the index."""
+"""Bytes of an event besides its body: run, place, time, kind, checksum and the index."""
 # Each transaction of a run needs both: making a statement costs more than running it.
 _APPEND = insert(events)
 _LAST_SEQ = select(func.max(events.c.seq)).where(events.c.run_id == bindparam("run"))
@@ -37,7 +37,7 @@ def append(connection: Connection, run_id: str, batch: Sequence[LoggedEvent]) ->
     """Append events; ``seq`` continues the log without a gap.
 
     Raises:
-        RecordConflictError: if the log has moved on: another server drives this run.
+        RecordConflictError: if the log is longer than expected: another server drives this run.
         ValueError: if the batch or its place leaves a gap.
     """
     if not batch:
@@ -63,7 +63,7 @@ def has_kind(connection: Connection, run_id: str, kind: str, *, since: float) ->
 
 
 def prune(connection: Connection, run_id: str, *, below: int) -> int:
-    """Remove the events before a place; how many. A snapshot of the run must stand at that place or before it."""
+    """Remove the events before a place; returns their number. A snapshot of the run must stand there or before."""
     return connection.execute(delete(events).where(events.c.run_id == run_id, events.c.seq < below)).rowcount
 
 

@@ -44,7 +44,7 @@ class ParticipantHistory:
 
 
 def put(connection: Connection, records: Iterable[ParticipantHistory]) -> None:
-    """Write histories whole, new or again; the participants must exist."""
+    """Insert or replace histories; the participants must exist."""
     upsert(connection, history, [to_row(record) for record in records])
 
 

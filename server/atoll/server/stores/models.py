@@ -38,7 +38,7 @@ class Model:
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         return f"model {self.version} of run {self.run_id}"
 
     @property
@@ -48,7 +48,7 @@ class Model:
 
     @property
     def checksum(self) -> str:
-        """Over all of it."""
+        """A checksum over all fields."""
         states = (text for pair in sorted(self.optimiser_blobs) for text in pair)
         return checksum_of(
             self.run_id, self.version, self.round, self.blob, self.size_bytes, float(self.created_at), *states
@@ -71,7 +71,7 @@ def latest(connection: Connection, run_id: str) -> Model | None:
 
 
 def of_version(connection: Connection, run_id: str, version: int) -> Model | None:
-    """One version; None if it is not there.
+    """One version; None if it does not exist.
 
     Raises:
         StoreDamagedError: if its row was changed on disk.
@@ -103,9 +103,9 @@ def forget_optimiser(connection: Connection, run_id: str, *, below_version: int)
 
 
 def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) -> frozenset[str]:
-    """Blobs of a run's versions up to this one that nothing else names, among the last ``LOOK_BACK`` of them.
+    """Blobs that only a run's versions up to this one name; looks at the last ``LOOK_BACK`` versions.
 
-    The older ones were surplus before, and are gone or the sweep's.
+    Blobs of older versions have been removed before, or the sweep removes them.
     """
     old = (models.c.run_id == run_id) & models.c.version.between(
         max(1, through_version - LOOK_BACK + 1), through_version
@@ -116,7 +116,7 @@ def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) 
 
 
 def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
-    """Those of these blobs that no run, no model and no optimiser state names."""
+    """The blobs in ``blobs`` that no run, model or optimiser state names."""
     named = _optimiser_blobs(connection)
     for page in (list(names)[at : at + _PAGE_NAMES] for at in range(0, len(names), _PAGE_NAMES)):
         named |= set(connection.execute(select(models.c.blob).where(models.c.blob.in_(page))).scalars())
@@ -125,13 +125,13 @@ def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:
 
 
 def to_keep(connection: Connection, *, keep: int, ended_before: float) -> frozenset[str]:
-    """Every blob that a row names: all others may be deleted while no run is being submitted or released.
+    """Every blob that must be kept: all others may be deleted while no run is being submitted or released.
 
-    Of each run the first, the best and the newest model, with the mean of its models if there is one; of runs that have
-    not ended, or not before ``ended_before``, the newest ``keep`` and, until then, the optimiser's states.
+    Kept of each run are the first, the best and the newest model, with the mean of its models if there is one. Kept of
+    runs that have not ended before ``ended_before`` are also the newest ``keep`` models and the optimiser's states.
 
     Raises:
-        StoreDamagedError: if a row that says so was changed on disk: it may have named another blob.
+        StoreDamagedError: if a row that names blobs was changed on disk: it may have named another blob.
     """
     kept: set[str] = set()
     for run in connection.execute(_WHOLE):

@@ -1,7 +1,7 @@
 """Noise states of private runs, for their next noise: one row per run, replaced in the charging transaction.
 
-The old row goes, and with it the secret that drew the noise of the released model: a later reader of the database
-cannot remove that noise.
+This deletes the secret that drew the noise of the released model, so a later reader of the database cannot remove that
+noise.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class NoiseRecord:
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         return f"the noise of run {self.run_id}"
 
     @property
     def checksum(self) -> str:
-        """Over all of it."""
+        """A checksum over all fields."""
         return checksum_of(self.run_id, self.version, self.body)
 
 
@@ -55,7 +55,7 @@ def find(connection: Connection, run_id: str) -> NoiseRecord | None:
 
 
 def amend(connection: Connection, record: NoiseRecord) -> None:
-    """Replace what goes with a run's state of the same version: an operator's decision, not a release.
+    """Replace a run's state without a new version: for an operator's decision, not for a release.
 
     Raises:
         RecordMissingError: if the run has no state of that version.
@@ -70,7 +70,7 @@ def advance(connection: Connection, record: NoiseRecord) -> None:
 
     Raises:
         RecordMissingError: if the run has none.
-        RecordConflictError: if what is kept is not the state of the version before.
+        RecordConflictError: if the stored state is not that of the version before.
     """
     before = (noise_states.c.run_id == record.run_id) & (noise_states.c.version == record.version - 1)
     if connection.execute(update(noise_states).where(before).values(to_checksummed_row(record))).rowcount == 1:

@@ -1,4 +1,4 @@
-"""Lists in pages, newest first; several rows may have the same time."""
+"""Lists in pages, newest first, also where several rows have the same time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mark(created_at: float, row_id: str) -> str:
 
 
 def newest(query: Select[Any], table: Table, *, after: str, limit: int) -> Select[Any]:
-    """The query's newest ``limit`` rows, those after the place ``after`` (empty: from the newest on).
+    """The query's newest ``limit`` rows after the position ``after`` (empty: from the newest on).
 
     Raises:
         InvalidRequestError: if ``after`` is no ``mark``.

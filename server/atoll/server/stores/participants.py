@@ -52,7 +52,7 @@ def get(connection: Connection, participant: str) -> Participant | None:
 def listed(
     connection: Connection, *, after: str = "", limit: int = 1000, organisation: str = ""
 ) -> tuple[Participant, ...]:
-    """Participants in order of id, those after ``after``; of one organisation, if it is named."""
+    """Participants after the id ``after``, in order of id; only those of ``organisation``, if given."""
     query = _query().where(participants.c.id > after)
     if organisation:
         query = query.where(participants.c.organisation == organisation)
@@ -60,7 +60,7 @@ def listed(
 
 
 def of(connection: Connection, names: Sequence[str]) -> dict[str, Participant]:
-    """These participants by id, without those that are unknown."""
+    """These participants by id; unknown ones are left out."""
     pages = (names[at : at + _MAX_NAMES] for at in range(0, len(names), _MAX_NAMES))
     found = (fetch_all(connection, Participant, _query().where(participants.c.id.in_(page))) for page in pages)
     return {row.id: row for rows in found for row in rows}

@@ -13,7 +13,7 @@ from atoll.server.stores.row_conversion import checksummed, fetch_one, fetch_sou
 from atoll.server.stores.schema import populations
 
 UNIT = "participant"
-"""The unit of privacy: one participant, with everything that it ever sent."""
+"""The unit of privacy: one participant, with everything that it has ever sent."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Population:
     """One population.
 
     ``charges`` counts its charges and ``head`` is the digest of the newest (of the population itself while there is
-    none), so that the loss of the last ones is found too. ``epsilon`` and ``delta`` are its limit, both None while it
+    none), so that removal of the last charges is found too. ``epsilon`` and ``delta`` are its limit, both None while it
     has none; ``limited_by`` is the operator who set it.
     """
 
@@ -37,12 +37,12 @@ class Population:
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         return f"population {self.name}"
 
     @property
     def checksum(self) -> str:
-        """Over all of it."""
+        """A checksum over all fields."""
         limited_at = None if self.limited_at is None else float(self.limited_at)
         limit = [None if value is None else float(value) for value in (self.epsilon, self.delta)]
         chain = (self.name, self.adjacency, float(self.created_at), self.charges, self.head)
@@ -96,12 +96,12 @@ def find(connection: Connection, name: str) -> Population | None:
 
 
 def as_it_stands(connection: Connection, name: str) -> Population | None:
-    """As ``find``, also a row that was changed on disk: to be shown, not to be worked with."""
+    """As ``find``, but also returns a row that was changed on disk: for display only."""
     return fetch_one(connection, Population, select_all(Population, populations).where(populations.c.name == name))
 
 
 def locked(connection: Connection, name: str) -> Population:
-    """``get`` with a lock: no other transaction charges the population before this one ends."""
+    """As ``get``, with a lock: no other transaction charges the population before this one ends."""
     query = checksummed(Population, populations).where(populations.c.name == name).with_for_update()
     found = fetch_sound(connection, Population, query)
     if not found:
@@ -110,7 +110,7 @@ def locked(connection: Connection, name: str) -> Population:
 
 
 def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Population, ...]:
-    """Populations by name, those after ``after``.
+    """Populations after the name ``after``, by name.
 
     Raises:
         StoreDamagedError: if a row was changed on disk.
@@ -120,12 +120,12 @@ def listed(connection: Connection, *, limit: int, after: str = "") -> tuple[Popu
 
 
 def names(connection: Connection) -> tuple[str, ...]:
-    """Of every population, also those whose row is damaged."""
+    """The names of all populations, including those whose row is damaged."""
     return tuple(connection.execute(select(populations.c.name).order_by(populations.c.name)).scalars())
 
 
 def put(connection: Connection, population: Population) -> None:
-    """Replace the row of a population that is there.
+    """Replace the row of an existing population.
 
     Raises:
         RecordMissingError: there is none of its name.

@@ -1,4 +1,4 @@
-"""Database reads on a few threads of their own, each in one snapshot; they never wait for the writer."""
+"""Database reads on a few separate threads, each in one snapshot; they never wait for the writer."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from atoll.server.stores.schema import reports
 class Report:
     """One acknowledged report.
 
-    ``digest`` is the update's (empty for an evaluation), ``node`` the ingest node that holds it, ``disposition`` what
-    became of it (what the participant was told, and "dropped" once the server has found its update damaged),
-    ``counted`` whether a released sum has it.
+    ``digest`` is the update's (empty for an evaluation), ``node`` the ingest node that holds it, ``disposition`` the
+    answer to the participant ("dropped" once the server has found its update damaged), ``counted`` whether a released
+    sum contains it.
     """
 
     run_id: str
@@ -90,7 +90,7 @@ def mark_counted(
     keys: Collection[tuple[int, int, str]],
     folded_at: Mapping[tuple[int, int, str], float],
 ) -> None:
-    """Record that a released sum holds these reports, each named by (round, attempt, participant), and since when."""
+    """Record that a released sum holds these reports, by (round, attempt, participant), and when each was added."""
     if not keys:
         return
     this = (
@@ -109,7 +109,7 @@ def mark_counted(
 
 
 def drop(connection: Connection, run_id: str, key: tuple[int, int], participant: str, *, disposition: str) -> None:
-    """Record that no sum will take a report, ``key`` = (round, attempt); nothing happens if there is none."""
+    """Record that no sum will take a report, ``key`` = (round, attempt), if there is one."""
     this = (
         (reports.c.run_id == run_id)
         & (reports.c.round == key[0])

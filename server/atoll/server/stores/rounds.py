@@ -46,8 +46,9 @@ class Round:
 class Member:
     """One member of an attempt: its status, and in ``detail`` why it did not count.
 
-    Times are None where that did not happen or is not known. ``upload_at`` is when the first byte of its update came,
-    ``ended_at`` when its part was decided; ``claimed_s`` is what it said it had spent on each step, by its own clock.
+    A time is None if the event did not happen or is not known. ``upload_at`` is when the first byte of its update
+    arrived, ``ended_at`` when its part was decided; ``claimed_s`` are the seconds that it reported for each step, by
+    its own clock.
     """
 
     run_id: str
@@ -103,7 +104,7 @@ def get(connection: Connection, run_id: str, round_number: int, attempt: int) ->
 def newest(
     connection: Connection, run_id: str, *, limit: int, only: int | None = None, since: int = 0
 ) -> tuple[Round, ...]:
-    """Of a run's rounds from number ``since`` on, or of round ``only``, the newest ``limit`` attempts; in order."""
+    """The newest ``limit`` attempts of a run's rounds from number ``since`` on, or of round ``only``; in order."""
     query = select_all(Round, rounds).where(rounds.c.run_id == run_id, rounds.c.round >= since)
     if only is not None:
         query = query.where(rounds.c.round == only)
@@ -120,9 +121,10 @@ def members_of(connection: Connection, run_id: str, round_number: int, attempt: 
 
 
 def participations(connection: Connection, run_id: str, *, since: int = 0) -> dict[str, tuple[int, int]]:
-    """Per participant of a run: the number of released train rounds with an update of it, and the newest one.
+    """The number of released train rounds with an update of each participant of a run, and the newest of these rounds.
 
-    Of the rounds from number ``since`` on. Also an update that was refused; without participants that have sent none.
+    Covers the rounds from number ``since`` on, and counts refused updates too; participants that sent none are left
+    out.
     """
     query = (
         select(members.c.participant, func.count(), func.max(members.c.round))
@@ -140,6 +142,6 @@ def participations(connection: Connection, run_id: str, *, since: int = 0) -> di
 
 
 def members_of_run(connection: Connection, run_id: str) -> tuple[Member, ...]:
-    """The members of every attempt of a run, in order."""
+    """The members of all attempts of a run, in order."""
     query = select_all(Member, members).where(members.c.run_id == run_id)
     return fetch_all(connection, Member, query.order_by(members.c.round, members.c.attempt, members.c.participant))

@@ -12,7 +12,7 @@ CHECKSUM_BYTES = 16
 def checksum_of(*values: str | bytes | float | None) -> str:
     """A checksum (32 hex digits) over values in this order, each with its type: no two rows share their bytes.
 
-    Integers must fit 64 bits. -0.0 counts as 0.0: SQLite makes the one of the other.
+    Integers must fit 64 bits. -0.0 counts as 0.0, because SQLite turns one into the other.
     """
     hasher = blake3()
     for value in values:

@@ -1,4 +1,4 @@
-"""Conversion between frozen dataclasses and rows: fields have the names of columns."""
+"""Converts between frozen dataclasses and rows; fields and columns have the same names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Checksummed(Protocol):
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         ...
 
     @property
     def checksum(self) -> str:
-        """Over its values as they are here."""
+        """A checksum over its current values."""
         ...
 
 
@@ -51,7 +51,7 @@ def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
 
 @cache
 def select_all(kind: type[R], table: Table) -> Select[Any]:
-    """A query for the columns that make a ``kind``, made once."""
+    """A query for the columns of a ``kind``; cached."""
     return select(*(table.c[field.name] for field in fields(kind)))
 
 

@@ -20,9 +20,9 @@ class Run:
     """One run.
 
     ``layout`` is the model's layout as its protobuf message; ``initial_model``, ``current_model`` and ``best_model``
-    are blob names. The best is by the figure that the job's ``[retention]`` names, whose value is ``best_value``;
-    ``keep_models`` is how many models it wants kept, None for the server's own setting; ``seed`` is that of the
-    participants' random numbers, None for a run of an earlier version.
+    are blob names. The best model is chosen by the metric that the job's ``[retention]`` names, and ``best_value`` is
+    its value; ``keep_models`` is the number of models to keep, None for the server's own setting; ``seed`` is that of
+    the participants' random numbers, None for a run of an earlier version.
     """
 
     id: str
@@ -45,13 +45,13 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What an error calls it."""
+        """Its name in errors."""
         return f"run {self.id}"
 
     @property
     def checksum(self) -> str:
-        """Over the submitted fields, which never change; the status follows from the event log."""
-        seed = () if self.seed is None else (self.seed,)  # as before there were seeds
+        """A checksum over the submitted fields, which never change; the status follows from the event log."""
+        seed = () if self.seed is None else (self.seed,)  # without a seed as in versions before there were seeds
         job = (self.id, self.name, self.job_toml, self.rounds_total, self.keep_models, *seed)
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
@@ -70,7 +70,7 @@ def get(connection: Connection, run_id: str) -> Run:
 
     Raises:
         RecordMissingError: no such run.
-        StoreDamagedError: if what it was submitted with was changed on disk.
+        StoreDamagedError: if a field that was submitted was changed on disk.
     """
     found = fetch_sound(connection, Run, checksummed(Run, runs).where(runs.c.id == run_id))
     if not found:
@@ -81,7 +81,7 @@ def get(connection: Connection, run_id: str) -> Run:
 def listed(connection: Connection, *, after: str = "", limit: int = 1000) -> tuple[Run, ...]:
     """Runs, newest first, after the position ``after`` (``paging.mark``).
 
-    Also those whose record is damaged: to be shown and counted, not to be worked with.
+    Includes runs whose record is damaged: for display and counting only.
     """
     return fetch_all(connection, Run, newest(select_all(Run, runs), runs, after=after, limit=limit))
 
@@ -96,7 +96,7 @@ def with_status(connection: Connection, statuses: Collection[str]) -> tuple[Run,
     """Every run in one of these statuses, oldest first; for example those to resume after a restart.
 
     Raises:
-        StoreDamagedError: if what one was submitted with was changed on disk.
+        StoreDamagedError: if a field that was submitted was changed on disk.
     """
     query = checksummed(Run, runs).where(runs.c.status.in_(statuses)).order_by(runs.c.created_at, runs.c.id)
     return fetch_sound(connection, Run, query)

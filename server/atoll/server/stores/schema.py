@@ -1,6 +1,6 @@
 """The tables. All times are epoch seconds UTC; all digests are lower-case hex; ids as in ``identity.names``.
 
-What the tables promise:
+Invariants of the tables:
 
 - ``events`` is a run's durable log: replaying it in order of ``seq`` (0, 1, 2, ... no gap) gives the run's state.
   Events before the older of a run's ``snapshots`` may be gone.
@@ -9,8 +9,8 @@ What the tables promise:
   numbered 0, 1, 2, ... without a gap and chained by their digests; they outlive their run.
 - ``populations`` are never removed. ``noise_states`` has one row per private run, whose secret is replaced in the
   transaction that charges.
-- A ``checksum`` finds what was changed on disk and could change a sum: an event, a snapshot, what a run was submitted
-  with, which model and optimiser's state it goes on from. Blobs and updates are named by their digests.
+- A ``checksum`` detects changes on disk that could change a sum: to an event, a snapshot, the submitted fields of a
+  run, the names of its model and optimiser state. Blobs and updates are named by their digests.
 - ``models`` names what was released; its row is written in the transaction that charges for it.
 """
 

@@ -22,7 +22,7 @@ _SCRIPT = re.compile(r"r(\d{4})_\w+\.py")
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Every revision that this version knows, oldest first; read from file names, without loading Alembic.
+    """All revisions that this version knows, oldest first; read from file names, without loading Alembic.
 
     Raises:
         SchemaError: if there is none.

@@ -1,6 +1,6 @@
 """Snapshots of a run's state at a place in its event log, so that a start need not replay the whole log.
 
-The newest two of a run are kept: should one be damaged, the other one and the events since then give the same state.
+The newest two of a run are kept: if one is damaged, the other one and the events since then give the same state.
 """
 
 from __future__ import annotations

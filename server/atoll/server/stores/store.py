@@ -1,4 +1,4 @@
-"""One server's durable state, opened and closed as a whole."""
+"""One server's durable state: opens and closes database and blobs together."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Store:
         Args:
             directory: the data directory: blobs and, unless ``url`` is given, the SQLite database.
             url: another database, such as ``postgresql+psycopg://user@host/atoll``.
-            primary: be the one server of this directory: lock it, bring the schema up to date, sweep what a killed
-                process left. Other processes beside it only check that the schema is up to date.
+            primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
+                left. Other processes only check that the schema is up to date.
             reader_threads: reads that may run at the same time.
 
         Raises:
@@ -96,14 +96,14 @@ class Store:
 
 
 def _remove_partials(folder: Path) -> None:
-    """Delete partial sums of a killed server: the next one folds anew with any number of workers."""
+    """Delete partial sums of a killed server: the next one folds all updates again."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         log.warning("%s, unused partial sums, could not be removed", folder)
 
 
 def _sqlite(directory: Path, *, create: bool) -> URL:
-    """The URL of the embedded database, whose file only its owner may read; its log files take over its mode."""
+    """The URL of the embedded database; makes its file readable by the owner only, as its log files then are."""
     path = directory / DATABASE_FILE
     if not path.exists():
         if not create:

@@ -1,4 +1,4 @@
-"""Join tokens: hashes only; spending one is atomic."""
+"""Join tokens: only their hashes are stored, and spending one is atomic."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def listed(
 def spend(connection: Connection, token_id: str, *, participant: str, key: str, now: float) -> str:
     """Spend a token for a participant and its public key (SHA-256 hex); only one of two concurrent calls succeeds.
 
-    Returns the participant that the token stands for: ``participant``, or the earlier one if the same key had spent it
-    already and its answer was lost.
+    Returns the participant that the token was spent for: ``participant``, or the earlier one if the same key had spent
+    it already and the answer was lost.
 
     Raises:
         RecordMissingError: no such token.
@@ -66,7 +66,7 @@ def count_expired(connection: Connection, *, expired_before: float) -> int:
 
 
 def prune(connection: Connection, *, expired_before: float, most: int) -> int:
-    """Remove up to ``most`` unspent tokens that expired before then; returns their number."""
+    """Remove up to ``most`` unspent tokens that expired before a time; returns their number."""
     chosen = select(tokens.c.id).where(_stale(expired_before)).limit(most)
     return connection.execute(delete(tokens).where(tokens.c.id.in_(chosen))).rowcount
 

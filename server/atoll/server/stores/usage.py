@@ -1,4 +1,4 @@
-"""Disk usage of a data directory, by kind and by run; reads only, also while the server runs."""
+"""Disk usage of a data directory, by kind and by run; only reads, so it works while the server runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_RUNS = 10_000
 class Held:
     """Files of one kind and one run (empty: of no run, or of all).
 
-    ``stored_bytes`` of what lies in the database is an estimate, and part of the database's own.
+    ``stored_bytes`` of rows in the database is an estimate, and is included in the database's own size.
     """
 
     kind: str
@@ -126,7 +126,7 @@ def _folder(kind: str, root: Path, run: str = "") -> Iterator[Held]:
         for name in names:
             try:
                 stored += (Path(folder) / name).stat().st_size
-            except FileNotFoundError:  # the server goes on meanwhile
+            except FileNotFoundError:  # the running server removed it
                 continue
             count += 1
     if count:

@@ -1,8 +1,8 @@
 """The database writer: many small writes share one commit.
 
-Callers hand in functions; a thread takes all that wait (up to a limit), runs each inside its own savepoint (one that is
-alone needs none), commits once, and only then tells the callers. So a write is durable when its caller hears of it, a
-failing function undoes only itself, and a hundred concurrent writes cost one fsync (group commit).
+Callers submit functions. A thread takes all that wait (up to a limit), runs each in its own savepoint (a single one
+needs none), commits once, and only then resolves the callers' futures. So a write is durable when its caller gets the
+result, a failing function undoes only its own work, and a hundred concurrent writes cost one fsync (group commit).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Job(Generic[T]):
 
         Args:
             connection: has a transaction begun.
-            undone: what is rolled back if the function fails; a savepoint of its own if None.
+            undone: the transaction to roll back if the function fails; None: its own savepoint.
 
         Raises:
             SQLAlchemyError: if even that fails: the whole batch is then lost.
@@ -99,7 +99,7 @@ class Writer:
             StoreBusyError: if too many functions wait.
             StoreClosedError: if the store is closed.
             CommitError: if the commit failed.
-            StoreUnavailableError, RecordConflictError: what the database said to ``work``.
+            StoreUnavailableError, RecordConflictError: if the database refused what ``work`` did.
             Exception: what ``work`` raised; nothing was stored.
         """
         return await asyncio.wrap_future(self.submit(work, *args, **kwargs))
@@ -134,7 +134,7 @@ class Writer:
             self._commit(batch)
 
     def _take(self) -> list[_Job[Any]]:
-        """The jobs of the next commit, each still wanted by its caller; none once closed and empty."""
+        """The jobs of the next commit, without cancelled ones; empty once the writer is closed and has none left."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -181,7 +181,7 @@ def _undo(connection: Connection, done: Transaction, cause: BaseException) -> No
 
 
 def _not_stored(said: ServerError | None, error: BaseException) -> StorageError:
-    """The error of a failed commit, an object of its own for each caller."""
+    """The error of a failed commit; a new object for each caller."""
     if isinstance(said, StoreFullError):
         return StoreFullError(said.detail.message, where=said.where)
     if said is None:

@@ -1,6 +1,6 @@
-"""What the server tells of itself: Prometheus metrics, health, log context, traces.
+"""What operators can observe of the server: Prometheus metrics, health, log context, traces.
 
-Each process counts into a registry of its own (``node``); the coordinator adds what it knows of runs (``rounds``),
-asks its workers for theirs, looks at queues and disks when it is asked (``gauges``), and serves all of it on a port
-apart (``endpoint``). A chunk costs an addition and nothing more, and no label names a run or a participant.
+Each process counts into its own registry (``node``); the coordinator adds metrics of runs (``rounds``), collects those
+of its workers, measures queues and disks on request (``gauges``), and serves all of it on a separate port
+(``endpoint``). A chunk costs one addition, and no label names a run or a participant.
 """

@@ -1,4 +1,4 @@
-"""What a line of the log is about, for as long as a task or a block lasts: run, round, participant, operator."""
+"""Fields of all log lines of a task or a block: run, round, participant, operator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _known: ContextVar[Mapping[str, object]] = ContextVar("atoll_log_context", defau
 
 
 def known() -> Mapping[str, object]:
-    """What is known here."""
+    """The fields of the running task."""
     return _known.get()
 
 
 def remember(**facts: object) -> None:
-    """Add to what is known, for the rest of this task and for those that it starts; None is left out."""
+    """Set fields for the rest of this task and for the tasks that it starts; None is left out."""
     _known.set(_with(facts))
 
 

@@ -1,4 +1,4 @@
-"""The port for metrics and health: plain HTTP in threads of its own, which answer while the event loop is busy."""
+"""The port for metrics and health: plain HTTP in its own threads, which also answer while the event loop is busy."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from atoll.server.errors import ServerError, SetupError
 log = logging.getLogger(__name__)
 
 IDLE_S = 5.0
-"""A connection that sends or takes nothing for so long is closed."""
+"""Seconds of silence after which a connection is closed."""
 TOTAL_S = 20.0
-"""A connection is cut off after so long, whatever it does: half of it is for making the page."""
+"""Maximum seconds of a connection; half of them are for making the page."""
 MAX_CONNECTIONS = 8
-"""Connections served at the same time; further ones are closed at once."""
+"""Maximum number of connections; further ones are closed at once."""
 TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True)
 class Page:
-    """An answer."""
+    """The answer to one request."""
 
     body: bytes
     content_type: str = TEXT
@@ -39,7 +39,7 @@ class Endpoint:
     """Serves ``pages`` by path; each is made in a thread when it is asked for.
 
     Raises:
-        SetupError: if the port cannot be had.
+        SetupError: if the port cannot be opened.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
@@ -64,7 +64,7 @@ class Endpoint:
 
 
 class _Server(Endable, ThreadingHTTPServer):
-    """Not more than ``MAX_CONNECTIONS`` at a time."""
+    """An HTTP server of at most ``MAX_CONNECTIONS`` connections at a time."""
 
     daemon_threads = True
     block_on_close = False
@@ -79,7 +79,7 @@ class _Server(Endable, ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # there is no thread that would give the place back
+        except BaseException:  # no thread was started that would free the place
             self._places.release()
             raise
 
@@ -97,7 +97,7 @@ class _Server(Endable, ThreadingHTTPServer):
             super().finish_request(request, client_address)
         finally:
             deadline.cancel()
-            deadline.join()  # it must not meet the descriptor's next owner
+            deadline.join()  # it must not act on a reused descriptor
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         del request, client_address
@@ -105,8 +105,8 @@ class _Server(Endable, ThreadingHTTPServer):
 
 
 def _cut_off(connection: socket.socket) -> None:
-    """End what is read from or written to it in another thread."""
-    with contextlib.suppress(OSError):  # the peer was first
+    """End reads and writes of another thread."""
+    with contextlib.suppress(OSError):  # the peer closed it first
         connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""How things stand when somebody asks: who is connected, what waits, what the disk holds, when certificates end."""
+"""Gauges, measured on request: connected participants, queues, disk, ends of certificates."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ BROKEN = "broken"
 
 @dataclass(frozen=True)
 class Gauges:
-    """One look at the coordinator.
+    """Measurements of the coordinator at one moment.
 
     Attributes:
         connected: participants with an open check-in stream, by kind.
-        runs: runs that have not ended, by status; ``BROKEN`` for those whose log can no longer be known.
-        members: members of rounds in work, by status; those of secret draws are left out.
-        queues: what waits, by queue: events of runs, writes of the database, calls for its threads, instructions to
+        runs: runs that have not ended, by status; ``BROKEN`` if the run's log cannot be read.
+        members: members of open rounds, by status; without rounds with secret draws.
+        queues: waiting items by queue: events of runs, writes to the database, calls for its threads, instructions to
             participants.
-        stored_bytes: bytes on disk, by what: models, uploads, database.
-        certificate_ends: epoch seconds at which certificates end, by whose.
-        workers: ingest worker processes that serve; ``worker_restarts`` counts those that ended by themselves.
-        disk_free_bytes: on the data directory's file system, of its ``disk_bytes``; below ``disk_reserve_bytes`` no
-            more work is taken.
-        oldest_round_s: age of the oldest attempt at a round that is under way; 0 without one.
+        stored_bytes: bytes on disk of models, uploads, database.
+        certificate_ends: epoch seconds at which certificates expire, by holder.
+        workers: ingest worker processes that serve; ``worker_restarts`` counts unexpected ends.
+        disk_free_bytes: free space of the data directory's file system, which has ``disk_bytes``; with less than
+            ``disk_reserve_bytes`` the server accepts no more work.
+        oldest_round_s: age of the oldest open round; 0 without one.
     """
 
     connected: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Whether the server can do its work: what ``/readyz`` says."""
+"""Whether the server can do its work: the answer of ``/readyz``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from atoll.server.telemetry.endpoint import Page
 from atoll.server.telemetry.recent import Recent
 
 DATABASE_S = 5.0
-"""A write that takes longer counts as a database that cannot be written."""
+"""Seconds after which a test write counts as failed."""
 FRESH_S = 1.0
-"""Disk and database are looked at no more often than this, however many probes ask."""
+"""Minimum seconds between two checks of disk and database, however many probes ask."""
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What readiness hangs on.
+    """The inputs of readiness.
 
     Attributes:
         serving: whether ports are open and the server is neither starting nor stopping.
-        write: writes something small to the database, durably.
+        write: makes a small durable write to the database.
         shortage: why the disk has no room for more work; empty if it has.
-        workers: serving, and wanted.
+        workers: number that serve, number wanted.
     """
 
     serving: Callable[[], bool]
@@ -37,14 +37,14 @@ class Checks:
 
 
 class Readiness:
-    """What is not as it should be."""
+    """The problems that make the server not ready."""
 
     def __init__(self, checks: Checks, clock: Callable[[], float] = time.monotonic) -> None:
         self._checks = checks
         self._found = Recent(self._look, FRESH_S, clock)
 
     async def problems(self) -> dict[str, str]:
-        """By check; nothing if the server is ready. At most ``FRESH_S`` old, but that it stops is told at once."""
+        """Problems by check; empty if the server is ready. At most ``FRESH_S`` old, but a stop shows at once."""
         if not self._checks.serving():
             return {"serving": "the server is starting or stopping"}
         return await self._found()

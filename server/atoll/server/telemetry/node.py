@@ -1,4 +1,4 @@
-"""The figures of one process: transfers, folds, refusals, the event loop, the process itself."""
+"""The metrics of one process: transfers, folds, refusals, the event loop, the process itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ WORK_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0)
 LAG_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 LAG_INTERVAL_S = 1.0
 MAX_CODES = 256
-"""Error codes that have a series of their own; the source has fewer."""
+"""Maximum number of error codes with a series; the source has fewer."""
 _OTHER = "other"
 
 
 class NodeFigures:
-    """What one process counts, in a registry of its own; ``meter`` is what its services add to."""
+    """The metrics of one process, in its own registry; its services count with ``meter``."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -51,7 +51,7 @@ class NodeFigures:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to measure the event loop that this is called in."""
+        """Begin to measure the running event loop."""
         loop = asyncio.get_running_loop()
         due = loop.time() + LAG_INTERVAL_S
 
@@ -62,12 +62,12 @@ class NodeFigures:
         self._timer = loop.call_at(due, fire)
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """End the measurement."""
         if self._timer is not None:
             self._timer.cancel()
 
     def exposition(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _refuse(self, code: str) -> None:
@@ -78,7 +78,7 @@ class NodeFigures:
 
 
 class _Transfers:
-    """The meter's numbers, read when they are asked for."""
+    """Collects the meter's numbers on request."""
 
     def __init__(self, meter: TransferMeter) -> None:
         self._meter = meter
@@ -97,7 +97,7 @@ class _Transfers:
 
 
 def plain(families: Iterable[Metric]) -> Iterator[Metric]:
-    """The families without when each series began: nobody here asks for it, and it would double their number."""
+    """The families without the ``_created`` series, which would double their number."""
     for family in families:
         if not family.name.endswith("_created"):
             kept = Metric(family.name, family.documentation, family.type, family.unit)
@@ -106,7 +106,7 @@ def plain(families: Iterable[Metric]) -> Iterator[Metric]:
 
 
 def of_nodes(nodes: Iterable[tuple[str, Iterable[Metric]]]) -> Iterator[Metric]:
-    """The families of several processes as one set, every sample with the name of its process in ``node``."""
+    """Merge the families of several processes; the label ``node`` of each sample names its process."""
     found: dict[str, Metric] = {}
     for node, families in nodes:
         for family in plain(families):

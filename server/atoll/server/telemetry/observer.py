@@ -1,4 +1,4 @@
-"""What is told of runs as their events become durable: to metrics, log and traces."""
+"""The interface for metrics, log and traces: it is called when events of runs have become durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StoredEvent(Protocol):
-    """One event of a run that is durable."""
+    """A durable event of a run."""
 
     @property
     def event(self) -> Event:
@@ -20,12 +20,12 @@ class StoredEvent(Protocol):
 
     @property
     def at(self) -> float:
-        """When, in epoch seconds."""
+        """Epoch seconds of the event."""
         ...
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What it causes."""
+        """The effects that it causes."""
         ...
 
 
@@ -54,30 +54,30 @@ class StoredEvents(Protocol):
 
 
 class Observer:
-    """Hears of runs and changes nothing; its methods must not raise. This one ignores everything."""
+    """Observes runs and changes nothing; its methods must not raise. This base ignores everything."""
 
     def stored(self, stored: StoredEvents) -> None:
-        """Events of a run are durable."""
+        """Called when events of a run have become durable."""
 
     def working(self, run: str, step: str, key: RoundKey | None, what: str) -> contextlib.AbstractContextManager[None]:
-        """A step of a run is under way inside the context.
+        """A context in which a step of a run is carried out.
 
         Args:
             run: its id.
             step: such as ``fold``.
             key: the attempt at a round that the step is for; None for the run itself.
-            what: which of several steps of this kind; may be empty.
+            what: tells several steps of this kind apart; may be empty.
         """
         del run, step, key, what
         return contextlib.nullcontext()
 
     def traceparent(self, run: str, key: RoundKey, participant: str) -> str:
-        """W3C trace context for what a participant does for a round; empty without traces."""
+        """W3C trace context for a participant's part in a round; empty without traces."""
         del run, key, participant
         return ""
 
     def retried(self, step: str) -> None:
-        """Disk, database or a worker refused a step for now."""
+        """Called when disk, database or a worker refused a step, which will be repeated."""
 
 
 NO_OBSERVER = Observer()

@@ -1,10 +1,10 @@
 """Spans of rounds by OpenTelemetry's SDK; needs the extra ``otel``.
 
 An attempt at a round is one trace. Its root span and those of its phases and members are made when it has ended, with
-the times that the engine recorded, so that a server that was started anew in the middle makes them whole. Invitations
-and folds are spans of their own, when they are done.
+the times that the engine recorded, so they are complete even if the server was restarted in between. Invitations and
+folds are separate spans, made when they are done.
 
-Where the draw is secret, a trace has the round and its phases: nothing that names or counts members. More people read
+If the draw is secret, a trace has the round and its phases, but nothing that names or counts members: more people read
 traces than use an operator's commands.
 """
 
@@ -32,7 +32,7 @@ from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 
 SERVICE = "atoll-server"
 CLOSE_S = 3.0
-"""How long the end of the process waits for a collector."""
+"""Seconds that the end of the process waits for a collector."""
 STEPS = frozenset({"fold"})
 _LEFT = frozenset({MemberStatus.FAILED, MemberStatus.REJECTED, MemberStatus.SILENT, MemberStatus.TIMED_OUT})
 
@@ -40,7 +40,7 @@ Facts = Mapping[str, str | int | float]
 
 
 class _ChosenIds(RandomIdGenerator):
-    """Random ids, but for a span that is begun within ``choose``."""
+    """Random ids, except for a span that is begun within ``choose``."""
 
     def __init__(self) -> None:
         self._chosen: ContextVar[tuple[int, int] | None] = ContextVar("atoll_chosen_span", default=None)
@@ -101,7 +101,7 @@ class RoundTracer(Observer):
         return traceparent(run, key, participant, sampled=self._is_sampled(run, key))
 
     def close(self) -> None:
-        """Send what waits; takes ``CLOSE_S`` seconds at most."""
+        """Send the waiting spans; takes at most ``CLOSE_S`` seconds."""
         ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -152,7 +152,7 @@ class RoundTracer(Observer):
         return trace.set_span_in_context(NonRecordingSpan(root), Context())
 
     def _is_sampled(self, run: str, key: RoundKey) -> bool:
-        """The sampler's word on the whole trace; by its id, so that it is the same every time."""
+        """Whether the sampler takes the trace; by its id, so that the answer is always the same."""
         said = self._provider.sampler.should_sample(None, trace_id(run, key), "round")
         return said.decision is Decision.RECORD_AND_SAMPLE
 

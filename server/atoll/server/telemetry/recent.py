@@ -1,4 +1,4 @@
-"""Answers that are good for a moment: however often they are asked for, they are worked out once in it."""
+"""Caches an answer for a short time, however often it is requested."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """What ``make`` answers, kept for ``fresh_s`` seconds. Only one event loop uses it.
+    """Keeps the result of ``make`` for ``fresh_s`` seconds. For one event loop.
 
-    Who asks while an answer is being made waits for that one. Errors are not kept.
+    Callers that come while a result is being made wait for it. Errors are not kept.
 
     Args:
-        make: works the answer out.
-        fresh_s: how old an answer may be.
+        make: makes the result.
+        fresh_s: maximum age of a result.
         clock: seconds of a clock that never goes back.
     """
 
@@ -31,7 +31,7 @@ class Recent(Generic[T]):
         self._kept: tuple[float, T] | None = None
 
     async def __call__(self) -> T:
-        """The answer; raises what ``make`` raises."""
+        """The result; raises what ``make`` raises."""
         async with self._making:
             if self._kept is not None and self._clock() - self._kept[0] < self._fresh_s:
                 return self._kept[1]

@@ -1,4 +1,4 @@
-"""What the log's audit trail needs: text of others on one line, and refusals that cannot flood it."""
+"""Logging for the audit trail: other parties' text on one line, and a limit on lines about refusals."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from atoll.server.errors import ServerError
 from atoll.text.printable import printable
 
 REFUSAL_INTERVAL_S = 10.0
-"""A subject that is refused again within this time is not logged again."""
+"""Seconds within which a further refusal of the same subject is not logged."""
 _SUBJECTS = 4096
 _MAX_CHARS = 200
 
 
 def one_line(text: str, most: int = _MAX_CHARS) -> str:
-    """Text of another party as it may stand in the log: what does not print is escaped."""
+    """Text of another party for the log: characters that do not print are escaped."""
     return printable(text[:most])
 
 
 class RefusalLog:
-    """Warns of refused callers, each subject once per ``REFUSAL_INTERVAL_S``; the newest subjects are remembered.
+    """Warns of refused callers, once per subject and ``REFUSAL_INTERVAL_S``; remembers the most recent subjects.
 
     Args:
         log: where the warnings go.

@@ -1,4 +1,4 @@
-"""What becomes of runs, rounds, members and reports, counted from the events that became durable."""
+"""Metrics of runs, rounds, members and reports, counted from durable events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMIT_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class RoundFigures:
-    """Counts into a registry of its own. No label has more values than the engine has words."""
+    """Counts into its own registry. Labels have only values that the engine defines."""
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
@@ -92,7 +92,7 @@ class RoundFigures:
         self._begin_at_zero()
 
     def _begin_at_zero(self) -> None:
-        """A series that first appears with its first event does not count as having risen: alerts would miss it."""
+        """Create all series at 0: alerts would miss the rise of a series that appears with its first event."""
         for status in RunStatus:
             if status.ended:
                 self._runs.labels(status.value)
@@ -106,17 +106,17 @@ class RoundFigures:
             self._reports.labels(verdict.value)
 
     def stored(self, stored: StoredEvents) -> None:
-        """A run's events are durable."""
+        """Count a run's durable events."""
         for played in stored.played:
             for effect in played.effects:
                 self._count(effect, secret=stored.after.policy.secret_draw)
 
     def retried(self, effect: str) -> None:
-        """A step of a round is tried again."""
+        """Count a step that is tried again."""
         self._retries.labels(effect).inc()
 
     def committed(self, writes: int, seconds: float, failed: bool) -> None:
-        """The database's writer ended a transaction."""
+        """Count a transaction of the database's writer."""
         self._commits.observe(seconds)
         self._writes.inc(writes)
         self._failed_commits.inc(failed)

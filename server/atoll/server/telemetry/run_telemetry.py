@@ -1,4 +1,4 @@
-"""The server's observer of runs: passes what it hears on to metrics, log and traces."""
+"""The server's observer of runs: passes events on to metrics, log and traces."""
 
 from __future__ import annotations
 

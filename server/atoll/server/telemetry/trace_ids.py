@@ -1,4 +1,4 @@
-"""Names of traces and spans, worked out from what they are about: a restarted server goes on with the same ones."""
+"""Ids of traces and spans, derived from run, round and participant: a restarted server uses the same ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How noise is made over a run's releases: ``mechanism_named("gaussian")`` gives a ``Mechanism``.
+"""Noise over a run's releases: ``mechanism_named("gaussian")`` gives a ``Mechanism``.
 
 ::
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from atoll.server.aggregation.next_model import Readable
 
 LARGEST_SIGMA = 2.0**48
-"""16 of them, and what correlation adds, are far below what the loops are exact for."""
+"""Samples of 16 sigma, with what correlation adds, are far below the limit of the loops' exactness."""
 MAX_BANDS = 1000
 
 
@@ -96,11 +96,11 @@ class Banded(Mechanism):
         return banded_allowance(dimension, self.bands)
 
     def _name(self, version: int) -> str | None:
-        """What the noise of this release is kept as."""
+        """The name under which the noise of this release is kept."""
         return f"noise-{version % (self.bands - 1)}" if self.bands > 1 else None
 
     def _names(self, version: int) -> list[str]:
-        """What the noise of the release before, of the one before that, ... is kept as, as far as it is needed."""
+        """The names under which the noise of earlier releases is kept, the latest first, as far as it is needed."""
         numbers = range(version - 1, max(-1, version - self.bands), -1)
         return [f"noise-{number % (self.bands - 1)}" for number in numbers]
 
@@ -118,7 +118,7 @@ class Banded(Mechanism):
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """Kept noise: where it is, what it is sealed with, and its coefficient in units of 2**-20."""
+    """Kept noise, the key that seals it, and its coefficient in units of 2**-20."""
 
     stored: Readable
     key: bytes = field(repr=False)
@@ -133,7 +133,7 @@ class _Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Correlated:
-    """The noise of one release: independent noise, less what the earlier noise is part of already."""
+    """The noise of one release: independent noise less the contribution of earlier noise."""
 
     noise: DiscreteGaussian
     key: bytes = field(repr=False)

@@ -106,7 +106,7 @@ class Blt(Mechanism):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Kept buffers: where they are, what they are sealed with, and how many each element has."""
+    """Kept buffers, the key that seals them, and their number per element."""
 
     stored: Readable
     key: bytes = field(repr=False)

@@ -1,4 +1,4 @@
-"""What a mechanism is to those who release with it: its state between releases, and the noise of one release."""
+"""The interface of mechanisms: the state between releases, and the noise of one release."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 Integers = npt.NDArray[np.int64]
 NOISE_BYTES = 8
-"""Size of one kept value."""
+"""Bytes of one kept value."""
 
 
 class NoiseStateError(CorruptDataError):
-    """A noise state that is not one, or is asked for another release than its next."""
+    """A noise state is damaged, or is used for another release than its next one."""
 
     def __init__(self, message: str, remedy: str = "restore the database from its latest backup") -> None:
         super().__init__("privacy.noise_state", message, remedy)
@@ -39,13 +39,13 @@ class KeptKey:
 
 @dataclass(frozen=True, slots=True)
 class NoiseState:
-    """What a run's noise depends on, and all that does; kept secret, and replaced in the transaction that releases.
+    """The state that determines a run's noise; kept secret, and replaced in the transaction that releases.
 
     Attributes:
         mechanism: its name.
         version: number of the next release, from 0.
-        secret: 32 bytes, of this version only: no other version's follow from them.
-        kept: keys of earlier noise that later releases still need, by what the mechanism calls it.
+        secret: 32 bytes, for this version only: they do not determine the secret of another version.
+        kept: keys of earlier noise that later releases still need, by the mechanism's names for it.
     """
 
     mechanism: str
@@ -55,7 +55,7 @@ class NoiseState:
 
     @classmethod
     def begun(cls, mechanism: str, secret: bytes) -> NoiseState:
-        """Before the first release, from 32 secret random bytes."""
+        """The state before the first release, from 32 secret random bytes."""
         return cls(mechanism, 0, derived(secret, "begin", 0))
 
     def advanced(self, fresh: bytes, kept: Mapping[str, KeptKey] | None = None) -> NoiseState:
@@ -64,13 +64,13 @@ class NoiseState:
         return NoiseState(self.mechanism, self.version + 1, secret, kept or {})
 
     def to_json(self) -> dict[str, object]:
-        """As ``from_json`` reads it."""
+        """The state as JSON values for ``from_json``."""
         kept = {name: {"key": one.key.hex(), "sigma": one.sigma.hex()} for name, one in self.kept.items()}
         return {"mechanism": self.mechanism, "version": self.version, "secret": self.secret.hex(), "kept": kept}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> NoiseState:
-        """The state again.
+        """Parse the result of ``to_json``.
 
         Raises:
             NoiseStateError: if it is not a noise state.
@@ -87,7 +87,7 @@ class NoiseState:
         return state
 
     def check(self, mechanism: str, version: int) -> None:
-        """Refuse to be used by another mechanism or for another release.
+        """Refuse another mechanism or another release.
 
         Raises:
             NoiseStateError: if it would draw released noise again, or noise of another mechanism.
@@ -99,7 +99,7 @@ class NoiseState:
 
 
 class RoundNoise(Protocol):
-    """The noise of one release: the same whenever it is asked for, for any cut into blocks, from any thread.
+    """The noise of one release: always the same, for any division into blocks and in any thread.
 
     The defaults are those of noise that no later release needs.
     """
@@ -115,7 +115,7 @@ class RoundNoise(Protocol):
         return 0
 
     def block(self, start: int, stop: int) -> Integers:
-        """What is added to the sum's elements [start, stop): int64 of shape (stop - start,), the caller's own."""
+        """The noise of the sum's elements [start, stop): a new int64 array of shape (stop - start,)."""
         ...
 
     def seal(self, block: Integers, start: int) -> Integers:
@@ -130,7 +130,7 @@ class RoundNoise(Protocol):
 
 
 class Mechanism(Protocol):
-    """Makes the noise of a run's releases; pure: its memory is in ``NoiseState`` and ``history``.
+    """Makes the noise of a run's releases; pure: all state is in ``NoiseState`` and ``history``.
 
     ``version`` counts the releases before this one. ``binding`` is a digest of what is summed: another set of
     contributions gets other noise, the same set the same noise, until ``advance``.
@@ -179,9 +179,9 @@ class Mechanism(Protocol):
     def advance(self, state: NoiseState, version: int, binding: bytes, sigma: float, fresh: bytes) -> NoiseState:
         """The state after the release that ``round`` with the same arguments made.
 
-        It is stored in the transaction that charges and releases. It cannot give this release's noise again, except
-        what later releases need; and an earlier state, say of a back-up, cannot give the noise of a later release, as
-        it lacks ``fresh``: 32 new random bytes each time.
+        It is stored in the transaction that charges and releases. This release's noise cannot be made again from it,
+        except what later releases need. The noise of a later release cannot be made from an earlier state, for example
+        of a back-up, because ``fresh``, 32 new random bytes each time, is missing.
 
         Raises:
             NoiseStateError: if the state is of another release or mechanism.
@@ -197,7 +197,7 @@ class Mechanism(Protocol):
 
 
 def check_kept(state: NoiseState, sigma: float) -> None:
-    """Refuse noise of another size than the kept noise.
+    """Refuse noise of another sigma than the kept noise.
 
     Raises:
         ValueError: if the kept noise, with which this release's is correlated, has another sigma.

@@ -21,7 +21,7 @@ def new_secret() -> bytes:
 
 
 def derived(secret: bytes, purpose: str, version: int, binding: bytes = b"") -> bytes:
-    """The 32-byte key of a purpose at one release, bound to what is released: no two of these share a key."""
+    """The 32-byte key of a purpose at one release, bound to what is released: all of them differ."""
     parts = (_CONTEXT, purpose.encode(), version.to_bytes(8, "big"), binding)
     info = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return HKDFExpand(SHA256(), KEY_BYTES, info).derive(secret)

@@ -1,8 +1,8 @@
-"""The BLT with the least noise for a run's number of rounds and its bounds on one participant's rounds.
+"""Finds the BLT with the least noise for a run's number of rounds and its bounds on one participant's rounds.
 
-Minimised is the error of ``prefix_error``, by L-BFGS-B over logarithms of ``1 - decay`` and ``scale`` (McMahan, Xu,
-Zhang 2024, arXiv:2408.08868, Section 4). The result is stored with the run: another machine may find one whose last
-digits differ, but only the one that was submitted is ever used.
+L-BFGS-B minimises the error of ``prefix_error`` over logarithms of ``1 - decay`` and ``scale`` (McMahan, Xu, Zhang
+2024, arXiv:2408.08868, Section 4). The result is stored with the run: on another machine its last digits may differ,
+but only the stored one is used.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from atoll.server.privacy.mechanisms.strategy import (
 )
 
 ENOUGH = 1.005
-"""Without a given number of buffers: the fewest whose noise is at most this multiple of the least."""
+"""If the number of buffers is not given: the fewest whose noise is at most this multiple of the least."""
 MOST_TRIED = 4
 _MOST_STEPS = 400
 _STEP = 1e-7
 """Step of the differences that stand for derivatives."""
 _SPARE = 1 + 2.0**-10
-"""Room for what rounding adds to buffers."""
+"""Margin for what rounding adds to buffers."""
 _SUM_PENALTY = 10.0
 
 
@@ -43,7 +43,7 @@ def best_strategy(rounds: int, min_separation: int, max_participations: int, buf
         rounds: the run's train rounds.
         min_separation: rounds from one participation of a participant to the next, at least.
         max_participations: rounds that a participant is in, at most.
-        buffers: 1 to 5; None for as few as make hardly a difference.
+        buffers: 1 to 5; None for the fewest with hardly more noise.
 
     Raises:
         InvalidRequestError: if the run has more rounds than int64 buffers can hold.
@@ -66,7 +66,7 @@ class _Found:
 
 
 def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
-    """The best with that many buffers."""
+    """The best matrix with that many buffers."""
     from scipy.optimize import minimize  # noqa: PLC0415  # half a second that other jobs save
 
     def logarithm(point: Doubles) -> float:
@@ -84,9 +84,9 @@ def _minimised(error: QuickError, rounds: int, count: int) -> _Found:
 
 
 def _parameters(point: Doubles) -> tuple[Doubles, Doubles, float]:
-    """Slowness and scales, these made smaller where they are more than 1 together; and by how much they were more.
+    """Slowness and scales, with scales reduced if they sum to more than 1; and the excess of their sum.
 
-    Beyond 1 C would no longer fall from the diagonal on, and ``C**-1`` could grow without bound.
+    With a larger sum C would not decrease from the diagonal on, and ``C**-1`` could grow without bound.
     """
     count = point.size // 2
     scales = np.exp(point[count:])

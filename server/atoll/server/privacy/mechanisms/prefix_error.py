@@ -1,9 +1,9 @@
-"""How much noise prefix sums carry with a Toeplitz matrix, at a noise multiplier of 1 for the whole run.
+"""The noise on prefix sums with a Toeplitz matrix, at a noise multiplier of 1 for the whole run.
 
 The error of a matrix is the root mean square of the noise on the sums of the first 1, 2, ... rounds, times the
 sensitivity (McMahan, Xu, Zhang 2024, arXiv:2408.08868, Section 4). ``prefix_error`` sums over all rounds;
-``QuickError`` is for searches: the same of a BLT by integrals and geometric series, in a time that hardly depends on
-the number of rounds.
+``QuickError`` is for searches: it computes the error of a BLT by integrals and geometric series, in a time that hardly
+depends on the number of rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from atoll.server.privacy.mechanisms.sensitivity import toeplitz_squares
 from atoll.server.privacy.mechanisms.strategy import Doubles, spectrum
 
 _ONE_BY_ONE = 256
-"""Rounds that are summed one by one: beyond, a sum is an integral to within a millionth."""
+"""Number of rounds that are summed one by one: beyond them, a sum equals an integral to within a millionth."""
 _NODES = 12
 """Points of Gauss-Legendre quadrature between a round and the one of twice its number."""
 

@@ -14,7 +14,7 @@ _PER_BLOCK = _BLOCK_BYTES // NOISE_BYTES
 
 
 def sealed(key: bytes, block: Integers, start: int) -> Integers:
-    """A block from element ``start`` on, sealed if it was open and opened if it was sealed: little-endian, a copy."""
+    """A copy of a block from element ``start`` on, little-endian: encrypts an open one, decrypts a sealed one."""
     blocks, skipped = divmod(start, _PER_BLOCK)
     context = Cipher(AES(key), CTR(blocks.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
     context.update(bytes(skipped * NOISE_BYTES))

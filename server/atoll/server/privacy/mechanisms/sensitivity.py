@@ -8,9 +8,9 @@ matrices without negative entries equal contributions attain the bound). With no
 as one Gaussian release with noise multiplier ``z / sensitivity``, for any choice of later rounds after earlier results
 (Denisov et al. 2022, Theorem 2.1).
 
-``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. Each function of a
-whole run has one for its prefixes beside it: the squares of the first 1, 2, ... rounds, whose differences are what each
-release adds.
+``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. Each function for
+a whole run has a counterpart for its prefixes: the squares of the first 1, 2, ... rounds, whose differences are what
+each release adds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from atoll.server.privacy.mechanisms.strategy import Strategy
 COEFFICIENT_BITS = _loops.COEFFICIENT_BITS
 """Banded coefficients are multiples of 2**-20, so that their sums with integer noise are exact."""
 MAX_WORK = 10**8
-"""Rounds times participations of a tree that are accounted for: half a minute at most."""
+"""Maximum of rounds times participations of a tree: its account takes half a minute at most."""
 
 Squares = npt.NDArray[np.float64]
 
@@ -41,9 +41,9 @@ def gaussian_sensitivity(rounds: int, min_separation: int, max_participations: i
 def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
     """Sensitivity of the binary tree (Kairouz et al. 2021, Section 3), whose nodes are sums of stretches of rounds.
 
-    Node t, for t = 1 to ``rounds``, is the sum of the last ``t & -t`` rounds up to t: those are the nodes that prefix
-    sums are made of, so others are never noised. A participant in m rounds of a node moves it by m. See
-    ``tree_squares`` for what is maximised.
+    Node t, for t = 1 to ``rounds``, is the sum of the last ``t & -t`` rounds up to t: prefix sums consist of these
+    nodes only, so others get no noise. A participant in m rounds of a node moves it by m. ``tree_squares`` says what is
+    maximised.
     """
     return math.sqrt(tree_squares(rounds, min_separation, max_participations)[-1])
 
@@ -67,9 +67,9 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree: whole numbers, and an upper bound.
 
     The largest sum over nodes of squared numbers of participations, by dynamic programming over the tree: stretches of
-    rounds of one size are alike, and share what they get of the participations in the worst way. Of the separation is
-    used that n rounds hold at most ``ceil(n / min_separation)`` of them, in every stretch of the tree; where
-    ``min_separation`` is a power of two that is the exact maximum.
+    rounds of one size are alike, and divide their participations in the worst way. The separation limits them to
+    ``ceil(n / min_separation)`` in n rounds, in every stretch of the tree; where ``min_separation`` is a power of two
+    the result is the exact maximum.
 
     Raises:
         InvalidRequestError: if the rounds and participations would take minutes to account for.
@@ -91,7 +91,7 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
 def banded_squares(bands: int, rounds: int, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the banded matrix; exact.
 
-    Columns at the end are cut off, so the earliest rounds, ``min_separation`` apart, are the worst.
+    Columns at the end are cut off, so the earliest rounds, ``min_separation`` apart, are the worst case.
 
     Raises:
         ValueError: for more bands than ``min_separation``.
@@ -135,7 +135,7 @@ def blt_squares(strategy: Strategy, rounds: int, min_separation: int, max_partic
 def blt_allowance(dimension: int, strategy: Strategy, rounds: int) -> float:
     """What rounding adds to the norm of a participant's contribution, in grid units; compare ``banded_allowance``.
 
-    Of equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, give or take 1 for rounding to
+    For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 for rounding to
     integers and ``strategy.rounding`` for buffers, per element in each later round.
     """
     norms = np.cumsum(np.square(strategy.coefficients(rounds)))
@@ -181,9 +181,9 @@ def inverse_column(first: Squares, count: int) -> Squares:
 def banded_allowance(dimension: int, bands: int) -> float:
     """What rounding earlier noise to integers adds to the norm of a participant's contribution, in grid units.
 
-    Of equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, give or take 1 per element in each
-    of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them, which this much more contribution
-    covers in every prefix, as the column's norm up to there multiplies it.
+    For equal outputs the centres of ``z_t`` differ by the contribution times ``c_j``, plus or minus 1 per element in
+    each of up to ``bands - 1`` later rounds: by ``sqrt(dimension * m)`` after m of them. A contribution larger by this
+    covers that in every prefix, as the column's norm so far multiplies it.
     """
     norms = np.sqrt(np.cumsum(np.square(np.array(banded_coefficients(bands), np.float64))))
     return math.sqrt(dimension) * float(np.max(np.sqrt(np.arange(bands)) / norms))
@@ -215,7 +215,7 @@ def _participations(rounds: int, min_separation: int, max_participations: int) -
 def _whole_stretches(rounds: int, min_separation: int, max_participations: int) -> list[Squares]:
     """The largest squared sensitivity of nodes over 1, 2, 4, ... rounds, by the number of participations in the node.
 
-    A stretch's left half is a node too, its right half is none: prefix sums that need it take the whole stretch.
+    A stretch's left half is a node too, its right half is not: prefix sums that need it use the whole stretch.
     """
     inner = np.zeros(2)
     found = [inner + np.square(np.arange(2.0))]
@@ -226,7 +226,7 @@ def _whole_stretches(rounds: int, min_separation: int, max_participations: int) 
 
 
 def _best_split(one: Squares, other: Squares, limit: int) -> Squares:
-    """The most that two stretches give together for 0 to ``limit`` participations, however these are shared."""
+    """The most that two stretches give together for 0 to ``limit`` participations, over all divisions of these."""
     best = np.full(limit + 1, -np.inf)
     short, long = sorted((one, other), key=len)
     for count, value in enumerate(short[: limit + 1]):

@@ -1,7 +1,7 @@
 """Parameters of a buffered linear Toeplitz matrix (BLT; Dvijotham et al. 2024, arXiv:2404.16706), and its series.
 
 C has ones on the diagonal and ``c_i = sum over buffers of scale * decay**(i - 1)`` on the i-th subdiagonal: positive
-and falling. Noise ``C**-1 z`` takes one vector of state for each buffer, however many rounds there are.
+and falling. Noise ``C**-1 z`` needs one vector of state for each buffer, for any number of rounds.
 
 Entries of ``C**-1`` are such sums too: with ``r = sqrt(scale)`` the matrix ``M = diag(decay) - r r^T`` is symmetric,
 and the i-th subdiagonal of ``C**-1`` is ``-r^T M**(i - 1) r``.
@@ -28,7 +28,7 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One BLT, and the precision of its buffers. It is worked out once, when a run is submitted, and stored with it.
+    """One BLT, and the precision of its buffers. It is computed once, when a run is submitted, and stored with it.
 
     Attributes:
         decays: theta of each buffer: multiples of 2**-24 above 0 and below 1.
@@ -78,10 +78,10 @@ class Strategy:
 
     @property
     def rounding(self) -> float:
-        """How much the rounding of buffers can move what is subtracted from one element's noise, in grid units.
+        """Upper bound on the effect of rounding buffers on what is subtracted from one element's noise, in grid units.
 
-        Each step rounds a buffer by half a unit of 2**-fraction_bits at most; the difference of two worlds by one unit,
-        which decays with the buffer.
+        Each step rounds a buffer by half a unit of 2**-fraction_bits at most; the difference of two neighbouring runs
+        by one unit, which decays with the buffer.
         """
         total = sum(scale / (1 - decay) for decay, scale in zip(self.decays, self.scales, strict=True))
         return float(total * 2.0**-self.fraction_bits)
@@ -117,7 +117,7 @@ def powers(bases: Doubles, count: int) -> Doubles:
 
 
 def rounded(values: Sequence[float]) -> tuple[float, ...]:
-    """Down to multiples of 2**-24, at least one of them."""
+    """Round down to multiples of 2**-24, but at least to 2**-24."""
     return tuple(max(1, int(one * (1 << PARAMETER_BITS))) / (1 << PARAMETER_BITS) for one in values)
 
 

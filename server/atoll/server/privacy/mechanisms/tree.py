@@ -1,11 +1,11 @@
 """Tree aggregation, the noise of DP-FTRL (Kairouz et al. 2021, Section 3 and Algorithm 1; Dwork et al. 2010).
 
 Release t, from 1, completes node t of a binary tree over the releases: the sum of the last ``t & -t`` rounds. A prefix
-sum is the sum of as many nodes as t has bits, so what is summed up over all releases carries the noise of so few nodes,
-while one participation touches at most one node of each size. Added to a round's sum is the difference of the
-prefixes' noises: the new node's, less that of the nodes it takes the place of.
+sum consists of as many nodes as t has one bits, so the sum over all releases has the noise of few nodes, and one
+participation touches at most one node of each size. A round's sum gets the difference of the prefixes' noises: the
+noise of the new node, less that of the nodes that it replaces.
 
-The keys of the nodes that the prefix is made of are kept, at most one of each size; the others are forgotten.
+The keys of the prefix's nodes are kept, at most one of each size; the others are deleted.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Nodes(RoundNoise):
 
 
 def nodes_of(last: int) -> list[int]:
-    """The nodes that the prefix of releases 1 to ``last`` is the sum of, by their last release."""
+    """The nodes of the prefix of releases 1 to ``last``, by their last release."""
     ends = []
     while last:
         ends.append(last)
@@ -89,7 +89,7 @@ def nodes_of(last: int) -> list[int]:
 
 
 def _gone(version: int) -> list[int]:
-    """The nodes of the prefix of ``version`` releases that the next release's node takes the place of."""
+    """The nodes of the prefix of ``version`` releases that the next release's node replaces."""
     return [end for end in nodes_of(version) if end > version & (version + 1)]
 
 

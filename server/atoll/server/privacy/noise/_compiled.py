@@ -1,4 +1,4 @@
-"""The loops, compiled at their first use; imported only then, as importing numba takes a third of a second."""
+"""The loops, compiled at their first use, and imported only then, because importing numba takes a third of a second."""
 
 from __future__ import annotations
 

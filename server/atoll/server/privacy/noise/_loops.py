@@ -1,4 +1,4 @@
-"""The loops that numba compiles; ``discrete`` is their typed face and says what they decide and why.
+"""The loops that numba compiles; ``discrete`` calls them with types and explains what they decide.
 
 Both take ``shape``: (low bits b, flags at zero) and ``slopes``: (2**-b, (2**b / sigma)**2).
 """
@@ -36,7 +36,7 @@ def low_of(word: np.uint64, bits: int) -> np.int64:
 
 @callable_from_loops
 def signed(magnitude: np.int64, word: np.uint64) -> np.int64:
-    """The magnitude with the sign that the word's highest bit says."""
+    """The magnitude with the sign in the word's highest bit."""
     minus = np.int64(word >> np.uint64(63))
     return (magnitude ^ -minus) + minus
 
@@ -44,9 +44,9 @@ def signed(magnitude: np.int64, word: np.uint64) -> np.int64:
 def first(
     words: Words, guide: Bytes, shape: tuple[int, int], slopes: tuple[float, float], out: Integers, open_: Bytes
 ) -> int:
-    """Write each element's value, and 1 to ``open_`` where it is not sure yet; returns how many are not.
+    """Write each element's value, and 1 to ``open_`` where it is not certain yet; returns the number of these.
 
-    Sure is a value whose guide cell lies in one block and whose coin is below 1 - t, which is below exp(-t).
+    A value is certain if its guide cell lies in one block and its coin is below 1 - t, which is below exp(-t).
     """
     bits, zero = shape
     inverse, slope = slopes
@@ -67,7 +67,7 @@ def first(
 
 
 def gather(words: Words, open_: Bytes, offset: int, where: Integers, kept: Words) -> int:
-    """Write place and bits of the open elements to ``where`` and ``kept``; returns how many."""
+    """Write place and bits of the open elements to ``where`` and ``kept``; returns their number."""
     count = 0
     for at in range(open_.size):
         if open_[at]:

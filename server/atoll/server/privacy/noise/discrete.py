@@ -1,9 +1,10 @@
-"""Discrete Gaussian noise from a key: fast, exact to 2**-128, the same for every cut of a range and on every machine.
+"""Discrete Gaussian noise from a key: fast, exact to 2**-128, the same for any division into blocks on any machine.
 
-The definition is ``settling.settle``, in integers. Here compiled loops decide what they surely can: a guide table gives
-the block of 97 % of uniforms, and a coin below 1 - t needs no exponential (``first``); of the others most are decided
-by the whole thresholds and an exponential with a margin far above its error (``second``). Where highest words tie or a
-coin falls into the margin (4 in a million), the definition itself is asked. So rounding never reaches a sample.
+The definition is ``settling.settle``, in integers. Here compiled loops decide all samples that they can decide with
+certainty: a guide table gives the block of 97 % of uniforms, and a coin below 1 - t needs no exponential (``first``);
+most of the others are decided by the full thresholds and an exponential with a margin far above its error (``second``).
+Where highest words tie or a coin falls into the margin (4 in a million), the definition decides. So rounding never
+affects a sample.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ samples loses ``(1 + exp(epsilon)) * n * 2**-128`` of delta: below 1e-22 for 1e9
 SMOOTHING = 2.0
 """Units of the grid: see ``sigma_for``."""
 _STRETCH = 1 << 17
-"""Elements between two settlings of the open ones: bounds the memory for them."""
+"""Elements after which the open ones are settled: bounds the memory for them."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -45,8 +46,8 @@ def sigma_for(continuous: float) -> float:
     Take x from a continuous Gaussian around an integer c, with standard deviation s, then y from the discrete Gaussian
     of sigma 2 around x. Then P(y) is that of a discrete Gaussian of sigma sqrt(s**2 + 4) around c, to a factor of
     1 +- 2 exp(-8 pi**2), which is 1 +- 1e-34 (Peikert 2010, theorem 3.1; for the sum of exp(-(k - x)**2 / 8) over
-    integers k hardly depends on x). So the latter is the continuous mechanism with something done to its result, which
-    costs nothing, but for an epsilon of 4e-34 for each element and release.
+    integers k hardly depends on x). So the latter is post-processing of the continuous mechanism, which costs nothing,
+    except for an epsilon of 4e-34 for each element and release.
     """
     return math.hypot(continuous, SMOOTHING)
 
@@ -77,7 +78,7 @@ class DiscreteGaussian:
         """Write the samples of elements [start, start + n) to ``out``.
 
         The sample of an element depends on key, sigma and the element's number alone. Elements are independent of one
-        another, and those of different keys of each other. Runs without the GIL, from as many threads as call it.
+        another, and so are different keys. Runs without the GIL, in any number of threads.
 
         Args:
             out: int64 of shape (n,), contiguous and writable.
@@ -85,7 +86,7 @@ class DiscreteGaussian:
             start: number of the first element, from 0.
 
         Raises:
-            ValueError: if the key or start is none, or the elements pass 2**63.
+            ValueError: if the key or start is invalid, or the elements pass 2**63.
         """
         check_key(key)
         if not 0 <= start <= (1 << 63) - out.size:

@@ -1,11 +1,11 @@
-"""The random bits of noise: AES-256 of (stream, element), so that any element's bits can be had by themselves.
+"""The random bits of noise: AES-256 of (stream, element), so that the bits of any element can be made separately.
 
 A block of 128 bits is AES-256 of ``stream * 2**64 + element``, both below 2**64, as one 16-byte big-endian number.
 Neighbouring elements of one stream are what AES in counter mode gives; scattered ones are encrypted block by block, and
 get the same bits. As keys are never used twice (``mechanisms``), the bits are those of a pseudorandom function to
 an adversary without the key: n blocks are told from random with probability below n**2 / 2**129.
 
-There is no state and nothing is shared: threads and forked processes need not know of each other.
+There is no shared state: threads and forked processes work independently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 KEY_BYTES = 32
 BLOCK_BYTES = 16
 RUN = 1 << 14
-"""Elements whose bits are made at a time: 256 KiB, which fit a core's second-level cache."""
+"""Number of elements whose bits are made at a time: 256 KiB, which fit a core's second-level cache."""
 
 _ZEROS = bytes(RUN * BLOCK_BYTES)
 

@@ -1,4 +1,4 @@
-"""What one sample is, in Python integers: the definition, and the way for the few that float64 cannot decide.
+"""The definition of a sample, in Python integers; also used for the few samples that float64 cannot decide.
 
 Attempt a at element i reads stream 4a: a uniform's highest 64 bits, and a word of sign, b low bits and the highest 18
 bits of a coin. Further bits lie in streams 4a + 1 (128 of the uniform) and 4a + 2 (128 of the coin). The uniform, out
@@ -21,7 +21,7 @@ _LOW_WORD = (1 << 64) - 1
 
 
 class NoiseExhaustedError(ArithmeticError):
-    """So many attempts in a row were rejected that the generator must be broken."""
+    """Too many attempts in a row were rejected: the generator must be broken."""
 
     def __init__(self, element: int) -> None:
         super().__init__(f"element {element}: {MAX_ATTEMPTS} attempts in a row were rejected; is this processor sound?")

@@ -1,10 +1,10 @@
-"""The numbers behind one sigma: exact thresholds as integers, and what the loops read of them.
+"""Tables for one sigma: exact thresholds as integers, and the parts of them that the loops read.
 
 The magnitude m of a sample is ``h * w + l``, with blocks of width ``w = 2**b`` so that ``32 <= sigma / w < 64`` (below
 sigma = 64, w = 1). Block h is drawn with weight ``r_h = exp(-(h*w)**2 / (2 sigma**2))``, the largest weight within it.
 ``thresholds[h]`` is ``floor(2**192 * (r_0 + ... + r_h) / (r_0 + r_1 + ...))``: a uniform integer below 2**192 falls in
-the first block whose threshold exceeds it. With w = 1 the blocks are the magnitudes and there is no sign to a zero:
-then r_0 counts half.
+the first block whose threshold exceeds it. With w = 1 the blocks are the magnitudes and a zero has no sign: then r_0
+counts half.
 
 Blocks go to 16 sigma: beyond lies less than 2**-183 of the distribution. The sums are formed with 320 fractional bits
 from one correctly rounded exponential, and err by less than 2**-280.
@@ -49,8 +49,8 @@ class Tables:
         low_bits: b.
         thresholds: of block h, out of 2**192.
         words: their highest 64 bits.
-        guide: for each value of a uniform's highest 14 bits the block that all such uniforms fall in; ``MIXED`` if they
-            do not all fall in one, or in one from 255 on.
+        guide: for each value of a uniform's highest 14 bits the block of all such uniforms; ``MIXED`` if they do not
+            all fall in one, or in one from 255 on.
         rate: ``1 / (2 sigma**2)``, exact.
         slopes: ``(2**-b, (2**b / sigma)**2)``, for the loops.
     """
