@@ -9,6 +9,7 @@ import pytest
 
 from atoll.server.aggregation import Accumulator, AggregationError, GridError
 from atoll.server.aggregation.grid import Grid
+from atoll.server.aggregation.partial import MergedSum
 from atoll.wire.chunks import ChunkHeader, ElementRange, header_of
 from atoll.wire.encoding import Encoding, decode, encode
 
@@ -90,4 +91,4 @@ def test_a_clipped_update_that_breaks_off_is_taken_back_exactly() -> None:
 def test_sums_of_other_clips_are_not_merged() -> None:
     other = Accumulator(VALUES.size, Grid(30, 32.0, 0, 8, clip=1.0))
     with pytest.raises(AggregationError, match="different rounds"):
-        Accumulator(VALUES.size, GRID).merge(other)
+        MergedSum([Accumulator(VALUES.size, GRID), other])

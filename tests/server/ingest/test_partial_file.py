@@ -41,8 +41,7 @@ def test_files_merge_like_accumulators(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).unlink()  # the maps keep the bytes
     merged = MergedSum(parts)
-    expected = accumulator("a", size=size)
-    expected.merge(accumulator("b", size=size))
+    expected = MergedSum([accumulator(name, size=size) for name in "ab"])
     assert np.array_equal(merged.sum_block(0, size), expected.sum_block(0, size))
     write_partial(tmp_path / "both", merged)
     both = PartialFile(tmp_path / "both")

@@ -11,7 +11,7 @@ from atoll.server.privacy.contract import Contract
 from atoll.server.privacy.deriving import contract_of, noise_beside_count
 from atoll.server.privacy.events import Adjacency, Event, Sampling
 from atoll.server.privacy.mechanisms.optimising import best_strategy
-from atoll.server.privacy.mechanisms.sensitivity import banded_sensitivity, blt_squares, tree_sensitivity
+from atoll.server.privacy.mechanisms.sensitivity import banded_squares, blt_squares, tree_squares
 from atoll.server.privacy.run import PrivateRun
 from tests.server.privacy.jobs import NOISE, TARGET, job
 
@@ -75,15 +75,15 @@ def test_without_a_random_draw_each_participation_costs_in_full() -> None:
 def test_charges_of_correlated_noise_add_up_to_the_sensitivity_of_the_whole(mechanism: str, cohort: str) -> None:
     found = contract(cohort, f'{CAPPED}\nmechanism = "{mechanism}"\nmin_separation = 20')
     whole = {
-        "gaussian": math.sqrt(5),
-        "tree": tree_sensitivity(1000, 20, 5),
-        "banded": banded_sensitivity(20, 1000, 20, 5),
-        "blt": math.sqrt(blt_squares(best_strategy(1000, 20, 5), 1000, 20, 5)[-1]),
+        "gaussian": 5.0,
+        "tree": tree_squares(1000, 20, 5)[-1],
+        "banded": banded_squares(20, 1000, 20, 5)[-1],
+        "blt": blt_squares(best_strategy(1000, 20, 5), 1000, 20, 5)[-1],
     }[mechanism]
     charged = [event for version in range(1000) if (event := found.cost(version)) is not None]
-    assert sum(event.noise_multiplier**-2 for event in charged) == pytest.approx(whole**2)
+    assert sum(event.noise_multiplier**-2 for event in charged) == pytest.approx(whole)
     assert {event.sampling for event in charged} == {Sampling.NONE}
-    assert found.costs(1000)[0].noise_multiplier == pytest.approx(1 / whole)
+    assert found.costs(1000)[0].noise_multiplier == pytest.approx(1 / math.sqrt(whole))
     assert found.adjacency is Adjacency.ADD_REMOVE
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from atoll.server.privacy_audit.bounds import Guesses, epsilon_at_least, most_that_shows, p_value
+from atoll.server.privacy_audit.bounds import Guesses, epsilon_at_least, p_value
 
 
 def tail(made: int, right: int, q: Fraction) -> Fraction:
@@ -38,11 +38,13 @@ def test_with_delta_the_worst_mean_of_the_probabilities_just_below_is_added() ->
 @pytest.mark.parametrize("made", [10, 100, 5000])
 def test_guesses_without_a_mistake_have_a_bound_in_closed_form(made: int) -> None:
     q = 0.05 ** (1 / made)
-    assert most_that_shows(made, made, 0.0) == pytest.approx(math.log(q / (1 - q)), rel=1e-6)
+    assert epsilon_at_least(Guesses(made, made, made), 0.0) == pytest.approx(math.log(q / (1 - q)), rel=1e-6)
 
 
 def test_more_canaries_do_not_always_show_more() -> None:
-    assert most_that_shows(4096, 4096, 1e-4) > most_that_shows(65536, 65536, 1e-4)
+    """Every canary adds 2 delta to the p-value."""
+    few, many = (Guesses(count, count, count) for count in (4096, 65536))
+    assert epsilon_at_least(few, 1e-4) > epsilon_at_least(many, 1e-4)
 
 
 def test_coins_that_are_guessed_blindly_show_nothing() -> None:

@@ -50,7 +50,6 @@ async def test_members_are_kept_with_their_reasons(with_run: Store) -> None:
     await with_run.writer.run(rounds.put_members, [])
     assert await with_run.reader.run(rounds.members_of, RUN, 0, 0) == (reported, declined)
     assert await with_run.reader.run(rounds.members_of, RUN, 0, 1) == ()
-    assert await with_run.reader.run(rounds.members_of_run, RUN) == (reported, declined)
 
 
 async def test_the_newest_attempts_are_read_and_no_more(with_run: Store) -> None:

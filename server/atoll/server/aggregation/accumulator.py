@@ -15,7 +15,7 @@ import numpy.typing as npt
 from atoll.server.aggregation import kernel
 from atoll.server.aggregation.errors import AggregationError, DuplicateUpdateError, RejectedUpdateError
 from atoll.server.aggregation.grid import Grid
-from atoll.server.aggregation.partial import BLOCK, PartialSum, check_mergeable, mean_block
+from atoll.server.aggregation.partial import mean_block
 from atoll.wire.chunks import check_coverage
 from atoll.wire.errors import CoverageError
 
@@ -121,22 +121,6 @@ class Accumulator:
             put(update_id, _Term(weight, self.grid.factor(norm)), chunks)
             self._updates.add(update_id)
             self.total_weight += weight
-
-    def merge(self, other: PartialSum) -> None:
-        """Add another partial sum of the same round.
-
-        Raises:
-            PartialSumError: if it is of another size or grid, or the weights together pass the grid's.
-            DuplicateUpdateError: if an update is in both.
-        """
-        with self._lock:
-            check_mergeable(self, other)
-            self._freshen()
-            for start in range(0, self.size, BLOCK):
-                stop = min(start + BLOCK, self.size)
-                self._sums[start:stop] += other.sum_block(start, stop)
-            self._updates |= other.updates
-            self.total_weight += other.total_weight
 
     def sum_block(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """The integer sums of elements [start, stop): a read-only view."""

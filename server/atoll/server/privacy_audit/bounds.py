@@ -98,14 +98,6 @@ def epsilon_at_least(
     return low
 
 
-def most_that_shows(canaries: int, made: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """The bound that only right guesses would give: the audit cannot show a larger epsilon with so many canaries.
-
-    About log(r / 3) at delta 0. Every canary adds 2 delta to the probability, so more canaries do not always show more.
-    """
-    return epsilon_at_least(Guesses(canaries, made, made), delta, confidence)
-
-
 def _check_delta(delta: float) -> None:
     if not 0 <= delta < 1:
         raise ValueError(f"delta = {delta}: must be a probability below 1")

@@ -10,7 +10,7 @@ from atoll.server.config.limits import MIB, Limits
 from atoll.server.errors import LimitExceededError
 from atoll.server.rpc.admission import Call
 
-CODE = "stream.unread"
+UNREAD = "stream.unread"
 
 GiveUp = Callable[[LimitExceededError], None]
 """Closes the connection that an answer was sent over."""
@@ -123,4 +123,4 @@ def _crowded(caller: str) -> LimitExceededError:
 
 
 def _unread(message: str) -> LimitExceededError:
-    return LimitExceededError(CODE, message, "read what was asked for, or cancel the call", retry_after_s=1.0)
+    return LimitExceededError(UNREAD, message, "read what was asked for, or cancel the call", retry_after_s=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import logging
@@ -12,14 +13,13 @@ import grpc
 import grpc.aio
 
 from atoll.server.errors import LimitExceededError, ServerError
-from atoll.server.rpc import unread
-from atoll.server.rpc.answers import CODE
+from atoll.server.rpc.answers import UNREAD
 from atoll.server.rpc.errors import refuse
 from atoll.server.rpc.port_bounds import Bounds, Context
 from atoll.server.rpc.request_reader import RequestReader
 from atoll.server.telemetry.refusal_log import RefusalLog
 
-_BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", CODE})
+_BROKEN_OFF = frozenset({"request.slow", "request.crowded", "stream.idle", "stream.slow", UNREAD})
 """Codes of errors that end a call early: they are logged with the caller's name."""
 
 
@@ -106,10 +106,21 @@ class Method:
         return "" if self._bounds is None else await self._bounds.enter(self._name, context)
 
     async def _write(self, context: Context, response: Any) -> None:
+        """Send one message of a stream, within a time limit: gRPC keeps an unread message until the connection ends."""
         if self._bounds is None:
             await context.write(response)
-        else:
-            await unread.write_within(self._bounds.limits.unread_s, context, response)
+            return
+        within_s = self._bounds.limits.unread_s
+        try:
+            async with asyncio.timeout(within_s):
+                await context.write(response)
+        except TimeoutError:
+            raise LimitExceededError(
+                "stream.unread",
+                f"the caller took nothing of a message for {within_s:g} s; its connection is closed",
+                "read what was asked for, or cancel the call",
+                retry_after_s=1.0,
+            ) from None
 
     def _expect_reader(self, caller: str, size: int, context: Any) -> None:
         if self._bounds is None:
@@ -128,6 +139,6 @@ class Method:
         try:
             await refuse(context, error, self._name, self._refusals.count)
         finally:
-            unread_answer = isinstance(error, ServerError) and error.detail.code == CODE
+            unread_answer = isinstance(error, ServerError) and error.detail.code == UNREAD
             if self._bounds is not None and unread_answer:
                 self._bounds.connections.close(context.peer())

@@ -139,9 +139,3 @@ def participations(connection: Connection, run_id: str, *, since: int = 0) -> di
         .group_by(members.c.participant)
     )
     return {name: (times, last) for name, times, last in connection.execute(query)}
-
-
-def members_of_run(connection: Connection, run_id: str) -> tuple[Member, ...]:
-    """The members of all attempts of a run, in order."""
-    query = select_all(Member, members).where(members.c.run_id == run_id)
-    return fetch_all(connection, Member, query.order_by(members.c.round, members.c.attempt, members.c.participant))

@@ -1,4 +1,4 @@
-"""Sensitivity of a whole run to one participant, in units of its sensitivity in one round.
+"""Squared sensitivity of a run's first 1, 2, ... rounds to one participant, in units of one round's.
 
 A mechanism releases ``C x + z``: x the rounds' sums, C its matrix, z independent noise of one standard deviation. For
 one participant in rounds ``p_1 < p_2 < ...``, at least ``min_separation`` apart and at most ``max_participations``,
@@ -8,9 +8,8 @@ matrices without negative entries equal contributions attain the bound). With no
 as one Gaussian release with noise multiplier ``z / sensitivity``, for any choice of later rounds after earlier results
 (Denisov et al. 2022, Theorem 2.1).
 
-``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. Each function for
-a whole run has a counterpart for its prefixes: the squares of the first 1, 2, ... rounds, whose differences are what
-each release adds.
+``min_separation`` b: a participant of round t is in no other before round t + b; 1 is no constraint. The differences of
+neighbouring squares are what each release adds to the cost.
 """
 
 from __future__ import annotations
@@ -33,32 +32,8 @@ MAX_WORK = 10**8
 Squares = npt.NDArray[np.float64]
 
 
-def gaussian_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
-    """Sensitivity with independent noise in each round, C = I: the root of one participant's number of rounds."""
-    return math.sqrt(gaussian_squares(rounds, min_separation, max_participations)[-1])
-
-
-def tree_sensitivity(rounds: int, min_separation: int, max_participations: int) -> float:
-    """Sensitivity of the binary tree (Kairouz et al. 2021, Section 3), whose nodes are sums of stretches of rounds.
-
-    Node t, for t = 1 to ``rounds``, is the sum of the last ``t & -t`` rounds up to t: prefix sums consist of these
-    nodes only, so others get no noise. A participant in m rounds of a node moves it by m. ``tree_squares`` says what is
-    maximised.
-    """
-    return math.sqrt(tree_squares(rounds, min_separation, max_participations)[-1])
-
-
-def banded_sensitivity(bands: int, rounds: int, min_separation: int, max_participations: int) -> float:
-    """Sensitivity of a banded matrix with at most ``min_separation`` bands.
-
-    Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
-    "(Amplified) Banded Matrix Factorization", Section 3).
-    """
-    return math.sqrt(banded_squares(bands, rounds, min_separation, max_participations)[-1])
-
-
 def gaussian_squares(rounds: int, min_separation: int, max_participations: int) -> Squares:
-    """Squared sensitivity of the first 1 to ``rounds`` rounds, C = I."""
+    """Squared sensitivity of the first 1 to ``rounds`` rounds with independent noise: C = I."""
     _check(rounds, min_separation, max_participations)
     return np.minimum(np.ceil(np.arange(1, rounds + 1) / min_separation), max_participations)
 
@@ -66,10 +41,12 @@ def gaussian_squares(rounds: int, min_separation: int, max_participations: int) 
 def tree_squares(rounds: int, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the tree: whole numbers, and an upper bound.
 
-    The largest sum over nodes of squared numbers of participations, by dynamic programming over the tree: stretches of
-    rounds of one size are alike, and divide their participations in the worst way. The separation limits them to
-    ``ceil(n / min_separation)`` in n rounds, in every stretch of the tree; where ``min_separation`` is a power of two
-    the result is the exact maximum.
+    Node t of the binary tree (Kairouz et al. 2021, Section 3), for t = 1 to ``rounds``, is the sum of the last
+    ``t & -t`` rounds up to t: prefix sums consist of these nodes only, so others get no noise. A participant in m
+    rounds of a node moves it by m. The result is the largest sum over nodes of squared numbers of participations, by
+    dynamic programming over the tree: stretches of rounds of one size are alike, and divide their participations in
+    the worst way. The separation limits them to ``ceil(n / min_separation)`` in n rounds, in every stretch of the
+    tree; where ``min_separation`` is a power of two the result is the exact maximum.
 
     Raises:
         InvalidRequestError: if the rounds and participations would take minutes to account for.
@@ -91,7 +68,9 @@ def tree_squares(rounds: int, min_separation: int, max_participations: int) -> S
 def banded_squares(bands: int, rounds: int, min_separation: int, max_participations: int) -> Squares:
     """Squared sensitivity of the first 1 to ``rounds`` rounds of the banded matrix; exact.
 
-    Columns at the end are cut off, so the earliest rounds, ``min_separation`` apart, are the worst case.
+    Columns of one participant's rounds do not overlap, so their squared norms add up (Choquette-Choo et al. 2023,
+    "(Amplified) Banded Matrix Factorization", Section 3). Columns at the end are cut off, so the earliest rounds,
+    ``min_separation`` apart, are the worst case.
 
     Raises:
         ValueError: for more bands than ``min_separation``.

@@ -130,6 +130,12 @@ class DiscreteGaussian:
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
+    """The loops; importing numba takes a third of a second, so they are compiled at their first use.
+
+    ``first`` decides most elements, 16,384 at a time; ``gather`` collects those that it leaves open; ``second`` decides
+    most of these.
+    """
+
     first: _loops.First
     gather: _loops.Gather
     second: _loops.Second
@@ -137,9 +143,17 @@ class _Compiled:
 
 @cache
 def _loops_of() -> _Compiled:
-    from atoll.server.privacy.noise import _compiled  # noqa: PLC0415 - numba: the command line imports this too
+    from atoll.server.aggregation import _jit  # noqa: PLC0415 - numba: the command line imports this too
+    from atoll.server.privacy.noise import _loops  # noqa: PLC0415
 
-    return _Compiled(_compiled.first(), _compiled.gather(), _compiled.second())
+    words, new_words = _jit.array_type(np.uint64), _jit.array_type(np.uint64, writable=True)
+    integers, octets = _jit.array_type(np.int64, writable=True), _jit.array_type(np.uint8, writable=True)
+    shape, slopes = _jit.tuple_type(np.int64, 2), _jit.tuple_type(np.float64, 2)
+    return _Compiled(
+        _jit.compiled(_loops.first, (words, _jit.array_type(np.uint8), shape, slopes, integers, octets)),
+        _jit.compiled(_loops.gather, (words, octets, _jit.scalar_type(np.int64), integers, new_words)),
+        _jit.compiled(_loops.second, (words, words, shape, slopes, integers, octets)),
+    )
 
 
 def warm() -> None:
