@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from atoll.server.privacy.noise import STATISTICAL_DISTANCE, _compiled, settling
+from atoll.server.privacy.noise import STATISTICAL_DISTANCE, discrete, settling
 from atoll.server.privacy.noise.settling import MAX_ATTEMPTS, NoiseExhaustedError, settle
 from atoll.server.privacy.noise.tables import (
     AGAIN,
@@ -114,7 +114,9 @@ def second(sigma: float, uniforms: list[int], words: list[int]) -> list[int]:
     tables = tables_of(sigma)
     bits = np.array([part for pair in zip(uniforms, words, strict=True) for part in pair], np.uint64)
     values, states = np.empty(len(words), np.int64), np.empty(len(words), np.uint8)
-    _compiled.second()(bits, tables.words, (tables.low_bits, tables.zero_is_fine), tables.slopes, values, states)
+    discrete.compiled_loops().second(
+        bits, tables.words, (tables.low_bits, tables.zero_is_fine), tables.slopes, values, states
+    )
     return [int(state) for state in states]
 
 

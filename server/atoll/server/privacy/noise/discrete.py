@@ -96,7 +96,7 @@ class DiscreteGaussian:
             self._stretch(out[at : at + _STRETCH], key, start + at, run)
 
     def _stretch(self, out: Integers, key: bytes, start: int, run: Run) -> None:
-        tables, loops = self._tables, _loops_of()
+        tables, loops = self._tables, compiled_loops()
         shape = (tables.low_bits, tables.zero_is_fine)
         unsure = np.empty(RUN, np.uint8)
         places, words = [], []
@@ -113,7 +113,7 @@ class DiscreteGaussian:
 
     def _settle(self, out: Integers, key: bytes, start: int, where: Integers, words: Words) -> None:
         """Decide the elements of a stretch at ``where``, whose first attempts' bits are ``words``."""
-        tables, loops = self._tables, _loops_of()
+        tables, loops = self._tables, compiled_loops()
         shape = (tables.low_bits, tables.zero_is_fine)
         for attempt in range(MAX_ATTEMPTS):
             values, states = np.empty(where.size, np.int64), np.empty(where.size, np.uint8)
@@ -142,7 +142,8 @@ class _Compiled:
 
 
 @cache
-def _loops_of() -> _Compiled:
+def compiled_loops() -> _Compiled:
+    """The loops, compiled at the first call."""
     from atoll.server.aggregation import _jit  # noqa: PLC0415 - numba: the command line imports this too
     from atoll.server.privacy.noise import _loops  # noqa: PLC0415
 
@@ -158,4 +159,4 @@ def _loops_of() -> _Compiled:
 
 def warm() -> None:
     """Compile the loops now (4 s, once per machine), so that no round pays for it."""
-    _loops_of()
+    compiled_loops()
