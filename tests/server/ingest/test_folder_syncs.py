@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.server.ingest.folder_syncs import FolderSyncs, SyncRequest
+from atoll.server.ingest.folder_syncs import KEPT, FolderSyncs, SyncRequest
 
 
 class Disk:
@@ -47,3 +47,59 @@ def test_a_sync_that_failed_serves_nobody(tmp_path: Path) -> None:
             request.finish()
     folder.mkdir()
     requests[0].finish()
+
+
+def synced_by(syncs: FolderSyncs, folder: Path, monkeypatch: pytest.MonkeyPatch, *, made: bool = False) -> list[Path]:
+    """The folders that one request syncs."""
+    synced: list[Path] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink()))
+        syncs.request(folder, 1, made=made).finish()
+    return synced
+
+
+def test_parents_are_synced_until_they_have_the_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs, folder = FolderSyncs(), tmp_path / "attempt"
+    folder.mkdir()
+    assert synced_by(syncs, folder, monkeypatch) == [folder, tmp_path]
+    assert synced_by(syncs, folder, monkeypatch) == [folder]
+    assert synced_by(syncs, folder, monkeypatch, made=True) == [folder, tmp_path], "it was made again"
+    assert synced_by(syncs, folder, monkeypatch) == [folder]
+
+
+def test_parents_that_could_not_be_synced_are_synced_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs, folder = FolderSyncs(), tmp_path / "attempt"
+    folder.mkdir()
+    calls: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(OSError, match=r"^$"):
+            syncs.request(folder, 1).finish()
+    assert synced_by(syncs, folder, monkeypatch) == [folder, tmp_path]
+
+
+def test_a_folder_made_again_during_a_sync_has_its_parents_synced_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs, folder, late = FolderSyncs(), tmp_path / "attempt", list[SyncRequest]()
+    folder.mkdir()
+    disk = Disk(lambda: late.append(syncs.request(folder, 1, made=True)))
+    monkeypatch.setattr(os, "fsync", disk.fsync)
+    syncs.request(folder, 1).finish()
+    late[0].finish()
+    assert disk.syncs == 4
+
+
+def test_a_forgotten_folder_has_its_parents_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs, folder = FolderSyncs(), tmp_path / "attempt"
+    folder.mkdir()
+    synced_by(syncs, folder, monkeypatch)
+    for number in range(KEPT):
+        syncs.request(tmp_path / str(number), 1)
+    assert synced_by(syncs, folder, monkeypatch) == [folder, tmp_path]

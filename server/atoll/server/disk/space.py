@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import logging
@@ -45,8 +46,11 @@ def free_bytes(path: Path) -> int:
     Raises:
         OSError: if the disk does not tell.
     """
-    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    return shutil.disk_usage(existing).free
+    whole = path.absolute()
+    for place in (whole, *whole.parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return shutil.disk_usage(place).free
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(whole))
 
 
 def fsync_path(path: Path) -> None:

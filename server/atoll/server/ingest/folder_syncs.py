@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from weakref import WeakValueDictionary
 
 from atoll.server.disk.space import fsync_path
 
+KEPT = 64
+"""Folders remembered: the one asked for longest ago goes first, and its next sync includes its parents."""
 
-@dataclass(eq=False, slots=True, weakref_slot=True)
+
+@dataclass(eq=False, slots=True)
 class _Folder:
     """Syncs of one folder.
 
     Attributes:
         turn: held by the thread that syncs.
-        counting: held while ``begun`` is read or changed.
+        counting: held while ``begun`` or ``parents_due`` is read or changed.
         begun: syncs so far, the one under way included.
         succeeded: number of the newest sync that succeeded; under ``turn``.
+        parents_due: number of the first sync that must include the parents; None once they have the folder's name.
     """
 
     turn: Lock = field(default_factory=Lock)
     counting: Lock = field(default_factory=Lock)
     begun: int = 0
     succeeded: int = 0
+    parents_due: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
     """A sync that begins after the request was made."""
 
-    _paths: tuple[Path, ...]
+    _path: Path
+    _parents: int
     _folder: _Folder
     _number: int
 
@@ -47,23 +53,47 @@ class SyncRequest:
                 return
             with folder.counting:
                 folder.begun = number = folder.begun + 1
-            for path in self._paths:
-                fsync_path(path)
+                with_parents = folder.parents_due is not None
+            fsync_path(self._path)
+            if with_parents:
+                for parent in list(self._path.parents)[: self._parents]:
+                    fsync_path(parent)
             folder.succeeded = number
+            with folder.counting:
+                if folder.parents_due is not None and folder.parents_due <= number:
+                    folder.parents_due = None
 
 
 class FolderSyncs:
-    """Makes the names in folders durable, once for all threads that wait for the same folder (group commit)."""
+    """Makes the names in folders durable, once for all threads that wait for the same folder (group commit).
+
+    The first sync of a folder includes its parents, which hold its own name; so does the first one after this process
+    has made the folder again.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._folders: WeakValueDictionary[Path, _Folder] = WeakValueDictionary()
+        self._folders: OrderedDict[Path, _Folder] = OrderedDict()
 
-    def request(self, folder: Path, parents: int) -> SyncRequest:
-        """Ask for a sync of a folder and its nearest ``parents``, always the same number for one folder."""
-        with self._lock:
-            known = self._folders.get(folder)
-            if known is None:
-                known = self._folders[folder] = _Folder()
+    def request(self, folder: Path, parents: int, *, made: bool = False) -> SyncRequest:
+        """Ask for a sync of a folder, and of its nearest ``parents`` if they may lack its name.
+
+        Args:
+            folder: what to sync.
+            parents: how many of its parents; always the same number for one folder.
+            made: whether the caller has just created the folder.
+        """
+        known = self._of(folder)
         with known.counting:
-            return SyncRequest((folder, *list(folder.parents)[:parents]), known, known.begun + 1)
+            number = known.begun + 1
+            if made:
+                known.parents_due = number
+            return SyncRequest(folder, parents, known, number)
+
+    def _of(self, folder: Path) -> _Folder:
+        with self._lock:
+            known = self._folders.setdefault(folder, _Folder())
+            self._folders.move_to_end(folder)
+            if len(self._folders) > KEPT:
+                self._folders.popitem(last=False)
+            return known

@@ -32,8 +32,11 @@ def whole_path(folder: Path, participant: str, number: int) -> Path:
     return folder / f"{participant}.{number}{WHOLE}"
 
 
-def write_small_update(folder: Path, participant: str, record: Record, payload: memoryview) -> None:
+def write_small_update(folder: Path, participant: str, record: Record, payload: memoryview) -> bool:
     """Write an update and sync it, but not its folder, which the caller syncs. An identical update is kept once.
+
+    Every system call lets other threads have the interpreter's lock, and waits for it afterwards: so nothing is looked
+    up that the next call tells anyway.
 
     Args:
         folder: of the attempt.
@@ -41,16 +44,24 @@ def write_small_update(folder: Path, participant: str, record: Record, payload: 
         record: of its one chunk, at position ``RECORD_BYTES``.
         payload: its bytes.
 
+    Returns:
+        Whether the folder was created.
+
     Raises:
         LimitExceededError: if the participant has ``MOST_FILES`` others there.
         OSError: if the disk refuses; the update is not stored then.
     """
     content = b"".join((record.pack(), payload))
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for number in range(MOST_FILES):
-        path = whole_path(folder, participant, number)
-        if (not path.exists() and _create(path, content)) or path.read_bytes() == content:
-            return
+    temporary = folder / f"{participant}.{secrets.token_hex(8)}{UNFINISHED}"
+    try:
+        made = _write_synced(temporary, content)
+        for number in range(MOST_FILES):
+            path = whole_path(folder, participant, number)
+            if _named(temporary, path) or path.read_bytes() == content:
+                return made
+    finally:
+        with contextlib.suppress(OSError):  # leftovers are never read, and are deleted with the round
+            temporary.unlink()
     raise LimitExceededError(
         "upload.unfinished",
         f"this participant has sent {MOST_FILES} different updates for the round",
@@ -83,28 +94,38 @@ def open_small_update(folder: Path, participant: str, digest: str, number: int) 
     return update
 
 
-def _create(path: Path, content: bytes) -> bool:
-    """Create a file that is synced before it gets its name; False if another writer has taken the name meanwhile.
+def _named(temporary: Path, path: Path) -> bool:
+    """Give a synced file its final name; False if another one has it.
 
     Raises:
-        OSError: if the disk refuses; nothing has the name then.
+        OSError: if the disk refuses.
     """
-    temporary = path.with_suffix(f".{secrets.token_hex(8)}{UNFINISHED}")
     try:
-        _write_synced(temporary, content)
         os.link(temporary, path)
     except FileExistsError:
         return False
-    finally:
-        with contextlib.suppress(OSError):  # leftovers are never read, and are deleted with the round
-            temporary.unlink()
     return True
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _write_synced(path: Path, content: bytes) -> bool:
+    """Create a file and sync it; whether its folder had to be created for it.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    made = False
+    try:
+        descriptor = _created(path)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made, descriptor = True, _created(path)
     try:
         write_at(descriptor, memoryview(content), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return made
+
+
+def _created(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -235,8 +235,8 @@ class Spool:
             OSError: if the disk refuses; the update is then not stored.
         """
         folder = self._attempt_folder(upload.run, upload.round, upload.attempt)
-        write_small_update(folder, upload.participant, record, payload)
-        self._syncs.request(folder, parents=2).finish()
+        made = write_small_update(folder, upload.participant, record, payload)
+        self._syncs.request(folder, parents=2, made=made).finish()
 
     @contextlib.contextmanager
     def committed(
@@ -251,13 +251,13 @@ class Spool:
         """
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError("upload.digest", f"digest {digest[:80]!r}: needs 64 hexadecimal digits")
-        self._check_disk()
         folder = self._attempt_folder(run, round_number, attempt)
         path = folder / _check_name(participant) / f"{digest}{COMMITTED}"
         whole = None if os.path.exists(path) else _whole_of(folder, participant, digest)  # noqa: PTH110 - never raises
         if whole is not None:
             yield whole
             return
+        self._check_disk()
         with open_committed(path, digest) as upload:
             yield upload
 

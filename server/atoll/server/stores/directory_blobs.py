@@ -85,6 +85,9 @@ class DirectoryBlobStore:
     def set_aside(self, name: str) -> bool:
         """Make a blob invisible: see ``BlobStore``."""
         path = self.path_of(name)
+        with _disk(path):
+            if not path.exists():
+                return True
         with _disk(path), self._kept_lock() as lock:
             if not hold(lock):
                 return False
