@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from atoll.server.stores import populations
 from atoll.server.stores.errors import StoreDamagedError
@@ -63,6 +63,11 @@ class Charge:
         }
 
 
+# A round needs both: making a statement costs more than running it.
+_ADD = insert(charges)
+_OF_ROUND = select_all(Charge, charges).where(charges.c.run_id == bindparam("run"), charges.c.round == bindparam("at"))
+
+
 def add(connection: Connection, charge: Charge) -> Charge:
     """Charge a round; returns the charge as stored.
 
@@ -71,14 +76,13 @@ def add(connection: Connection, charge: Charge) -> Charge:
         RecordMissingError: if there is no such population.
     """
     kept = charge if charge.population is None else _chained(connection, charge, charge.population)
-    connection.execute(insert(charges).values(to_row(kept)))
+    connection.execute(_ADD, to_row(kept))
     return kept
 
 
 def get(connection: Connection, run_id: str, round_number: int) -> Charge | None:
     """The charge of a round; None if it has not been charged."""
-    query = select_all(Charge, charges).where(charges.c.run_id == run_id, charges.c.round == round_number)
-    return fetch_one(connection, Charge, query)
+    return fetch_one(connection, Charge, _OF_ROUND, {"run": run_id, "at": round_number})
 
 
 def listed(connection: Connection, run_id: str) -> tuple[Charge, ...]:

@@ -90,8 +90,11 @@ class EnumText(TypeDecorator[E], Generic[E]):
         return None if value is None else _read(value, self.members)
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes one for each value
+
+
 def _dump(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return _encode(value)
 
 
 def _read(text: str, made_by: Callable[[str], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam
 
 from atoll.server.stores.dialects import upsert
 from atoll.server.stores.row_conversion import fetch_all, select_all, to_row
@@ -43,6 +43,10 @@ class ParticipantHistory:
             )
 
 
+# A round needs it: making a statement costs more than running it.
+_NAMED = select_all(ParticipantHistory, history).where(history.c.participant.in_(bindparam("names", expanding=True)))
+
+
 def put(connection: Connection, records: Iterable[ParticipantHistory]) -> None:
     """Insert or replace histories; the participants must exist."""
     upsert(connection, history, [to_row(record) for record in records])
@@ -53,7 +57,6 @@ def of(connection: Connection, participants: Collection[str]) -> dict[str, Parti
     names = sorted(participants)
     found: dict[str, ParticipantHistory] = {}
     for at in range(0, len(names), _MAX_NAMES):
-        chosen = history.c.participant.in_(names[at : at + _MAX_NAMES])
-        query = select_all(ParticipantHistory, history).where(chosen)
-        found.update((record.participant, record) for record in fetch_all(connection, ParticipantHistory, query))
+        chosen = {"names": names[at : at + _MAX_NAMES]}
+        found.update((one.participant, one) for one in fetch_all(connection, ParticipantHistory, _NAMED, chosen))
     return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, Select, bindparam, exists, func, insert, select, union_all
 
 from atoll.server.stores.columns import NamedTexts
 from atoll.server.stores.row_checksums import checksum_of
@@ -55,19 +56,39 @@ class Model:
         )
 
 
+def _surplus() -> Select[Any]:
+    """Blobs of versions between two of a run that no other version, and no run, names."""
+    old = (models.c.run_id == bindparam("run")) & models.c.version.between(bindparam("low"), bindparam("high"))
+    other = models.alias()
+    others = (other.c.run_id != bindparam("run")) | ~other.c.version.between(bindparam("low"), bindparam("high"))
+    named = exists().where(other.c.blob == models.c.blob, others).correlate(models)
+    of_runs = union_all(select(runs.c.initial_model), select(runs.c.best_model).where(runs.c.best_model.is_not(None)))
+    return select(models.c.blob).where(old, ~named, models.c.blob.not_in(of_runs)).distinct()
+
+
+# A round needs each of these: making a statement costs more than running it.
+_ADD = insert(models)
+_LATEST = (
+    checksummed(Model, models).where(models.c.run_id == bindparam("run")).order_by(models.c.version.desc()).limit(1)
+)
+_VERSION = checksummed(Model, models).where(
+    models.c.run_id == bindparam("run"), models.c.version == bindparam("version")
+)
+_SURPLUS = _surplus()
+
+
 def add(connection: Connection, model: Model) -> None:
     """Record a model.
 
     Raises:
         RecordConflictError: (from the writer) if the version or round has one.
     """
-    connection.execute(insert(models).values(to_checksummed_row(model)))
+    connection.execute(_ADD, to_checksummed_row(model))
 
 
 def latest(connection: Connection, run_id: str) -> Model | None:
     """The newest version; None before the first. Raises as ``of_version``."""
-    query = checksummed(Model, models).where(models.c.run_id == run_id).order_by(models.c.version.desc()).limit(1)
-    return next(iter(fetch_sound(connection, Model, query)), None)
+    return next(iter(fetch_sound(connection, Model, _LATEST, {"run": run_id})), None)
 
 
 def of_version(connection: Connection, run_id: str, version: int) -> Model | None:
@@ -76,8 +97,7 @@ def of_version(connection: Connection, run_id: str, version: int) -> Model | Non
     Raises:
         StoreDamagedError: if its row was changed on disk.
     """
-    query = checksummed(Model, models).where(models.c.run_id == run_id, models.c.version == version)
-    return next(iter(fetch_sound(connection, Model, query)), None)
+    return next(iter(fetch_sound(connection, Model, _VERSION, {"run": run_id, "version": version})), None)
 
 
 def of_round(connection: Connection, run_id: str, round_number: int) -> Model | None:
@@ -107,12 +127,8 @@ def surplus_blobs(connection: Connection, run_id: str, *, through_version: int) 
 
     Blobs of older versions have been removed before, or the sweep removes them.
     """
-    old = (models.c.run_id == run_id) & models.c.version.between(
-        max(1, through_version - LOOK_BACK + 1), through_version
-    )
-    candidates = set(connection.execute(select(models.c.blob).where(old)).scalars())
-    others = set(connection.execute(select(models.c.blob).where(~old, models.c.blob.in_(candidates))).scalars())
-    return frozenset(candidates - others - _named_by_runs(connection, candidates))
+    values = {"run": run_id, "low": max(1, through_version - LOOK_BACK + 1), "high": through_version}
+    return frozenset(connection.execute(_SURPLUS, values).scalars())
 
 
 def unnamed(connection: Connection, names: Collection[str]) -> frozenset[str]:

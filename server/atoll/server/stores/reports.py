@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, update
+from sqlalchemy import Connection, bindparam, update
 
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import insert_new
@@ -43,6 +42,24 @@ class Report:
     claimed_s: NamedNumbers = ()
 
 
+# A round needs each of these: making a statement costs more than running it.
+_OF_ATTEMPT = select_all(Report, reports).where(
+    reports.c.run_id == bindparam("run"), reports.c.round == bindparam("at"), reports.c.attempt == bindparam("try")
+)
+_IN_ORDER = _OF_ATTEMPT.order_by(reports.c.participant)
+_ONE = _OF_ATTEMPT.where(reports.c.participant == bindparam("who"))
+_COUNT = (
+    update(reports)
+    .where(
+        reports.c.run_id == bindparam("of_run"),
+        reports.c.round == bindparam("of_round"),
+        reports.c.attempt == bindparam("of_attempt"),
+        reports.c.participant == bindparam("of_participant"),
+    )
+    .values(counted=True, folded_at=bindparam("since"))
+)
+
+
 @dataclass(frozen=True)
 class Recorded:
     """The recorded report, and whether this call recorded it."""
@@ -74,14 +91,13 @@ def record(connection: Connection, report: Report) -> Recorded:
 
 def get(connection: Connection, run_id: str, round_number: int, attempt: int, participant: str) -> Report | None:
     """One report; None if there is none."""
-    query = _of_attempt(run_id, round_number, attempt).where(reports.c.participant == participant)
-    return fetch_one(connection, Report, query)
+    values = {"run": run_id, "at": round_number, "try": attempt, "who": participant}
+    return fetch_one(connection, Report, _ONE, values)
 
 
 def of_attempt(connection: Connection, run_id: str, round_number: int, attempt: int) -> tuple[Report, ...]:
     """The reports of an attempt, by participant."""
-    query = _of_attempt(run_id, round_number, attempt).order_by(reports.c.participant)
-    return fetch_all(connection, Report, query)
+    return fetch_all(connection, Report, _IN_ORDER, {"run": run_id, "at": round_number, "try": attempt})
 
 
 def mark_counted(
@@ -93,16 +109,16 @@ def mark_counted(
     """Record that a released sum holds these reports, by (round, attempt, participant), and when each was added."""
     if not keys:
         return
-    this = (
-        (reports.c.run_id == run_id)
-        & (reports.c.round == bindparam("of_round"))
-        & (reports.c.attempt == bindparam("of_attempt"))
-        & (reports.c.participant == bindparam("of_participant"))
-    )
     connection.execute(
-        update(reports).where(this).values(counted=True, folded_at=bindparam("since")),
+        _COUNT,
         [
-            {"of_round": key[0], "of_attempt": key[1], "of_participant": key[2], "since": folded_at.get(key)}
+            {
+                "of_run": run_id,
+                "of_round": key[0],
+                "of_attempt": key[1],
+                "of_participant": key[2],
+                "since": folded_at.get(key),
+            }
             for key in keys
         ],
     )
@@ -117,9 +133,3 @@ def drop(connection: Connection, run_id: str, key: tuple[int, int], participant:
         & (reports.c.participant == participant)
     )
     connection.execute(update(reports).where(this).values(disposition=disposition, counted=False))
-
-
-def _of_attempt(run_id: str, round_number: int, attempt: int) -> Select[Any]:
-    return select_all(Report, reports).where(
-        reports.c.run_id == run_id, reports.c.round == round_number, reports.c.attempt == attempt
-    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from sqlalchemy import Connection, Select, Table, select
@@ -30,6 +32,8 @@ class Checksummed(Protocol):
         ...
 
 
+Values = Mapping[str, Any]
+NO_VALUES: Values = MappingProxyType({})
 R = TypeVar("R", bound="DataclassInstance")
 C = TypeVar("C", bound=Checksummed)
 
@@ -55,9 +59,9 @@ def select_all(kind: type[R], table: Table) -> Select[Any]:
     return select(*(table.c[field.name] for field in fields(kind)))
 
 
-def fetch_one(connection: Connection, kind: type[R], query: Select[Any]) -> R | None:
-    """The only row of the query, None if there is none."""
-    row = connection.execute(query).mappings().one_or_none()
+def fetch_one(connection: Connection, kind: type[R], query: Select[Any], values: Values = NO_VALUES) -> R | None:
+    """The only row of the query, None if there is none; ``values`` are those of its parameters."""
+    row = connection.execute(query, values).mappings().one_or_none()
     return None if row is None else kind(**row)
 
 
@@ -66,23 +70,23 @@ def checksummed(kind: type[R], table: Table) -> Select[Any]:
     return select_all(kind, table).add_columns(table.c.checksum)
 
 
-def fetch_sound(connection: Connection, kind: type[C], query: Select[Any]) -> tuple[C, ...]:
+def fetch_sound(connection: Connection, kind: type[C], query: Select[Any], values: Values = NO_VALUES) -> tuple[C, ...]:
     """All rows of the query, each compared with the checksum that it was written with.
 
     Raises:
         StoreDamagedError: naming a row that was changed on disk.
     """
     found = []
-    for row in connection.execute(query).mappings():
-        values = dict(row)
-        written = values.pop("checksum")
-        record = kind(**values)
+    for row in connection.execute(query, values).mappings():
+        columns = dict(row)
+        written = columns.pop("checksum")
+        record = kind(**columns)
         if record.checksum != written:
             raise StoreDamagedError(f"the record of {record.title} was changed on disk")
         found.append(record)
     return tuple(found)
 
 
-def fetch_all(connection: Connection, kind: type[R], query: Select[Any]) -> tuple[R, ...]:
+def fetch_all(connection: Connection, kind: type[R], query: Select[Any], values: Values = NO_VALUES) -> tuple[R, ...]:
     """All rows of the query."""
-    return tuple(kind(**row) for row in connection.execute(query).mappings())
+    return tuple(kind(**row) for row in connection.execute(query, values).mappings())

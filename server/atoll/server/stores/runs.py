@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from atoll.server.stores.errors import RecordMissingError
 from atoll.server.stores.paging import newest
@@ -56,6 +56,15 @@ class Run:
         return checksum_of(*job, self.layout, self.initial_model, self.submitted_by, float(self.created_at))
 
 
+# A round needs them: making a statement costs more than running it.
+_ONE = checksummed(Run, runs).where(runs.c.id == bindparam("run"))
+_MODEL = (
+    update(runs)
+    .where(runs.c.id == bindparam("run"))
+    .values(current_model=bindparam("model"), rounds_released=bindparam("released"))
+)
+
+
 def add(connection: Connection, run: Run) -> None:
     """Record a new run.
 
@@ -72,7 +81,7 @@ def get(connection: Connection, run_id: str) -> Run:
         RecordMissingError: no such run.
         StoreDamagedError: if a field that was submitted was changed on disk.
     """
-    found = fetch_sound(connection, Run, checksummed(Run, runs).where(runs.c.id == run_id))
+    found = fetch_sound(connection, Run, _ONE, {"run": run_id})
     if not found:
         raise RecordMissingError("run", run_id)
     return found[0]
@@ -126,7 +135,9 @@ def set_model(connection: Connection, run_id: str, blob: str, *, rounds_released
     Raises:
         RecordMissingError: no such run.
     """
-    _change(connection, run_id, {"current_model": blob, "rounds_released": rounds_released})
+    values = {"run": run_id, "model": blob, "released": rounds_released}
+    if connection.execute(_MODEL, values).rowcount != 1:
+        raise RecordMissingError("run", run_id)
 
 
 def set_best(connection: Connection, run_id: str, blob: str, value: float) -> None:
