@@ -2,8 +2,10 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
-# What is installed at which version: `make lock` writes it; CONSTRAINTS=/dev/null takes the newest of everything.
+# What is installed at which version: `make lock` writes it.
 CONSTRAINTS ?= constraints.txt
+# Packages that `make test-newest` installs as in constraints.txt all the same: a name, or several as 'torch|numpy'.
+KEEP ?=
 BIN := $(VENV)/bin
 TOOLS := .tools
 TOOL := $(TOOLS)/python/bin
@@ -66,8 +68,11 @@ test-fast-server: $(VENV)/.dev
 test-fast-rest: $(VENV)/.dev
 	set -o pipefail; $(BIN)/pytest -m $(FAST) $(addprefix --ignore ,$(FAST_TESTS)) 2>&1 | sed -u 's/^/rest    /'
 
-test-newest: ## the fast tests with the newest version of every dependency, in an environment of its own
-	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=/dev/null test-fast
+test-newest: ## the fast tests with the newest version of each dependency, in a new environment; KEEP=torch keeps torch's version
+	rm -rf $(VENV)-newest
+	mkdir -p $(TOOLS)
+	grep --extended-regexp '^($(KEEP))==' constraints.txt > $(TOOLS)/newest.txt || true
+	$(MAKE) VENV=$(VENV)-newest CONSTRAINTS=$(TOOLS)/newest.txt test-fast
 
 lint: $(VENV)/.dev $(TOOLS)/node_modules/.installed
 	$(BIN)/ruff check $(ROOMS)

@@ -1,7 +1,7 @@
-"""How long a test waits for what must happen: bounds that end a test that hangs, on a machine however busy.
+"""Bounds on waits in tests: they end a test that hangs, and are long enough for a busy machine.
 
-A test that passes never waits this long, so the bounds cost nothing. A test must not expect anything to be *fast*: what
-has to be prompt is shown by what caused it, by counting, or by ``kept``.
+A passing test never waits this long, so the bounds cost nothing. A test must not expect anything to be *fast*: it shows
+promptness by the cause of an event, by counting, or by ``kept``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every line that tells somebody to install Atoll installs a checkout, with the versions that it is tested with."""
+"""Every line that tells a reader to install Atoll installs a checkout, with the versions that it is tested with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLD = {".md", ".py", ".toml", ".html", ".service", ".yml", ""}
 """Endings of files that tell people, or processes, what to install; the last: Dockerfile, Makefile."""
 COMMAND = re.compile(r"\bpip install\b[^`\n]*")
 OURS = re.compile(r"""(?<![\w./-])(\.|atoll)(\[|["'\s;,]|$)""")
-"""What is installed is Atoll: by path, or by a name that is somebody else's on a package index."""
+"""What a command installs is Atoll: a path, or the name, which belongs to another project on a package index."""
 
 
 def commands() -> Iterator[tuple[str, str]]:

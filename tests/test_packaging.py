@@ -1,4 +1,4 @@
-"""What a stranger gets: a licence, typed packages, and a version for everything that the tests run with."""
+"""The packages: a licence, type information, and a pinned version of everything that the tests run with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rooms keep to themselves: what each may import, and that nothing anywhere turns bytes into code."""
+"""What each room may import; and no module anywhere turns bytes into code."""
 
 from __future__ import annotations
 
@@ -426,7 +426,7 @@ def test_the_search_lets_pass(text: str) -> None:
 
 
 PLACES = re.compile(
-    r"(?<![\w./])/(?:home|Users|root|work|workspace|mnt|private)/\w"  # somebody's machine
+    r"(?<![\w./])/(?:home|Users|root|work|workspace|mnt|private)/\w"  # a path of one machine
     r"|(?<![\w./])/tmp/\w"
     r"|--?(?:extra-)?index-url|https?://[\w.-]*(?:pypi|pythonhosted|npmjs|artifactory|nexus|registry)[\w.-]*"
 )

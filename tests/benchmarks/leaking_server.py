@@ -1,4 +1,4 @@
-"""``atoll`` with a server that leaks memory and open files: for a soak that has to notice."""
+"""``atoll`` with a server that leaks memory and open files, which the soak must detect."""
 
 from __future__ import annotations
 

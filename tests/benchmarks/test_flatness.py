@@ -1,4 +1,4 @@
-"""The judge of the soak: what leaks is found, what only jitters is not."""
+"""The soak's test for growth reports leaks and ignores jitter."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the DiLoCo benchmark says of what it has run, and the jobs that it runs."""
+"""The DiLoCo benchmark: the jobs that it runs, and the results that it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A soak of seconds: rounds go on under churn, and a server that leaks is found out."""
+"""A soak of a few seconds: rounds continue under churn, and a leaking server is detected."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small federation server for the client's tests: real gRPC on loopback, scripted, with faults on order."""
+"""A small federation server for the client's tests: real gRPC on loopback, scripted, with faults on request."""
 
 from __future__ import annotations
 

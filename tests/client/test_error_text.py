@@ -1,4 +1,4 @@
-"""What the server hears when a participant's code fails: never a text that may quote its data."""
+"""Errors in a participant's code: the server never gets a text that may quote its data."""
 
 from __future__ import annotations
 

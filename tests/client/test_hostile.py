@@ -1,4 +1,4 @@
-"""What a server may say that is not right: each is bounded, refused or ignored by the participant."""
+"""Wrong messages of a server: the participant bounds, refuses or ignores each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DP-SGD on the participant's side: Opacus' figures, exact clipping, Poisson samples, and a ledger that comes first."""
+"""DP-SGD in the client: Opacus' figures, exact clipping, Poisson samples, and charges before training."""
 
 from __future__ import annotations
 

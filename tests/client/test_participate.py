@@ -1,4 +1,4 @@
-"""The sync face and how access is put together."""
+"""The synchronous interface, and how ``Access`` is put together."""
 
 from __future__ import annotations
 

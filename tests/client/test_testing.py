@@ -1,4 +1,4 @@
-"""The fake server judges as the real one does."""
+"""The fake server accepts and refuses what the real server does."""
 
 from __future__ import annotations
 

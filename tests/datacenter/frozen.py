@@ -1,6 +1,6 @@
-"""Imported last by the process that ranks are forks of: what is loaded is left out of collections from then on.
+"""Imported last by the process from which ranks are forked: excludes all loaded objects from garbage collection.
 
-A rank's collector would otherwise go through all of it, and so copy what ranks share.
+Otherwise each rank's collector would visit them, and so copy memory that the ranks share.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""What lies in deploy/ and at the root for operators: it names what exists and passes its tools' checks."""
+"""Files for operators, in deploy/ and at the root: they name things that exist, and pass the checks of their tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every ``atoll ...`` in the documents is one that the command line takes, and the table of commands has them all."""
+"""Every ``atoll ...`` in the documents is a valid command, and the table of commands lists every command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/privacy/local.md does what it says: its snippets run, its policies are ones, its figures are what is printed."""
+"""docs/privacy/local.md: its snippets run, its policies are valid, its figures are those that the code prints."""
 
 from __future__ import annotations
 

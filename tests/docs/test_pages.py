@@ -1,4 +1,4 @@
-"""The documents that are drawn from the code are what the code gives today."""
+"""Documents that are generated from the code are up to date."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/privacy.md goes on where README's quick start ends, and its job is one."""
+"""docs/privacy.md continues README's quick start, and its job file is valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples learn, as their first lines promise."""
+"""The examples learn what their first lines say."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Guided by coverage, one format at a time: ``python -m tests.fuzz.atheris "layout" --seconds 60``.
+"""Coverage-guided fuzzing of one format: ``python -m tests.fuzz.atheris "layout" --seconds 60``.
 
-Needs ``pip install atheris`` (libFuzzer for Python; there are wheels for Linux alone). What it tries goes through the
-same checks as the tests of ``test_formats.py``: any error but a format's own ends the run, and the bytes that caused it
-are written to the folder that ``--findings`` names, as are those that make the process grow or hang.
+Needs ``pip install atheris`` (libFuzzer for Python; there are wheels for Linux only). Its inputs go through the
+same checks as in ``test_formats.py``: any error but a format's own ends the run. Bytes that cause such an error, or
+make the process grow or hang, are written to the folder that ``--findings`` names.
 """
 
 from __future__ import annotations

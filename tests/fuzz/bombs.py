@@ -1,4 +1,4 @@
-"""Small messages that would become large ones: what a server must not take apart."""
+"""Small messages that would become large objects, so a server must refuse them before it parses them."""
 
 from __future__ import annotations
 

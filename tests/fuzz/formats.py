@@ -1,4 +1,4 @@
-"""Every file and every framed message: one that is valid, what reads it, and by which errors that refuses."""
+"""Every file format and framed message: a valid example, its reader, and the errors by which the reader refuses."""
 
 from __future__ import annotations
 

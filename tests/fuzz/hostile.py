@@ -1,4 +1,4 @@
-"""A server that answers every call with what it was given: any bytes, any status, any trailer."""
+"""A server that answers every call as the test says: any bytes, any status, any trailer."""
 
 from __future__ import annotations
 

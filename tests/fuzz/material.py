@@ -1,4 +1,4 @@
-"""What the fuzzing tests feed: valid bytes that were changed, bytes that never were, and messages of any shape."""
+"""Inputs of the fuzzing tests: changed valid bytes, random bytes, and messages of any shape."""
 
 from __future__ import annotations
 

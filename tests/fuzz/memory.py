@@ -1,4 +1,4 @@
-"""The most memory that a process takes, from Linux's own books."""
+"""The peak memory of a process, as Linux reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guided fuzzer as far as it goes without its engine: what it says then, and how far it lets a process go."""
+"""The coverage-guided fuzzer without its engine: its message, and its limits on a process."""
 
 from __future__ import annotations
 

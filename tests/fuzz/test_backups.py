@@ -1,4 +1,4 @@
-"""Back-ups that were changed, by a disk or by somebody: restored whole, or refused, and nothing written elsewhere."""
+"""Changed back-ups, by a faulty disk or by hand: restored whole or refused, without writing anywhere else."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_link_in_a_back_up_is_not_followed(place: Place, valid: bytes) -> None
 
 @pytest.mark.parametrize("name", ["atoll.sqlite3", "blob"])
 def test_files_that_somebody_changed_with_their_digests(place: Place, valid: bytes, name: str) -> None:
-    """A database that does not hold together is refused whatever the manifest says; so is a blob under another name."""
+    """An inconsistent database is refused even if the manifest matches it; so is a blob under another name."""
     path = next(place.kept.glob("blobs/??/*")) if name == "blob" else place.kept / name
     content = path.read_bytes()
 

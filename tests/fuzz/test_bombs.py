@@ -1,4 +1,4 @@
-"""Bombs thrown at a real server process: each is refused, and its memory does not grow by 64 MB."""
+"""Bombs (``bombs``) sent to a real server process: each is refused, and its memory grows by less than 64 MB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every file and every framed text: valid ones pass, changed ones mean no harm or are refused by the reader's error."""
+"""Every file format and framed text: valid ones pass, changed ones are harmless or refused by the reader's error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant at a server that sends anything: it goes on or ends by an error of its own; it never hangs or grows."""
+"""A participant and a server that sends anything: it continues or ends with its own error; it never hangs or grows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every RPC of the contract, by everyone who may call it, with messages of every kind.
+"""Every RPC of the contract, from each role that may call it, with messages of every kind.
 
-Whatever comes, the caller gets a status that says whose fault it was, the server logs no bug of its own, does not grow
+For any message the caller gets a status that says whose fault it was, the server logs no bug of its own, does not grow
 by 64 MB, and goes on.
 """
 

@@ -1,4 +1,4 @@
-"""The C heap keeps the memory of chunks: seen by page faults of a process of its own."""
+"""The C heap keeps the memory of chunks, measured by page faults of a separate process."""
 
 import subprocess
 import sys

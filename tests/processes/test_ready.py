@@ -1,4 +1,4 @@
-"""What a child says once it is ready."""
+"""The line that a child process prints once it is ready."""
 
 from __future__ import annotations
 

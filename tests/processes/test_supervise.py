@@ -1,4 +1,4 @@
-"""Supervision, with tiny children of our own; every test looks whether they are gone."""
+"""Supervision of small child processes; every test checks that they have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that write pages: what stands on their command line is a path only where a path is meant."""
+"""Programs that write reference pages take a path on their command line only where one is meant."""
 
 import subprocess
 import sys

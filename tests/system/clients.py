@@ -1,4 +1,4 @@
-"""Participants of the system tests: real ``atoll client start`` processes, told and watched line by line."""
+"""Participants of the system tests: real ``atoll client start`` processes, controlled and watched line by line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the system tests share: one server for the tests that do not hurt it."""
+"""Fixtures of the system tests: one server, shared by the tests that do not damage it."""
 
 from __future__ import annotations
 

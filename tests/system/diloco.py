@@ -1,6 +1,6 @@
 """DiLoCo (Douillard et al. 2023, algorithm 1) in one process: plain PyTorch inside, numpy outside.
 
-Streaming DiLoCo (Douillard et al. 2025, algorithm 2) too: one fragment a round, steps that go on while it travels.
+Also streaming DiLoCo (Douillard et al. 2025, algorithm 2): one fragment a round; steps continue while it is sent.
 """
 
 from __future__ import annotations

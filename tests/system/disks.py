@@ -86,7 +86,7 @@ class SmallDisk:
             os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
 
     def free(self) -> None:
-        """Somebody has made room."""
+        """Free the space again."""
         self._ballast.unlink()
 
     @staticmethod

@@ -1,6 +1,6 @@
 """``atoll`` with a server that kills itself, as ``kill -9`` does, at one exact moment.
 
-``$ATOLL_DIES`` names it as ``MOMENT:COUNT``, the COUNT-th time that it comes. A moment is ``before`` or ``after`` one
+``$ATOLL_DIES`` names the moment as ``MOMENT:COUNT``, for its COUNT-th occurrence. It is ``before`` or ``after`` one
 of these:
 
 * an event's kind (``before reported``): the batch with such an event is made durable (``atoll.server.rounds.events``);

@@ -1,4 +1,4 @@
-"""``atoll`` with a client that comes back ten times as fast as others, for tests that kill its server often."""
+"""``atoll`` with a client that reconnects ten times as fast, for tests that kill its server often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A participant that checks in again and again, as fast as it is let."""
+"""A participant that checks in repeatedly, as fast as the server allows."""
 
 from __future__ import annotations
 

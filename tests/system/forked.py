@@ -1,4 +1,4 @@
-"""Starts ``atoll`` as forks of one process that has loaded it: a server serves after a tenth of the time."""
+"""Starts ``atoll`` as forks of one process that has imported it, so a server starts in a tenth of the time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Forks processes that run ``atoll``: what they would load first, most of the time of their start, is loaded already.
+"""Forks processes that run ``atoll`` from one that has imported its modules, which is most of the time of a start.
 
 ``python forker.py SOCKET``, a descriptor. A request is its length, with the descriptors of standard input, output and
 error, of the pipe for the answer, and those to keep open; then JSON: ``argv``, ``env``, ``cwd`` and ``keep``, the
-numbers that the last ones shall have. Answered are the process's id and, when it has ended, its exit status as
-``subprocess.Popen`` has it, both as ``NUMBER``. Ends with the other end of the socket.
+numbers that the kept descriptors get. The answer is the process's id and, when it has ended, its exit status as
+in ``subprocess.Popen``, both as ``NUMBER``. The forker ends when the other end of the socket closes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What ranks of a silo run that shall stand still where a test wants it: ``python -m held_rank JOB.toml …``.
+"""The program of a silo's ranks that stop where a test asks: ``python -m held_rank JOB.toml …``.
 
-``HOLD``, JSON: a list of rank, step, phase and fifo. When that rank comes to that place it writes its process id into
-the fifo, if it is there, and stands still until SIGCONT comes.
+``HOLD``, JSON: a list of rank, step, phase and fifo. When that rank reaches that step and phase, it writes its process
+id into the fifo, if there is one, and stops until SIGCONT.
 """
 
 from __future__ import annotations

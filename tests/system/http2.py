@@ -1,4 +1,4 @@
-"""A gRPC caller made of HTTP/2 frames: it holds back parts of messages, and does not read what it asked for."""
+"""A gRPC caller made of HTTP/2 frames, which can hold back parts of messages and leave answers unread."""
 
 from __future__ import annotations
 

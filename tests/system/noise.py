@@ -1,4 +1,4 @@
-"""What strangers send to an open port: random bytes, other protocols, broken TLS, half a greeting, nothing at all."""
+"""Bytes that strangers send to an open port: random ones, other protocols, broken TLS, half a greeting, none."""
 
 from __future__ import annotations
 

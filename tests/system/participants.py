@@ -1,8 +1,8 @@
 """Participants for the system tests: every update is a pure function of (index, round, model).
 
-They are started by ``atoll client start participants:NAME`` in this folder; numpy and the SDK are all that they import.
-They tell of what the SDK has no event for in JSON lines on standard output, and those that are held wait for a line on
-standard input.
+They are started by ``atoll client start participants:NAME`` in this folder, and import only numpy and the SDK. They
+report what the SDK has no event for as JSON lines on standard output. A held participant waits for a line on standard
+input.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Child processes of the system tests: each in a group of its own, its output kept, gone afterwards whatever happens.
+"""Child processes of the system tests: each in its own process group, its output kept, always ended afterwards.
 
-Nothing here polls: a wait is on a line that a thread has read, or on the end of the process.
+Nothing here polls: a wait is for a line that a thread has read, or for the end of the process.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _import_path() -> tuple[str, ...]:
 
 
 class Nursery:
-    """Starts processes and ends whatever is left of them."""
+    """Starts processes, and ends those that still run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

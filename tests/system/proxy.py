@@ -1,4 +1,4 @@
-"""A network between clients and a server: cut and mended, stalled, dark, slow, and full of faults that a seed draws."""
+"""A network between clients and a server: cut and mended, stalled, dark, slow, or with random faults from a seed."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Proxy:
             link.close()
 
     def darken(self) -> None:
-        """Nothing passes any more and nobody is told, not even of connections that end: each side sees silence."""
+        """Drop all bytes, and do not pass on the end of connections: each side sees silence."""
         self._flowing.clear()
 
     def lighten(self) -> None:

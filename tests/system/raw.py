@@ -1,4 +1,4 @@
-"""A participant without the SDK: speaks the protocol itself, so it can send what the SDK would not."""
+"""A participant without the SDK: speaks the protocol itself, so it can send messages that the SDK would not."""
 
 from __future__ import annotations
 

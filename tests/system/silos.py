@@ -1,4 +1,4 @@
-"""Silos of the system tests: real ``atoll silo join`` processes, whose ranks a test may hold at a place and kill."""
+"""Silos of the system tests: real ``atoll silo join`` processes, whose ranks a test may stop at a point and kill."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``atoll`` on a machine whose clock is wrong: ``$ATOLL_SKEW_S`` seconds ahead, and SIGUSR1 sets it back by two hours.
 
-Only what Atoll's own modules read is changed: TLS, in gRPC, goes by the machine's true clock, as that of a peer would.
+Only the clock that Atoll's own modules read is changed. TLS in gRPC uses the machine's true clock, as a peer's would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Skewed(ModuleType):
         return time.time() + self.ahead_s
 
     def set_back(self, *_: object) -> None:
-        """Somebody sets the clock."""
+        """Set the clock back."""
         self.ahead_s -= SET_BACK_S
 
 

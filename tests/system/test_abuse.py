@@ -1,4 +1,4 @@
-"""Strangers and bad neighbours: a run goes on as if they were not there."""
+"""Strangers and abusive participants: a run continues undisturbed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rounds over fragments of the model, by real servers and clients: streaming DiLoCo (Douillard et al. 2025,
-arXiv:2501.18512, section 2.2) with Nesterov's momentum outside, to the last bit what plain arithmetic gives."""
+"""Rounds over fragments of the model, with real servers and clients: streaming DiLoCo (Douillard et al. 2025,
+arXiv:2501.18512, section 2.2) with Nesterov's momentum outside equals plain arithmetic to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may come in, and how one is shut out: tokens, certificates, revocation, plaintext."""
+"""Who is admitted and who is refused: tokens, certificates, revocation, plaintext."""
 
 from __future__ import annotations
 

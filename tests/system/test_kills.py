@@ -1,4 +1,4 @@
-"""The server is killed again and again in one run, at moments that a seed draws, and in every state that a run has."""
+"""The server is killed repeatedly in one run, at random moments (from a seed), and in every state of a run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_killed_between_attempts_while_paused_and_as_it_ends_the_run_goes_on(ser
     server.kill()
     for moment in (
         "before member_failed:1",
-        "after member_failed:1",  # abandoned, nobody has been told
+        "after member_failed:1",  # abandoned, members have not been told yet
         "after retry_due:1",
     ):
         server.start(dies=moment)

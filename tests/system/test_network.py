@@ -1,4 +1,4 @@
-"""Networks that stall, reset, reorder or go dark, uploads that trickle: the round goes on, the bits are the same."""
+"""Networks that stall, reset, reorder or go dark, uploads that trickle: the round continues, the bits are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators rely on: one trace across processes and crashes, and a server that stops in good order."""
+"""Operations: one trace across processes and crashes, and a server that stops in order."""
 
 from __future__ import annotations
 

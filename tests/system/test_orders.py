@@ -1,4 +1,4 @@
-"""What the operator orders, and what a job says of cohorts: pause, resume, cancel, samplers."""
+"""An operator's commands, pause, resume and cancel, and a job's samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Participants that die, dawdle, fail or refuse: the round goes on, and each gets its reason on record."""
+"""Participants that die, are slow, fail or refuse: the round continues, and the reason of each is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that makes private releases is killed again and again: each is charged once, and no sum is noised twice."""
+"""A server that makes private releases is killed repeatedly: each is charged once, and no sum gets two noises."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MOMENTS = (
     "after round_prepared:1",
     "before reported:2",  # the upload is durable, its report is not
     "after reported:3",  # the last report is durable, its sender was never told
-    "before aggregated:1",  # the next model lies on disk, nobody knows
+    "before aggregated:1",  # the next model is on disk, but not recorded
     "after aggregated:1",
     "before charged:1",
     "after charged:1",
@@ -183,7 +183,7 @@ def test_killed_worker_is_started_again_and_nothing_is_lost(serve: Serve, hire: 
 
 
 def test_stopped_in_good_order_it_lets_participants_come_back(serve: Serve, hire: Hire) -> None:
-    """SIGTERM: everyone is told when to return, and whoever is at work is not counted as gone while calls drain."""
+    """SIGTERM: every participant is told when to return, and working ones do not count as gone while calls drain."""
     server = serve("stopped", "--silence-s", "0", "--drain-s", "1")
     crew = hire(server)
     done = crew.steady(2)

@@ -1,4 +1,4 @@
-"""Ranks, launchers and servers that are killed in a silo's rounds: each update counts once, and is right."""
+"""Ranks, launchers and servers are killed during a silo's rounds: each update counts once, and is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silos of different layouts, and edge clients, in one round: what they compute together."""
+"""Silos of different layouts and edge clients in one round: their common result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server is backed up while it works, is lost whole, and goes on from the back-up with the same participants."""
+"""A server is backed up while it works, is lost, and continues from the back-up with the same participants."""
 
 from __future__ import annotations
 

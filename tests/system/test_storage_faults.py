@@ -1,8 +1,8 @@
-"""A disk that fills up, that does not write, that forgets or lies: a clear error or a clean resume, never a wrong sum.
+"""Disks that are full, cannot be written, lose data or return wrong data: a clear error or a resume, never a wrong sum.
 
-Each run here ends with the very bits of an undisturbed one, or fails and says why; nobody sees a traceback, and no
-participant a path of the server's. Most of their updates are of several chunks, so that spool and blobs have real
-files. The first of each kind of fault is always played, ``--every-fault`` plays all.
+Each run here ends with the bits of an undisturbed one, or fails and says why. Tracebacks are shown to no caller, and
+paths of the server to no participant. Most updates have several chunks, so that spool and blobs have real files.
+The first of each kind of fault is always played; ``--every-fault`` plays all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.system.servers import Server
 pytestmark = pytest.mark.system
 
 needs_compiler = pytest.mark.skipif(not compiler(), reason="no C compiler: a disk's calls cannot be made to fail")
-needs_mounts = pytest.mark.skipif(not namespaces(), reason="this machine lets nobody mount in a namespace of its own")
+needs_mounts = pytest.mark.skipif(not namespaces(), reason="this machine does not allow mounts in a new namespace")
 HELD_ROUND = 1
 
 
@@ -77,7 +77,7 @@ def held_in_a_round(server: Server, hire: Hire) -> tuple[str, list[Client]]:
     return run, clients
 
 
-def assert_nobody_saw_the_inside(server: Server, clients: list[Client]) -> None:
+def assert_no_internals_shown(server: Server, clients: list[Client]) -> None:
     """No traceback for the operator, no path for the participants."""
     assert not any("Traceback" in line for line in server.process.lines)
     for client in clients:
@@ -107,7 +107,7 @@ class TestFull:
         server.operator.finished(run)
         assert server.operator.model(run) == killed_undisturbed
         assert "no room for updates: the server's disk has" in clients[0].process.log
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     def test_rounds_that_cannot_begin_or_be_stored_wait(
         self, server: Server, hire: Hire, reference_model: bytes
@@ -123,7 +123,7 @@ class TestFull:
         disk.free()
         server.operator.finished(run)
         assert server.operator.model(run) == reference_model
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     def test_files_kept_to_be_written_over_do_not_count(
         self, server: Server, hire: Hire, reference_model: bytes
@@ -141,7 +141,7 @@ class TestFull:
         assert not kept.exists()
         assert server.operator.model(run) == reference_model
         assert not any("no room" in line for line in server.process.lines)
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     def test_a_model_that_does_not_fit_is_refused_with_what_it_needs(self, server: Server) -> None:
         disk = SmallDisk(server, 40)
@@ -208,7 +208,7 @@ def test_a_disk_that_fails_for_a_while_costs_time_and_nothing_else(
     faults.end()
     server.operator.finished(run)
     assert server.operator.model(run) == killed_undisturbed
-    assert_nobody_saw_the_inside(server, clients)
+    assert_no_internals_shown(server, clients)
 
 
 def flip_bits(path: Path, seed: int) -> None:
@@ -266,7 +266,7 @@ class TestDamage:
             client.go()
         server.operator.finished(run)
         assert server.operator.model(run) == killed_undisturbed
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
     def test_what_only_served_to_receive_an_update_is_not_missed(
@@ -280,7 +280,7 @@ class TestDamage:
         server.operator.finished(run)
         assert server.operator.model(run) == killed_undisturbed
         assert {seen.attempt for seen in server.operator.rounds(run)} == {0}
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
     @pytest.mark.parametrize("blob", ["model", "momentum"])
@@ -294,7 +294,7 @@ class TestDamage:
         ended = server.operator.ended(run)
         assert "failed" in str(ended.reason) or "blob" in ended.reason, ended
         assert ended.rounds_released == HELD_ROUND
-        assert_nobody_saw_the_inside(server, clients)
+        assert_no_internals_shown(server, clients)
 
     @staticmethod
     def _all_but_one_reported(server: Server, hire: Hire) -> tuple[str, list[Client]]:
@@ -308,7 +308,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("kind", some_of(["flipped", "cut short"], "flipped"))
     def test_a_damaged_database_is_not_served(self, server: Server, hire: Hire, kind: str) -> None:
-        """Whatever page it is: the server does not start, or what it says is true."""
+        """For any page: the server does not start, or its answers are true."""
         server.start()
         held_in_a_round(server, hire)
         assert server.stop() == 0

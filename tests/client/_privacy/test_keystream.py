@@ -1,4 +1,4 @@
-"""Numbers by place: the same however they are asked for, and distributed as they should be, tails too."""
+"""Random numbers by position: the same for any order of requests, with the right distribution, tails included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was promised over all runs: noted before training, summed, never forgotten, and the end of taking part."""
+"""Promises of all runs: recorded before training, summed, never removed; a full sum ends participation."""
 
 from __future__ import annotations
 

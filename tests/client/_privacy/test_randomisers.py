@@ -1,4 +1,4 @@
-"""Local randomisers: means, variances, what tells two updates apart, and that a chunk sent again gives nothing away."""
+"""Local randomisers: means, variances, how well two updates can be told apart; a repeated chunk reveals nothing."""
 
 from __future__ import annotations
 

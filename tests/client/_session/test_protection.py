@@ -1,4 +1,4 @@
-"""What leaves a participant: clipped where the operator promises privacy, noised where the participant wants it."""
+"""Protection of updates: clipped if the operator promises privacy, noised if the participant asks for it."""
 
 from __future__ import annotations
 

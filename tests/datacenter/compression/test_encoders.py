@@ -1,4 +1,4 @@
-"""Encoders as pure functions."""
+"""Encoders of gradients, as pure functions."""
 
 from __future__ import annotations
 

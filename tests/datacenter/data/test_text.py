@@ -1,4 +1,4 @@
-"""Pieces of text: together they are the text, with any lines."""
+"""Pieces of text: concatenated they equal the text, for any lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a job file is told with file, line, key, value and what is allowed."""
+"""Errors in a job file name file, line, key, value and what is allowed."""
 
 from __future__ import annotations
 

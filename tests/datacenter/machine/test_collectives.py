@@ -1,4 +1,4 @@
-"""Every collective on gloo, and links fitted to times that cost models made."""
+"""Every collective on gloo, and links fitted to times computed by the cost models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost models, against figures worked out by hand and against the bus bandwidth factors of NCCL's tests."""
+"""The cost models, against figures computed by hand and against the bus bandwidth factors of NCCL's tests."""
 
 from __future__ import annotations
 

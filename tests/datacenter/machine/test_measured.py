@@ -1,4 +1,4 @@
-"""A whole measurement, as two nodes of two ranks would make it."""
+"""A whole measurement, on ranks that act as two nodes of two ranks."""
 
 from __future__ import annotations
 

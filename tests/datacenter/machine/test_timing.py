@@ -1,4 +1,4 @@
-"""What is timed is one call, however many were made."""
+"""A timing is that of one call, for any number of calls in a sample."""
 
 from __future__ import annotations
 

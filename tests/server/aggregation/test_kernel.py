@@ -170,7 +170,7 @@ targets = st.builds(
 def test_quantised_blocks_fold_and_inspect_as_their_decoded_values(
     target: ElementRange, encoding: Encoding, shift: int, weight: int, first: bool, seed: int
 ) -> None:
-    """Bit for bit, whatever a sender chose as scales; some values are beyond the grid."""
+    """Bit for bit, for any scales of a sender; some values are beyond the grid."""
     rng = np.random.default_rng(seed)
     raw = np.array(encode(rng.standard_normal(target.size) * 20, encoding))
     blocks_of = -(-target.size // 128)

@@ -1,4 +1,4 @@
-"""Updates for the tests of aggregation: values cut into chunks, and what their sum is by Python's integers."""
+"""Updates for the tests of aggregation: values cut into chunks, and their sum in Python's integers."""
 
 from __future__ import annotations
 

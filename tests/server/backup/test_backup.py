@@ -1,4 +1,4 @@
-"""A back-up holds what a server needs to go on; a restoration believes nothing that it has not verified."""
+"""A back-up holds everything that a server needs to continue; a restoration verifies everything before it uses it."""
 
 import errno
 import json
@@ -145,7 +145,7 @@ def test_a_directory_that_is_there_is_filled_and_stays_the_same(data: Path, tmp_
     Store.open(again).close()
 
 
-@pytest.mark.skipif(not namespaces(), reason="this machine lets nobody mount in a namespace of its own")
+@pytest.mark.skipif(not namespaces(), reason="this machine does not allow mounts in a new namespace")
 def test_a_restoration_tells_what_to_compare(data: Path, tmp_path: Path) -> None:
     store = Store.open(data)
     store.writer.submit(ledgers.fill).result()

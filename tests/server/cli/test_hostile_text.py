@@ -1,4 +1,4 @@
-"""Text that participants chose, on the operator's terminal: no command passes on what a terminal would heed."""
+"""Text that participants chose, on the operator's terminal: no command prints control characters of it."""
 
 from __future__ import annotations
 

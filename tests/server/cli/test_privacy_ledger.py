@@ -260,7 +260,7 @@ async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask,
 async def test_a_population_whose_record_is_gone_is_exported(world: World, ask: Ask, tmp_path: Path) -> None:
     file = tmp_path / "ledger.jsonl"
     with closing(sqlite3.connect(world.config.data / DATABASE_FILE)) as database, database:
-        database.execute("DELETE FROM populations")  # as somebody beside the server would: no foreign key is minded
+        database.execute("DELETE FROM populations")  # as another program would: foreign keys are not checked
     exported = await ask("ledger", "--export", str(file))
     assert exported.exit_code == 1
     assert "it is not on record, though runs name it" in exported.stderr

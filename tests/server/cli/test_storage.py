@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A server's data directory: a run with a log, a model with its state, an upload, and a blob that nobody names."""
+    """A server's data directory: a run with a log, a model with its state, an upload, and a blob that no row names."""
     store = Store.open(tmp_path)
     names = []
     for size in (1000, 2000, 3000):
@@ -82,7 +82,7 @@ def test_a_dry_run_only_tells(fake: Any, invoke: Callable[..., Result]) -> None:
 
 
 def test_without_a_server_it_is_told_what_would_prune() -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody else answers there
+    with socket.socket() as taken:  # bound and not listening: no other server answers there
         taken.bind(("127.0.0.1", 0))
         result = CliRunner().invoke(prune, ["--insecure", "--server", f"127.0.0.1:{taken.getsockname()[1]}"])
     assert result.exit_code == UnreachableError.exit_code

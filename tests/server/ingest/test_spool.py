@@ -269,7 +269,7 @@ class TestCommitted:
 
     @pytest.mark.parametrize("position", [0, 40, 60, 150, 300, -1])
     def test_a_changed_list_is_corrupt(self, spool: Spool, position: int) -> None:
-        """Upload id, segment names, records: whatever is hit, no other bytes come out."""
+        """Upload id, segment names, records: damage to any of them never gives other bytes."""
         digest = committed(spool, ref(), CHUNKS).digest
         path = spool.folder(ref()).parent / f"{digest}.committed"
         flip(path, position)
@@ -400,7 +400,7 @@ class TestRecycling:
         assert Spool(spool.root).received(ref(BOB, at=(1, 0))) == []
 
     def test_a_stream_that_still_writes_keeps_its_file(self, spool: Spool) -> None:
-        """Its round is over; what it still sends must not end up in somebody else's upload."""
+        """Its round is over; what it still sends must not end up in another participant's upload."""
         late = spool.open_segment(ref(), expected_bytes=4 * LARGE)
         chunk = chunks_of(values_of(1, LARGE), LARGE)[0]
         late.append(chunk.header, chunk.payload, 1.0, 2.0)
@@ -416,7 +416,7 @@ class TestRecycling:
         assert data.read_bytes() == values.tobytes()
 
     def test_what_is_being_read_is_not_written_over(self, spool: Spool) -> None:
-        """Whoever maps an update holds it: its round may end, its bytes stay the reader's."""
+        """A mapped update stays readable: its round may end, its bytes stay the reader's."""
         values = values_of(1, LARGE)
         digest = committed(spool, ref(), chunks_of(values, LARGE), LARGE).digest
         with spool.committed(RUN, 0, 0, ALICE, digest) as found:

@@ -44,7 +44,7 @@ def test_what_has_an_account_is_accepted(cohort: str, privacy: str, rest: str) -
 @pytest.mark.parametrize(
     ("cohort", "privacy", "rest", "key", "words"),
     [
-        # Poisson sampling: a rate that nobody's presence changes.
+        # Poisson sampling: a rate that does not depend on who is connected.
         ('size = 100\nsampler = "poisson"', CLIP, UNIFORM, "cohort.rate", "another rate in every round"),
         (COHORTS["poisson"] + "\nquorum = 3", CLIP, UNIFORM, "cohort.quorum", "set it to 0"),
         (COHORTS["poisson"] + "\nseed = 3", CLIP, UNIFORM, "cohort.seed", "could repeat the draw"),
@@ -76,7 +76,7 @@ def test_what_has_an_account_is_accepted(cohort: str, privacy: str, rest: str) -
             'mechanism "gaussian"',
         ),
         ("availability", f"{CAPPED}\nreport_noise = 10", UNIFORM, "privacy.report_noise", "cohort.quorum"),
-        # Whatever the sampler.
+        # For any sampler.
         ("poisson", CLIP, "", "aggregation.max_weight", "max_weight times the clip norm"),
         ("poisson", CLIP, f'{UNIFORM}[straggler]\nlate = "carry"', "straggler.late", 'allowed is "drop"'),
         ("poisson", CLIP, f"{UNIFORM}[evaluation]\nbefore_training = true", "evaluation.before_training", "metrics"),

@@ -1,4 +1,4 @@
-"""Page's cumulative sum over noised numbers of reports: silent where all report, soon heard where few do."""
+"""Page's cumulative sum over noised numbers of reports: no alarm if all report, an early one if few do."""
 
 from __future__ import annotations
 

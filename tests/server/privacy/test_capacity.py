@@ -1,4 +1,4 @@
-"""More than a round has room for are drawn with a chance below 2**-64, and hardly less is allowed than that."""
+"""A draw exceeds a round's capacity with probability below 2**-64, and the bound is nearly tight."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_all_get_their_turn() -> None:
     turns = [rotated(names, 5, number) for number in range(40)]
     assert all(len(chosen) == 5 for chosen in turns)
     assert set().union(*turns) == set(names)
-    assert rotated(reversed(names), 5, 7) == turns[7], "whoever connected first"
+    assert rotated(reversed(names), 5, 7) == turns[7], "for any order of connection"
     assert rotated(names, 30, 0) == set(names)

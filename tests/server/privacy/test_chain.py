@@ -37,7 +37,7 @@ def told(lines: Sequence[str], **heads: str) -> list[tuple[int, str]]:
 
 
 def redigested(line: str, **changes: object) -> str:
-    """The line changed by somebody who knows how digests are made."""
+    """The line, changed and with a matching digest."""
     entry = {**json.loads(line), **changes}
     del entry["digest"]
     return canonical({**entry, "digest": digest_of(entry)}) + "\n"

@@ -24,7 +24,7 @@ def test_one_update_is_the_papers() -> None:
 
 
 def test_those_who_did_not_report_are_for_neither_side() -> None:
-    """The share is of the expected cohort: nobody came, and it is 1/2, whatever the norm."""
+    """The share is of the expected cohort: without reports it is 1/2, for any norm."""
     clip = adaptive()
     assert clip.share(0) == 0.5
     assert clip.share(2 * 30 - 60) == 0.5

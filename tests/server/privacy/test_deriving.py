@@ -1,4 +1,4 @@
-"""What a contract says follows from what the server really does: sampler, weighting, clipping, mechanism."""
+"""A contract follows from the server's actual sampler, weighting, clipping and mechanism."""
 
 import json
 import math

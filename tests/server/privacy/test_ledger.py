@@ -167,7 +167,7 @@ def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None
 
 def test_a_run_whose_rounds_do_not_fit_is_refused(clinic: Store) -> None:
     """By what spent the population and what the run plans, added up by what adds up the two of them."""
-    clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # nobody has limited it
+    clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # it has no limit
     clinic.reader.submit(ledger.check_plan, contract()).result()
     limit(clinic, kept(poisson(10)) + 1e-9)
     clinic.reader.submit(ledger.check_plan, contract()).result()

@@ -1,4 +1,4 @@
-"""Plans: what they say is what contracts and accountant say."""
+"""Plans agree with contracts and the accountant."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The ledger beside the releases that it is about, on real stores."""
+"""The ledger compared with the releases that it charges for, on real stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def clinic(store: Store) -> Store:
 
 
 def cut(connection: Connection, keep: int) -> None:
-    """Take the last charges away and make count, head and checksum fit, as whoever writes the database can."""
+    """Remove the last charges and adapt count, head and checksum, as anyone with write access to the database can."""
     connection.execute(CHARGES.delete().where(CHARGES.c.population == CLINIC, CHARGES.c.seq >= keep))
     row = populations.get(connection, CLINIC)
     head = row.root if not keep else charges.digest_at(connection, CLINIC, keep - 1)

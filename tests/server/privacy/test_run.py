@@ -108,7 +108,7 @@ def test_an_adaptive_norm_follows_the_count(norms: tuple[float, ...], moves: int
 
 def test_an_adaptive_norm_stops_where_the_grid_would_be_too_coarse_for_its_noise() -> None:
     run = adaptive(1.0)
-    for _ in range(400):  # all updates are within it, whatever it is: it falls by a tenth each time
+    for _ in range(400):  # all updates are within any norm: it falls by a tenth each time
         run = run.settle(summed(run, norms=(0.0, 0.0)))
     grid = run.grid(0, 32.0)
     units = run.contract.noise_multiplier * run.contract.weight_bound * run.state.clip * grid.scale

@@ -1,4 +1,4 @@
-"""Noise beside signal, against the mechanisms' matrices written out."""
+"""The signal-to-noise ratio, against the mechanisms' matrices written out."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Audits of every mechanism: they pass as it is, and fail without its noise or its clipping.
+"""Audits of every mechanism pass, and fail if its noise or its clipping is removed.
 
 The audit is that of Steinke, Nasr, Jagielski 2023, "Privacy Auditing with One (1) Training Run", Algorithm 1.
 """

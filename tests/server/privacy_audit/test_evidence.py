@@ -1,4 +1,4 @@
-"""Scores of canaries, those of Steinke, Nasr, Jagielski 2023, Algorithm 1: how much likelier each is in than out."""
+"""Scores of canaries (Steinke, Nasr, Jagielski 2023, Algorithm 1): how much likelier each is in than out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well the best guesser does, and with it how many to guess (Steinke, Nasr, Jagielski 2023, Algorithm 1)."""
+"""The success of the best guesser, and the best number of guesses (Steinke, Nasr, Jagielski 2023, Algorithm 1)."""
 
 from __future__ import annotations
 

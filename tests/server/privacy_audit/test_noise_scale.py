@@ -1,4 +1,4 @@
-"""The test of the noise's variance: which noise it refutes, with which it agrees, and through a whole daemon."""
+"""The test of the noise's variance: noise that it rejects, noise that it accepts, and a whole daemon's."""
 
 from __future__ import annotations
 

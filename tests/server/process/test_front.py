@@ -1,4 +1,4 @@
-"""The front of the enrolment port: who loses a connection where there is no room for all."""
+"""The front of the enrolment port: which connections are closed when there is no room for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and health of a running server, as they come over HTTP."""
+"""Metrics and health of a running server, over HTTP."""
 
 from __future__ import annotations
 

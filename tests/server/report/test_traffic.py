@@ -1,4 +1,4 @@
-"""What a run of silos has sent, beside plain data parallel's formula."""
+"""Bytes that a run of silos has sent, compared with the formula of plain data parallelism."""
 
 from __future__ import annotations
 

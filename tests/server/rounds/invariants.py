@@ -1,4 +1,4 @@
-"""What must hold after every step of a simulated run, seen from outside: the engine's own arithmetic is not used."""
+"""Invariants after every step of a simulated run, computed without the engine's own arithmetic."""
 
 from collections import Counter
 from fractions import Fraction
@@ -122,7 +122,7 @@ class Invariants:
         assert rnd.reason
         for m in rnd.roster:
             assert m.status not in AT_WORK
-            assert m.status is MemberStatus.REPORTED or m.detail, f"{m.participant} did not count, and nobody knows why"
+            assert m.status is MemberStatus.REPORTED or m.detail, f"{m.participant} did not count, without a reason"
         if rnd.phase is Phase.ABANDONED:
             assert rnd.roster.reported == 0
             return

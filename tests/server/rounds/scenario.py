@@ -1,4 +1,4 @@
-"""Words for telling a run's story: `Story` steps the engine and keeps the last step's effects."""
+"""Helpers that drive the engine through a run: `Story` steps it and keeps the last step's effects."""
 
 from typing import TypeVar
 

@@ -1,6 +1,6 @@
-"""A tiny shell around the engine, with everything going wrong: crashes, duplicates, reordering, losses, clock jumps.
+"""A small shell around the engine with injected faults: crashes, duplicates, reordering, losses, clock jumps.
 
-`World` keeps apart what is durable (the event log, uploads, the ledger, what was published, the history) from what a
+`World` separates what is durable (the event log, uploads, the ledger, published models, the history) from what a
 crash loses (the state in memory, timers, answers under way, messages in flight). Participants are honest but clumsy.
 After every step `invariants.check` looks at both.
 """

@@ -1,4 +1,4 @@
-"""What is asked for again after a restart."""
+"""Effects that the engine asks for again after a restart."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What arrives after its round has closed."""
+"""Reports that arrive after their round has closed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""From the sum to the release, and to whatever comes next."""
+"""From the sum to the release, and to the next round or the end."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""The engine under thousands of random schedules: `invariants` checks every step, here is what they add up to.
+"""The engine under thousands of random schedules: `invariants` checks every step, these tests check the totals.
 
-With ``--every-schedule`` 12,500, without 2,000 and those that take entries of the table which few others take.
+There are 12,500 with ``--every-schedule``; without it 2,000, and those that reach rarely used entries of the table.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The transition table is the law: nothing outside it happens."""
+"""The engine makes no transition that is not in the table."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The audit trail: who did what, in the server's log, and nothing there that is secret."""
+"""The audit trail in the server's log: each command with its operator, and no secret."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Who may call what. The table names every RPC of the contract: a new one without a role in it fails here."""
+"""Which roles may call which RPC. The table names every RPC of the contract: a new one that is not in it fails here."""
 
 import asyncio
 import time

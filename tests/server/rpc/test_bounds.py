@@ -1,4 +1,4 @@
-"""Answers about runs stay within what an operator's commands take."""
+"""Answers about runs stay within the message size that an operator's commands accept."""
 
 from __future__ import annotations
 

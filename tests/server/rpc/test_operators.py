@@ -1,4 +1,4 @@
-"""Named operators over a real server: made, told apart, shut out."""
+"""Named operators on a real server: created, distinguished in the log, revoked."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Every method has a limit for its requests, which they are held against before they are parsed."""
+"""Every method has a size limit for its requests, which is checked before they are parsed."""
 
 from __future__ import annotations
 

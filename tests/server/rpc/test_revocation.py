@@ -1,4 +1,4 @@
-"""A revocation is in force from the moment it is durable, also for calls that were let in before."""
+"""A revocation takes effect as soon as it is durable, also for calls that were admitted before."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How much is made for a watcher of a large round."""
+"""The work and the messages for a watcher of a large round."""
 
 from dataclasses import replace
 

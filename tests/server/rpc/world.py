@@ -1,4 +1,4 @@
-"""A real daemon in this process, with TLS, and callers who speak to it over gRPC as clients do."""
+"""A real daemon in this process, with TLS, and callers that use it over gRPC like clients."""
 
 from __future__ import annotations
 

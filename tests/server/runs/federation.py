@@ -1,4 +1,4 @@
-"""A coordinator over real stores, spool and folding, with participants that speak to it without gRPC."""
+"""A coordinator with real stores, spool and folding, and participants that call it without gRPC."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Client:
         return getattr(message, kind)
 
     async def invitation(self) -> participation_pb2.Participate:
-        """The next invitation, whatever else comes before it."""
+        """The next invitation; other instructions before it are skipped."""
         assert self.session is not None
         while True:
             message = parsed(await self.session.outbox.get())
@@ -212,7 +212,7 @@ class Federation:
         return await self._reached(self.active(run), until)
 
     async def deadline(self, run: str) -> None:
-        """Once nobody is outstanding any more, the deadline of the run's open round passes."""
+        """Wait until no member is outstanding, then pass the deadline of the run's open round."""
 
         def all_answered(state: RunState) -> bool:
             live = state.round

@@ -410,7 +410,7 @@ class TestAtOnce:
 
 
 class TestBreakdown:
-    """A log that is damaged, or cannot be followed: nobody waits for ever, and nothing more is stored."""
+    """A log that is damaged or cannot be continued: no caller waits for ever, and nothing more is stored."""
 
     @pytest.fixture
     async def broken(self, rig: Rig) -> Rig:

@@ -1,4 +1,4 @@
-"""Rounds over fragments of the model (Douillard et al. 2025, arXiv:2501.18512), as a run of the daemon plays them."""
+"""Rounds over fragments of the model (Douillard et al. 2025, arXiv:2501.18512), in a run of the daemon."""
 
 from __future__ import annotations
 

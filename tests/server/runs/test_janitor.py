@@ -1,4 +1,4 @@
-"""What goes, what stays, and that nothing goes while somebody is about to name it."""
+"""What the janitor removes and what it keeps; it never removes a blob that a transaction is about to name."""
 
 import asyncio
 import os

@@ -176,7 +176,7 @@ class TestStatus:
         assert (await player.row()).reason == ""
 
     async def test_a_pause_takes_force_however_the_round_ends(self, store: Store) -> None:
-        """Here by a report that makes the quorum impossible, which is nobody's order."""
+        """Here by a report that makes the quorum impossible, without an operator's command."""
         player = Player(store)
         two = StragglerPolicy(cohort_size=2, quorum=2, max_attempts=3)
         player.state = replace(FIRST, policy=RunPolicy(rounds=1, straggler=two))

@@ -1,4 +1,4 @@
-"""Who has taken part in a run how often, read once however many draws ask."""
+"""How often each participant has taken part in a run, read once for any number of draws."""
 
 import dataclasses
 from collections.abc import Mapping

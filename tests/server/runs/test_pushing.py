@@ -267,7 +267,7 @@ class TestSilence:
     async def test_one_that_vanished_between_the_draw_and_the_invitation_falls_silent(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nobody watched it then, for it was no member of an open round yet."""
+        """It was not watched then, because it was not yet a member of an open round."""
         alice, bob = await federation.clients("alice", "bob")
         window = federation.coordinator._pool.report_window_s
 

@@ -1,4 +1,4 @@
-"""A round's means: nobody's figures get more than its share, and none of them breaks the record."""
+"""A round's means: no participant's figures count for more than its share, and none can break the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A population that loses its connections comes back at the pace that the server can take, whenever each one joined."""
+"""A population that loses its connections returns at the rate that the server can take, whenever each one joined."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A start from a snapshot stands where a replay of the whole log stands."""
+"""A start from a snapshot reaches the same state as a replay of the whole log."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator

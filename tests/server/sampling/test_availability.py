@@ -1,4 +1,4 @@
-"""What is learned of hours and speed."""
+"""Estimates of a participant's availability by hour, and of its speed."""
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,6 @@
-"""What participants who pool what they know of their own draws learn of another's: docs/decisions/0018.
+"""What colluding participants, who know their own draws, learn about another participant's: docs/decisions/0018.
 
-Amplification by sampling is proved for adversaries who do not know who was drawn. Participants know whether they were.
+Amplification by sampling is proved for adversaries who do not know the draw. Participants know whether they were drawn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def test_of_a_fixed_number_all_others_know_whether_one_more_was_drawn() -> None:
 
 
 def test_under_poisson_sampling_the_others_draws_say_nothing_of_one_more() -> None:
-    """Whatever the number of others, and whoever of them: the victim is drawn at the rate, within 5 deviations."""
+    """For any number of others drawn, and any of them: the victim is drawn at the rate, within 5 deviations."""
     told: Counter[object] = Counter()
     drawn: Counter[object] = Counter()
     for others, victim in others_and_victim("poisson"):

@@ -1,4 +1,4 @@
-"""Requests refuse what no draw can be made of."""
+"""Requests for a draw refuse impossible values."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What privacy may assume of each sampler."""
+"""Properties of each sampler on which the privacy account relies."""
 
 from atoll.server.sampling import SAMPLERS
 

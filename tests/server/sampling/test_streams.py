@@ -1,4 +1,4 @@
-"""Random streams that are the same everywhere and for ever."""
+"""Random streams that are the same on every machine and in every version."""
 
 import numpy as np
 

@@ -356,7 +356,7 @@ def test_a_blob_whose_file_was_taken_away_is_not_called_committed(blobs: Directo
 
 
 class TestDiskFailsOnTheWayOut:
-    """Whoever waits for the disk must know that it is the disk."""
+    """A caller that waits for the disk must be told that it is the disk."""
 
     def test_a_sweep_that_is_refused_is_an_error_of_the_store(
         self, blobs: DirectoryBlobStore, monkeypatch: pytest.MonkeyPatch

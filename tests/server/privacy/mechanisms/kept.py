@@ -1,4 +1,4 @@
-"""Releases one after another, as a run makes them: what is kept in memory, the state through JSON."""
+"""Consecutive releases, as a run makes them: kept noise in memory, the state through JSON."""
 
 from __future__ import annotations
 

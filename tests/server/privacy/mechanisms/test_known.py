@@ -1,6 +1,6 @@
-"""Known answers: a run that a newer server takes up gets the same noise and can read the noise that was kept.
+"""Known answers: a run that a newer server resumes gets the same noise and can read the noise that was kept.
 
-Never change these: a release that a crash cut short would be noised twice, and a kept vector could not be opened.
+Never change these: a release interrupted by a crash would get two different noises, and kept noise could not be opened.
 """
 
 from __future__ import annotations

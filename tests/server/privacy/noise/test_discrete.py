@@ -45,7 +45,7 @@ def same_distribution(counts: Integers) -> float:
 
 @pytest.mark.parametrize("sigma", SIGMAS)
 def test_loops_decide_as_the_definition_does(sigma: float) -> None:
-    """Bit for bit, in elements far from the first: whatever float64 does, it reaches no sample."""
+    """Bit for bit, in elements far from the first: rounding of float64 reaches no sample."""
     size, start = 3000, 10**12
     tables = tables_of(sigma)
     assert drawn(sigma, size, start=start).tolist() == [settle(tables, KEY, start + at) for at in range(size)]

@@ -1,4 +1,4 @@
-"""The distribution that the definition draws from, in exact arithmetic, against the discrete Gaussian's own."""
+"""The definition's distribution, in exact arithmetic, against that of the discrete Gaussian."""
 
 from __future__ import annotations
 

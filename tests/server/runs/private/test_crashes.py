@@ -1,8 +1,8 @@
-"""A private run is cut off at moments that a seed draws: every release charged once, no sum noised twice.
+"""A private run is interrupted at random moments (from a seed): every release is charged once, no sum gets two noises.
 
-What a killed process leaves is the data directory as it stood. So one run is played undisturbed while copies of the
-directory are taken just before and after its transactions and its blobs; each copy is then opened by a server of its
-own, which has to end the run as the undisturbed one did, to the bit. ``--seeds 100`` plays a thousand cuts.
+A killed process leaves the data directory as it was. So one run is played undisturbed, and copies of the
+directory are taken just before and after its transactions and blobs. Another server opens each copy, and must
+end the run as the undisturbed one did, to the bit. ``--seeds 100`` plays a thousand interruptions.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def never_the_same(_: Client, __: int) -> Values:
 
 
 async def attend(client: Client, sends: Sends) -> None:
-    """Train whenever invited, whatever becomes of it."""
+    """Train on every invitation, and ignore the outcome."""
     while True:
         task = await client.invitation()
         with contextlib.suppress(ServerError):

@@ -1,4 +1,4 @@
-"""Private runs over real stores, spool and folding: what is summed, noised, charged and told."""
+"""Private runs over real stores, spool and folding: sums, noise, charges, and what members are told."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUIET = "noise_multiplier = 1e-6"
 
 
 EVERYONE = 'sampler = "poisson"\nrate = 1.0'
-"""A draw that must stay secret, and leaves nobody out."""
+"""A draw that must stay secret, and takes every participant."""
 
 
 def private_job(
@@ -49,7 +49,7 @@ def private_job(
 
 
 def capped(rounds: int, *, most: int, separation: int = 1, mechanism: str = "gaussian", noise: str = LOUD) -> bytes:
-    """A job whose cohort is whoever has waited longest."""
+    """A job whose cohort is the participants that have waited longest."""
     bounds = f"max_participations = {most}\nmin_separation = {separation}\nmechanism = '{mechanism}'"
     return private_job(
         rounds=rounds, size=1, quorum=1, cohort='sampler = "least_recent"\nseed = 5', noise=noise, privacy=bounds
@@ -621,7 +621,7 @@ async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypat
     async with opened(tmp_path) as federation:
         await _one_round(federation, await federation.clients("alice", "bob"), run, 0)
         await _released(federation, run, 1)
-    assert threads, "somebody has to"
+    assert threads, "at least one thread"
     assert not [name for name in threads if name.startswith("store-writer")]
 
 

@@ -1,4 +1,4 @@
-"""Private runs of a data directory that was restored: nothing is released before an operator says so."""
+"""Private runs of a restored data directory: nothing is released before an operator allows it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_open(state: RunState) -> bool:
 
 async def test_the_next_round_waits_for_an_operator_also_after_another_start(tmp_path: Path) -> None:
     async with opened(tmp_path) as federation:
-        run = await federation.submit(capped(2, most=2))  # nobody is there: it waits for its draw
+        run = await federation.submit(capped(2, most=2))  # no participant is connected: it waits for its draw
     later = time.time()
     for _ in range(2):
         async with opened(tmp_path, restored_at=later) as federation:

@@ -1,7 +1,7 @@
-"""A secret draw leaves no trace: everything outside its run is the same, bit for bit, whoever was drawn.
+"""A secret draw leaves no trace: everything outside its run is the same, bit for bit, for any members drawn.
 
-Two servers play the same runs with the same reports. Only in the draws of the private runs is one participant, the
-victim, in the one and not in the other.
+Two servers play the same runs with the same reports. They differ only in the draws of the private runs: one
+participant, the victim, is drawn on one server and not on the other.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Server:
         return live
 
     def read(self) -> None:
-        """Read every instruction that waits; the seconds left are measured by a clock that nobody sets."""
+        """Read every waiting instruction; the remaining seconds come from a clock that the test does not control."""
         for client in self.clients:
             while client.told:
                 message = parsed(client.waiting())
