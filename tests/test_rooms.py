@@ -26,6 +26,7 @@ ROOMS = {
     "formats": ROOT / "common" / "atoll" / "formats",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
+    "simulation": ROOT / "server" / "atoll" / "simulation",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
 }
 NEVER = {
@@ -45,9 +46,10 @@ NEVER = {
     "accounting": {"torch", "opacus", "atoll.wire", "atoll.client", "atoll.server", "atoll.datacenter"},
     "text": {"numpy", "torch", "atoll.wire", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
     "formats": {"torch", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
-    "client": {"torch", "opacus", "atoll.server", "atoll.datacenter"},
-    "server": {"atoll.client", "atoll.datacenter"},
-    "datacenter": {"atoll.server"},
+    "client": {"torch", "opacus", "atoll.server", "atoll.datacenter", "atoll.simulation"},
+    "server": {"atoll.client", "atoll.datacenter", "atoll.simulation"},
+    "simulation": {"torch", "atoll.datacenter"},
+    "datacenter": {"atoll.server", "atoll.simulation"},
 }
 """What no module of a room may load (docs/architecture.md, "Rooms")."""
 LAYERS: dict[str, Layers] = {
@@ -80,7 +82,7 @@ LAYERS: dict[str, Layers] = {
         ("policy",),
         ("_session",),
         ("participate",),
-        ("cli", "testing", "torch"),
+        ("cli", "in_process", "testing", "torch"),
         ("demo", "opacus", "silo"),
         ("__init__",),
     ),
@@ -203,7 +205,7 @@ def test_sub_rooms_import_only_from_the_layers_below(room: str) -> None:
 def test_other_rooms_import_only_public_modules_of_the_client() -> None:
     """A module of the client is private if its name, or that of a folder above it, begins with an underscore."""
     found = []
-    for room in ("server", "datacenter"):
+    for room in ("server", "simulation", "datacenter"):
         for path in sorted(ROOMS[room].rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 names = imported_by(node)

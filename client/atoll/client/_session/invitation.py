@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from atoll.client._clock import bounded_s
 from atoll.client.control import TaskControl
@@ -87,18 +87,33 @@ def invitation_of(message: participation_pb2.Participate) -> Invitation:
         rounds_total=message.rounds_total,
         settings=Settings(settings_from_proto(message.settings)),
         cohort_size=message.cohort_size,
-        max_weight=message.max_weight,
         max_abs=message.max_abs,
         control=TaskControl(remaining_s_of(message)),
         encoding=encoding_of(message.encoding),
         evaluate=message.evaluate,
         model_bytes=sum(item.layout.size_bytes for item in inputs),
-        traceparent=message.traceparent,
         ranges=_ranges_of(message, model.layout),
         privacy=terms_from_proto(message.privacy) if message.HasField("privacy") else None,
-        seed=_seed_of(message),
+        **own_fields(message),
     )
     return Invitation(task, inputs, bounded_s(message.return_spread_s, MAX_TASK_S))
+
+
+class OwnFields(TypedDict):
+    """Fields of a task that each member of a round is sent alone, beside its deadline."""
+
+    max_weight: int
+    traceparent: str
+    seed: int
+
+
+def own_fields(message: participation_pb2.Participate) -> OwnFields:
+    """What an invitation says to one member alone.
+
+    Raises:
+        WireError: for a seed out of range.
+    """
+    return {"max_weight": message.max_weight, "traceparent": message.traceparent, "seed": _seed_of(message)}
 
 
 def _seed_of(message: participation_pb2.Participate) -> int:

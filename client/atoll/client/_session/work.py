@@ -24,7 +24,7 @@ from atoll.client.model import Model
 from atoll.client.participant import declared_examples
 from atoll.client.task import TaskKind
 from atoll.client.update import Evaluation, Update, check_evaluation, check_update, finite_metrics
-from atoll.wire.chunks import UploadKey, update_digest
+from atoll.wire.chunks import UploadKey
 from atoll.wire.v1 import transfer_pb2
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Work:
     observer: Observer
     tracing: Tracing = field(default_factory=Tracing)
     protection: Protection = field(default_factory=Protection)
+    logs_failures: bool = True
 
     def perform(self) -> Reported:
         """Download, evaluate, train, upload and report; returns the event of the report."""
@@ -113,7 +114,9 @@ class Work:
             return None
         self.raise_if_abandoned()
         with self.tracing.step("evaluate"):
-            evaluation, seconds = timed(lambda: self.participant.evaluate(model, task), "evaluate")
+            evaluation, seconds = timed(
+                lambda: self.participant.evaluate(model, task), "evaluate", logged=self.logs_failures
+            )
         request.evaluate_seconds = seconds
         check_evaluation(evaluation)
         self._tell_trained(task.key, evaluation.weight, seconds, evaluation)
@@ -123,7 +126,7 @@ class Work:
         self.raise_if_abandoned()
         self.protection.charge(task)
         with self.tracing.step("fit"):
-            update, seconds = timed(lambda: self.participant.fit(model, task), "fit")
+            update, seconds = timed(lambda: self.participant.fit(model, task), "fit", logged=self.logs_failures)
         self.raise_if_abandoned()
         check_update(update, model.layout, task)
         self._tell_trained(task.key, update.weight, seconds, update)
@@ -140,14 +143,14 @@ class Work:
         progress, began = self._progress("upload"), now_s()
         if upload.comes_along:
             request.update = upload.whole()
-            request.digest = update_digest(upload.headers)
+            request.digest = upload.digest
             answer = self._report(request)
             progress(upload.total_bytes, upload.total_bytes)
             return answer
         with self.tracing.step("upload"):
             self.transfers.resume(upload, progress, ask=False)
         request.upload_seconds = now_s() - began
-        request.digest = update_digest(upload.headers)
+        request.digest = upload.digest
         for _ in range(_MAX_REPAIRS):
             try:
                 return self._report(request, upload.total_bytes)
@@ -207,8 +210,8 @@ def upload_reserve_s(task: Task, download_s: float) -> float:
     return min(wanted, _RESERVE_SHARE * max(0.0, task.remaining_s))
 
 
-def timed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
-    """Run the participant's code; its result and the seconds that it took.
+def timed(work: Callable[[], Result], what: str, *, logged: bool = True) -> tuple[Result, float]:
+    """Run the participant's code; its result and the seconds that it took. A failure is ``logged`` with its traceback.
 
     Raises:
         TrainerError: for any exception of that code, also ``SystemExit`` and ``KeyboardInterrupt``, which end the task
@@ -219,8 +222,13 @@ def timed(work: Callable[[], Result], what: str) -> tuple[Result, float]:
     try:
         return work(), now_s() - started
     except (TrainerError, BudgetSpentError):
-        log.exception("%s failed", what)
+        _log_failure(what, logged)
         raise
     except BaseException as error:
-        log.exception("%s failed", what)
+        _log_failure(what, logged)
         raise trainer_error(what, error) from error
+
+
+def _log_failure(what: str, logged: bool) -> None:
+    if logged:
+        log.exception("%s failed", what)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from atoll.client._transfer.elements import cut_ranges
-from atoll.wire.chunks import ChunkHeader, ElementRange, frame_upload, header_of
+from atoll.wire.chunks import ChunkHeader, ElementRange, frame_upload, header_of, update_digest
 from atoll.wire.digest import INLINE_BYTES
 from atoll.wire.encoding import most_elements, payload_bytes, stored_items
 
@@ -51,6 +52,19 @@ class Upload:
         if self.error is not None:
             raise self.error
         return frames[0]
+
+    @property
+    def digest(self) -> str:
+        """Names the update; available once every chunk was sent."""
+        return update_digest(self.headers)
+
+    def pieces(self) -> Iterator[tuple[ChunkHeader, npt.NDArray[Any]]]:
+        """Every chunk with its payload, in an array of its own. Raises the errors of the source."""
+        for chunk in self.chunks:
+            payload = np.empty(stored_items(self._encoding, chunk.size), self._encoding.storage)
+            self._source.read(chunk, self._encoding, payload)
+            header = self._headers[chunk] = header_of(chunk, self._encoding, payload.view(np.uint8).data)
+            yield header, payload
 
     def frames(self, tick: Callable[[], None], cancel: Callable[[], object]) -> Iterator[bytes]:
         """The missing chunks as ``UploadRequest`` messages; the first names the upload.

@@ -15,7 +15,7 @@ from atoll.server.aggregation.errors import (
     ReleaseError,
 )
 from atoll.server.aggregation.grid import DEFAULT_MAX_ABS, Grid, grid_for
-from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm
+from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm, warm_for
 from atoll.server.aggregation.next_model import STATE_BYTES, IterateMean, NewModel, OldModel, Released, release_model
 from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
 from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
@@ -48,4 +48,5 @@ __all__ = [
     "optimiser_named",
     "release_model",
     "warm",
+    "warm_for",
 ]

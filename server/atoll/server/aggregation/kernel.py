@@ -201,6 +201,12 @@ def warm(given_up: Callable[[], bool] = lambda: False) -> float:
     return time.perf_counter() - started
 
 
+def warm_for(encoding: Encoding) -> None:
+    """Compile what inspecting and folding updates of one encoding needs."""
+    for loop in _loops_of(encoding):
+        loop()
+
+
 def _loops_by_use() -> Iterator[Callable[[], object]]:
     usual, *others = PLAIN
     yield from _loops_of(usual)

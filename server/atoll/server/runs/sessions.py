@@ -149,13 +149,17 @@ class Sessions:
             older.close(
                 come_back(ComeBack.CAUSE_TAKEN_OVER, TAKEN_OVER_S, "another connection of this participant took over")
             )
-        self._sessions[participant] = session
+        self.admit(session)
+        return session
+
+    def admit(self, session: Session) -> None:
+        """Add an open session, and tell those who listen."""
+        self._sessions[session.participant] = session
         self._follow_population()
         session.spread_for = self._spread.suffices_for  # its welcome tells it
         for listener in self._connected:
             listener(session)
-        self.touch((participant,))
-        return session
+        self.touch((session.participant,))
 
     def disconnect(self, session: Session) -> None:
         """Forget a session whose stream has ended, unless a newer one has taken its place."""

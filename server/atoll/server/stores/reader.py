@@ -54,7 +54,7 @@ class Reader:
             raise StoreClosedError
         if not self._places.acquire(blocking=False):
             raise StoreBusyError(f"{self._queue_limit} reads are waiting for the database")
-        future = self._pool.submit(self._read, lambda connection: work(connection, *args, **kwargs))
+        future = self._pool.submit(self.read, lambda connection: work(connection, *args, **kwargs))
         future.add_done_callback(lambda _: self._places.release())
         return future
 
@@ -64,7 +64,8 @@ class Reader:
         self._pool.shutdown(wait=True)
         self._engine.dispose()
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in the caller's thread. Raises as ``run``."""
         try:
             with self._engine.connect() as connection, connection.begin():
                 return work(connection)

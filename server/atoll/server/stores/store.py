@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import URL
+from sqlalchemy import URL, Engine
 
 from atoll.server.stores import dialects, schema_version
 from atoll.server.stores.blobs import BlobStore
@@ -40,7 +40,14 @@ class Store:
 
     @classmethod
     def open(
-        cls, directory: Path, *, url: str | None = None, primary: bool = True, reader_threads: int = THREADS
+        cls,
+        directory: Path,
+        *,
+        url: str | None = None,
+        primary: bool = True,
+        reader_threads: int = THREADS,
+        writer_type: type[Writer] = Writer,
+        reader_type: type[Reader] = Reader,
     ) -> Store:
         """Open the state kept in ``directory``, or create it; the calls block for a moment.
 
@@ -50,6 +57,8 @@ class Store:
             primary: act as the one server of this directory: lock it, upgrade the schema, remove what a killed process
                 left. Other processes only check that the schema is up to date.
             reader_threads: reads that may run at the same time.
+            writer_type: runs writes; a simulation's does so in its own thread.
+            reader_type: runs reads.
 
         Raises:
             SchemaError: if the database is newer than this code, not Atoll's, or (not ``primary``) missing or older.
@@ -58,33 +67,13 @@ class Store:
         """
         lock = DirectoryLock.take(directory) if primary else None
         try:
-            return cls._open_locked(directory, url, lock, reader_threads)
+            engines, blobs = _open_locked(directory, url, lock, reader_threads)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
-
-    @classmethod
-    def _open_locked(cls, directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int) -> Store:
-        if any((directory / RESTORING_FOLDER).glob("*")):
-            raise SchemaError(
-                f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
-            )
-        place = _sqlite(directory, create=lock is not None) if url is None else dialects.parse_url(url)
-        engine = dialects.writer_engine(place)
-        try:
-            blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
-            if lock is not None:
-                schema_version.upgrade(engine)
-                blobs.sweep()
-                _remove_partials(directory / PARTIALS_FOLDER)
-            else:
-                schema_version.require_current(engine)
-        except BaseException:
-            engine.dispose()
-            raise
-        reader = Reader(dialects.reader_engine(place, connections=reader_threads), threads=reader_threads)
-        return cls(Writer(engine), reader, blobs, lock)
+        writing, reading = engines
+        return cls(writer_type(writing), reader_type(reading, threads=reader_threads), blobs, lock)
 
     def close(self) -> None:
         """Finish waiting work and close everything; blocks until done."""
@@ -93,6 +82,30 @@ class Store:
         if self.lock is not None:
             self.blobs.close()
             self.lock.release()
+
+
+def _open_locked(
+    directory: Path, url: str | None, lock: DirectoryLock | None, reader_threads: int
+) -> tuple[tuple[Engine, Engine], BlobStore]:
+    """The engines that write and read, and the blobs."""
+    if any((directory / RESTORING_FOLDER).glob("*")):
+        raise SchemaError(
+            f"the restoration of {directory} did not come to its end", "empty it, then restore the back-up again"
+        )
+    place = _sqlite(directory, create=lock is not None) if url is None else dialects.parse_url(url)
+    engine = dialects.writer_engine(place)
+    try:
+        blobs = DirectoryBlobStore(directory / BLOBS_FOLDER)
+        if lock is not None:
+            schema_version.upgrade(engine)
+            blobs.sweep()
+            _remove_partials(directory / PARTIALS_FOLDER)
+        else:
+            schema_version.require_current(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return (engine, dialects.reader_engine(place, connections=reader_threads)), blobs
 
 
 def _remove_partials(folder: Path) -> None:

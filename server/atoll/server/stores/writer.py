@@ -121,6 +121,13 @@ class Writer:
             self._changed.notify()
         return job.future
 
+    def perform(self, work: Callable[[Connection], T]) -> Future[T]:
+        """Run a function and commit in the caller's thread, where no other thread uses the writer."""
+        job = _Job(work)
+        job.future.set_running_or_notify_cancel()
+        self._commit([job])
+        return job.future
+
     def close(self) -> None:
         """Refuse new work, finish waiting work, and close the connection."""
         with self._changed:

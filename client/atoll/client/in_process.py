@@ -1,0 +1,189 @@
+"""Tasks in the process that asks for them: everything that a session does with an invitation, but the transfers.
+
+Simulations are built on it. The invitation is decoded, the participant is called, its result is checked, clipped,
+encoded and named by its digest by the very code of a session (``Work``); what would be sent is handed over instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy.typing as npt
+
+from atoll.client._session.invitation import invitation_of, own_fields, remaining_s_of
+from atoll.client._session.protection import Protection
+from atoll.client._session.work import Work
+from atoll.client.control import TaskControl
+from atoll.client.model import Model
+from atoll.client.participant import Participant, declared_examples
+from atoll.wire.v1 import participation_pb2, transfer_pb2
+
+if TYPE_CHECKING:
+    from atoll.client._session.invitation import Invitation
+    from atoll.client._transfer.task_transfers import TaskTransfers
+    from atoll.client._transfer.upload import Upload
+    from atoll.client.policy import Policy
+    from atoll.client.task import Task
+    from atoll.wire.chunks import ChunkHeader
+    from atoll.wire.layout import Layout
+
+__all__ = ["Completed", "Order", "Performer", "declared_examples"]
+
+Piece = tuple["ChunkHeader", npt.NDArray[Any]]
+"""A chunk of an update: its header, and its payload as it would be sent."""
+
+
+class _Standing(TaskControl):
+    """A deadline that does not come nearer while the participant works."""
+
+    def __init__(self, remaining_s: float) -> None:
+        super().__init__(remaining_s)
+        self._standing_s = remaining_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds to the deadline when the task began."""
+        return self._standing_s
+
+    def arm(self, reserve_s: float) -> None:
+        """Never stop by the clock."""
+        del reserve_s
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the invitations of one round share, decoded once.
+
+    Attributes:
+        invitation: the task, without the bounds of a single member.
+        blob: name of the model's blob.
+        content: the model, if it came with the invitation; otherwise empty.
+    """
+
+    invitation: Invitation
+
+    @classmethod
+    def of(cls, shared: bytes) -> Order:
+        """From the fields that all members are sent, a serialised ``Participate``.
+
+        Raises:
+            WireError: as a session raises it for an invitation that it cannot read.
+        """
+        return cls(invitation_of(participation_pb2.Participate.FromString(shared)))
+
+    @property
+    def blob(self) -> str:
+        """Name of the model's blob."""
+        return self.invitation.model.blob
+
+    @property
+    def content(self) -> bytes:
+        """The model, if it is small enough to come with the invitation; otherwise empty."""
+        return self.invitation.model.content
+
+    @property
+    def layout(self) -> Layout:
+        """The model's layout."""
+        return self.invitation.model.layout
+
+    def for_member(self, own: bytes) -> Invitation:
+        """The invitation of one member; ``own`` has the fields that it alone is sent."""
+        message = participation_pb2.Participate.FromString(own)
+        control = _Standing(remaining_s_of(message))
+        task = dataclasses.replace(self.invitation.task, control=control, **own_fields(message))
+        return dataclasses.replace(self.invitation, task=task)
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a participant would send.
+
+    Attributes:
+        report: the report, with the digest of the update.
+        pieces: the update's chunks in order; none for an evaluation.
+    """
+
+    report: transfer_pb2.ReportRequest
+    pieces: tuple[Piece, ...]
+
+
+class Performer:
+    """Does tasks of participants, one at a time.
+
+    Args:
+        policy: what may be sent (``Policy.metrics``, ``Policy.errors``); quotas and promises are not kept.
+        chunk_bytes: largest chunk of an update, as the server's welcome says it.
+    """
+
+    def __init__(self, policy: Policy | None = None, *, chunk_bytes: int) -> None:
+        self._protection = Protection(policy=policy)
+        self._transfers = _ChunkSize(chunk_bytes)
+
+    def objection(self, participant: Participant, invitation: Invitation) -> str | None:
+        """The reason for which the participant declines; None if it takes the task."""
+        return self._protection.objection(invitation.task) or participant.objection(invitation.task)
+
+    def perform(self, participant: Participant, invitation: Invitation, model: Model) -> Completed:
+        """Evaluate and train as the task asks.
+
+        Raises:
+            TrainerError: if the participant's code failed; its cause is that code's exception.
+            UpdateError: if what it returned breaks the contract.
+        """
+        work = _Work.of(participant, invitation, model, self._protection, self._transfers)
+        work.perform_steps()
+        return work.completed[0]
+
+    def text_for_server(self, error: Exception) -> str:
+        """What the server is told of a failure."""
+        return self._protection.text_for_server(error)
+
+
+@dataclass(frozen=True)
+class _ChunkSize:
+    """All that is left of the transfers."""
+
+    chunk_bytes: int
+
+
+@dataclass(frozen=True)
+class _Work(Work):
+    """``Work`` on a model that is there already, whose report and update are kept."""
+
+    model: Model | None = None
+    completed: list[Completed] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, participant: Participant, invitation: Invitation, model: Model, protection: Protection, sizes: _ChunkSize
+    ) -> _Work:
+        """The work of one task; what only transfers need is not there."""
+        absent = cast("Any", None)
+        transfers = cast("TaskTransfers", sizes)
+        return cls(
+            participant,
+            invitation,
+            transfers,
+            absent,
+            absent,
+            _unobserved,
+            protection=protection,
+            logs_failures=False,
+            model=model,
+        )
+
+    def _inputs(self) -> tuple[Model, Task]:
+        return cast("Model", self.model), self.invitation.task
+
+    def _deliver(self, upload: Upload | None, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
+        pieces = () if upload is None else tuple(upload.pieces())
+        if upload is not None:
+            request.digest = upload.digest
+        self.completed.append(Completed(request, pieces))
+        return transfer_pb2.ReportResponse()
+
+
+def _unobserved(event: object) -> None:
+    del event

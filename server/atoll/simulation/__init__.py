@@ -1,0 +1,45 @@
+"""Simulations that are the deployment: the same participants, jobs, rounds and bits, in virtual time.
+
+``Federation(participants=make, population=1000).run(Job(rounds=50, cohort=Cohort(size=20)), initial=weights)``
+"""
+
+from atoll.server.jobs import (
+    Aggregation,
+    Cohort,
+    Evaluation,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedYogi,
+    Job,
+    JobFileError,
+    Privacy,
+    Straggler,
+)
+from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
+from atoll.simulation.federation import Federation
+from atoll.simulation.result import History, Result
+
+__all__ = [
+    "Aggregation",
+    "Cohort",
+    "Evaluation",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedYogi",
+    "Federation",
+    "History",
+    "Job",
+    "JobFileError",
+    "ParticipantError",
+    "Privacy",
+    "Result",
+    "RunFailedError",
+    "SetupError",
+    "SimulationError",
+    "Straggler",
+    "WorkerError",
+]

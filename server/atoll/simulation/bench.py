@@ -1,0 +1,292 @@
+"""Where participants work: their objects, their tasks, and the sum of what they send.
+
+A bench does what a client and an ingest node do between the invitation and the partial sum, with the code of both.
+The SDK makes and encodes the update (``atoll.client.in_process``). The server's kernels inspect it as on arrival and
+add it to the integer accumulator of its round at once, so that no update outlives its task.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from math import fsum, sqrt
+from pathlib import Path
+
+from atoll.client import Model, Participant, Policy
+from atoll.client.errors import TrainerError
+from atoll.client.in_process import Completed, Order, Performer, declared_examples
+from atoll.server.aggregation import Accumulator, RejectedUpdateError, inspect
+from atoll.server.disk.file_locks import share
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.server.rounds import RunPolicy
+from atoll.server.rounds.weights import integer_weight
+from atoll.simulation.errors import SetupError, SimulationError
+from atoll.wire.digest import DEFAULT_CHUNK_BYTES
+
+log = logging.getLogger(__name__)
+
+Make = Callable[[int | str], Participant]
+"""Makes a participant, from its number in the population, or from its name if the population is named."""
+KEEP_PARTICIPANTS = 4096
+"""Participants' objects that a bench keeps; the one used longest ago is closed first, and made again when drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a participant says of itself when it checks in."""
+
+    examples: int
+    can_evaluate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One attempt at a round, as its members are told of it.
+
+    Attributes:
+        key: run, round and attempt.
+        shared: what all invitations share, serialised.
+        model: the file that begins with the model's bytes.
+        sum_key: the sum of a train round; None for an evaluation.
+        policy: how updates weigh.
+        keep: whether updates are kept until the round is dropped, because a later round may take them.
+    """
+
+    key: tuple[str, int, int]
+    shared: bytes
+    model: Path
+    sum_key: SumKey | None
+    policy: RunPolicy
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """The task of one member: ``own`` are the serialised fields of its invitation alone."""
+
+    participant: str
+    seed: int | str
+    own: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a task; exactly one of ``report``, ``declined`` and ``failure`` is not empty.
+
+    Attributes:
+        participant: its name.
+        seconds: how long it took.
+        report: the serialised report.
+        payload_bytes: bytes of the update as it is sent.
+        squares: sums of squares of the update's chunks, by which its norm is known.
+        rejection: why the update is refused on its arrival.
+        declined: the participant's reason for not taking the task.
+        failure: what the server is told of a failure.
+        traceback: of the participant's code, if it failed.
+    """
+
+    participant: str
+    seconds: float = 0.0
+    report: bytes = b""
+    payload_bytes: int = 0
+    squares: tuple[float, ...] = ()
+    rejection: str = ""
+    declined: str = ""
+    failure: str = ""
+    traceback: str = ""
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm of the update."""
+        return sqrt(fsum(self.squares))
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    opening: Opening
+    order: Order
+    model: Model
+
+
+class Bench:
+    """One process's participants and sums.
+
+    Args:
+        make: makes a participant.
+        policy: what may be sent.
+        states: folder of the participants' own files.
+        keep: participants' objects that are kept.
+    """
+
+    def __init__(self, make: Make, policy: Policy | None, states: Path, keep: int = KEEP_PARTICIPANTS) -> None:
+        self._make = make
+        self._states = states
+        self._keep = keep
+        self._performer = Performer(policy, chunk_bytes=DEFAULT_CHUNK_BYTES)
+        self._participants: OrderedDict[str, Participant] = OrderedDict()
+        self._rounds: dict[tuple[str, int, int], _Round] = {}
+        self._model: _Mapped | None = None
+        self._sums: dict[tuple[str, int, int], Accumulator] = {}
+        self._kept: dict[tuple[str, int, int, str], Completed] = {}
+        self._spare: Accumulator | None = None
+
+    def facts(self, participant: str, seed: int | str) -> Facts:
+        """What a participant declares."""
+        found = self._participant(participant, seed)
+        return Facts(declared_examples(found), found.can_evaluate)
+
+    def open(self, opening: Opening) -> None:
+        """A round's tasks come next."""
+        order = Order.of(opening.shared)
+        if order.content:
+            model = Model(order.layout, order.content)
+        else:
+            self._model = _Mapped(opening.model)
+            model = Model(order.layout, self._model.bytes[: order.layout.size_bytes])
+        self._rounds[opening.key] = _Round(opening, order, model)
+
+    def work(self, key: tuple[str, int, int], errand: Errand) -> Outcome:
+        """Do a task of an open round, and add its update to the round's sum."""
+        began = time.perf_counter()
+        live = self._rounds[key]
+        name = errand.participant
+        try:
+            participant = self._participant(name, errand.seed)
+            invitation = live.order.for_member(errand.own)
+            objection = self._performer.objection(participant, invitation)
+            if objection is not None:
+                return Outcome(name, time.perf_counter() - began, declined=objection)
+            completed = self._performer.perform(participant, invitation, live.model)
+        except Exception as error:  # noqa: BLE001 - whatever the participant's code raises is that member's failure
+            return self._failed(name, error, time.perf_counter() - began)
+        if not completed.pieces:
+            return Outcome(name, time.perf_counter() - began, completed.report.SerializeToString())
+        return self._received(live.opening, name, completed, began)
+
+    def _received(self, opening: Opening, name: str, completed: Completed, began: float) -> Outcome:
+        """The server's part: inspect the update, and fold it."""
+        found = [inspect(payload.data, header.encoding, header.range.size) for header, payload in completed.pieces]
+        squares = tuple(one.sum_squares for one in found)
+        rejection = ""
+        if opening.sum_key is None:
+            rejection = "the round asks for no update"
+        elif not all(one.finite and one.max_abs <= opening.policy.max_abs for one in found):
+            rejection = f"values are not finite or beyond {opening.policy.max_abs:g}"
+        elif opening.keep:
+            self._kept[*opening.key, name] = completed
+        else:
+            weight = integer_weight(
+                opening.policy.counted_weight(completed.report.weight), opening.sum_key.grid.weight_shift
+            )
+            update_id = _update_id(opening.key, name, completed.report.digest)
+            try:
+                self._fold(opening.sum_key, update_id, weight, completed, sqrt(fsum(squares)))
+            except RejectedUpdateError as error:
+                rejection = str(error.detail)
+        size = sum(header.payload_bytes for header, _ in completed.pieces)
+        report = completed.report.SerializeToString()
+        return Outcome(name, time.perf_counter() - began, report, size, squares, rejection)
+
+    def partial(self, key: SumKey, items: Sequence[FoldItem]) -> Accumulator:
+        """The sum of exactly these updates.
+
+        Raises:
+            SimulationError: if the sum holds another one, or one of them is neither in it nor kept.
+        """
+        wanted = {item.update_id for item in items}
+        found = self._sum(key)
+        if found.updates - wanted:
+            found.reset(key.grid, key.first, key.elements)
+        for item in items:
+            if item.update_id not in found.updates:
+                kept = self._kept.get((item.run, item.round, item.attempt, item.participant))
+                if kept is None:
+                    raise SimulationError(f"update {item.update_id} is no longer here to be summed")
+                norm = sqrt(fsum(inspect(p.data, h.encoding, h.range.size).sum_squares for h, p in kept.pieces))
+                self._fold(key, item.update_id, item.weight, kept, norm)
+        return found
+
+    def drop(self, run: str, through: tuple[int, int]) -> None:
+        """Forget sums and tasks of a run's rounds up to this attempt."""
+        for key in [key for key in self._sums if key[0] == run and key[1:] <= through]:
+            self._spare = self._sums.pop(key)
+        for key in [key for key in self._rounds if key[0] == run and key[1:] <= through]:
+            del self._rounds[key]
+
+    def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
+        """Forget the kept updates of these rounds, except those of the given (round, attempt, participant)."""
+        self._kept = {
+            upload: one
+            for upload, one in self._kept.items()
+            if upload[0] != run or upload[1:3] > through or upload[1:] in keep
+        }
+
+    def close(self) -> None:
+        """Close every participant."""
+        while self._participants:
+            self._participants.popitem()[1].close()
+
+    def _participant(self, name: str, seed: int | str) -> Participant:
+        found = self._participants.get(name)
+        if found is not None:
+            self._participants.move_to_end(name)
+            return found
+        found = self._make(seed)
+        if not isinstance(found, Participant):
+            raise SetupError(
+                f"participants({seed!r}) gave a {type(found).__name__}; return an atoll.client.Participant"
+            )
+        if type(found).prepare is not Participant.prepare:
+            folder = self._states / name
+            folder.mkdir(parents=True, exist_ok=True)
+            found.prepare(folder)
+        self._participants[name] = found
+        if len(self._participants) > self._keep:
+            self._participants.popitem(last=False)[1].close()
+        return found
+
+    def _failed(self, name: str, error: Exception, seconds: float) -> Outcome:
+        cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error
+        text = "".join(traceback.format_exception(cause))
+        failure = f"{type(error).__name__}: {self._performer.text_for_server(error)}"
+        return Outcome(name, seconds, failure=failure, traceback=text)
+
+    def _sum(self, key: SumKey) -> Accumulator:
+        attempt = (key.run, key.round, key.attempt)
+        found = self._sums.get(attempt)
+        if found is None:
+            spare, self._spare = self._spare, None
+            if spare is not None and key.elements <= spare.room <= 2 * key.elements:
+                spare.reset(key.grid, key.first, key.elements)
+                found = spare
+            else:
+                found = Accumulator(key.elements, key.grid, key.first)
+            self._sums[attempt] = found
+        return found
+
+    def _fold(self, key: SumKey, update_id: str, weight: int, completed: Completed, norm: float) -> None:
+        chunks = ((header, payload.data) for header, payload in completed.pieces)
+        self._sum(key).fold(update_id, weight, chunks, norm if key.grid.clip else 0.0)
+
+
+class _Mapped:
+    """A model's file in memory, the same memory for every process that maps it; held against being written over."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if not share(self._descriptor, path):
+            raise SimulationError(f"the model {path.name[:16]} was removed before its round began")
+        self.bytes = memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def _update_id(key: tuple[str, int, int], participant: str, digest: str) -> str:
+    return FoldItem(*key, participant, digest, 0).update_id

@@ -1,0 +1,44 @@
+"""The errors of a simulation.
+
+::
+
+    SimulationError
+    ├── SetupError           what was asked for cannot be simulated; also a ValueError
+    ├── ParticipantError     a participant's code failed under ``strict=True``
+    ├── RunFailedError       the run ended without its rounds
+    └── WorkerError          a worker process is gone
+"""
+
+
+class SimulationError(Exception):
+    """Any error of a simulation; says what is wrong and what to do."""
+
+
+class SetupError(SimulationError, ValueError):
+    """What was asked for cannot be simulated."""
+
+
+class ParticipantError(SimulationError):
+    """The code of a participant failed, and ``strict=True`` asks for the first failure.
+
+    Its cause is the exception itself where the participant ran in this process.
+
+    Attributes:
+        participant: its name.
+        round: number of the round, from 0.
+        traceback: the traceback of the participant's code, as text.
+    """
+
+    def __init__(self, participant: str, number: int, traceback: str) -> None:
+        self.participant = participant
+        self.round = number
+        self.traceback = traceback
+        super().__init__(f"participant {participant} failed in round {number + 1}:\n{traceback}")
+
+
+class RunFailedError(SimulationError):
+    """The run failed, was cancelled, or cannot go on; the message has the server's reason."""
+
+
+class WorkerError(SimulationError):
+    """A worker process ended while the run needed it."""

@@ -1,0 +1,85 @@
+"""What a simulation and its workers say to each other: JSON in frames, and nothing that could run.
+
+A frame is the length of its text (u32, little-endian) and the text. Bytes travel in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from atoll.server.ingest.node import FoldItem, SumKey
+from atoll.simulation.bench import Errand, Opening, Outcome
+
+LENGTH = struct.Struct("<I")
+Message = dict[str, Any]
+
+_OPENINGS: TypeAdapter[Opening] = TypeAdapter(Opening)
+_SUM_KEYS: TypeAdapter[SumKey] = TypeAdapter(SumKey)
+
+
+def framed(message: Message) -> bytes:
+    """A message as it is sent."""
+    text = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTH.pack(len(text)) + text
+
+
+def opening_to(opening: Opening) -> Message:
+    """A round for the workers."""
+    return {
+        "opening": _OPENINGS.dump_python(replace(opening, shared=b""), mode="json"),
+        "shared": _text(opening.shared),
+    }
+
+
+def opening_from(message: Message) -> Opening:
+    """See ``opening_to``."""
+    return replace(_OPENINGS.validate_python(message["opening"]), shared=_bytes(message["shared"]))
+
+
+def errand_to(errand: Errand) -> list[Any]:
+    """A task for a worker."""
+    return [errand.participant, errand.seed, _text(errand.own)]
+
+
+def errand_from(parts: Sequence[Any]) -> Errand:
+    """See ``errand_to``."""
+    return Errand(parts[0], parts[1], _bytes(parts[2]))
+
+
+def outcome_to(outcome: Outcome) -> Message:
+    """What a worker has done."""
+    return asdict(replace(outcome, report=b"")) | {"report": _text(outcome.report)}
+
+
+def outcome_from(message: Message) -> Outcome:
+    """See ``outcome_to``."""
+    fields = message | {"report": _bytes(message["report"]), "squares": tuple(message["squares"])}
+    return Outcome(**fields)
+
+
+def sum_to(key: SumKey, items: Sequence[FoldItem]) -> Message:
+    """A sum that a worker is to hand over."""
+    return {
+        "sum": _SUM_KEYS.dump_python(key, mode="json"),
+        "items": [[one.run, one.round, one.attempt, one.participant, one.digest, one.weight] for one in items],
+    }
+
+
+def sum_from(message: Message) -> tuple[SumKey, list[FoldItem]]:
+    """See ``sum_to``."""
+    return _SUM_KEYS.validate_python(message["sum"]), [FoldItem(*parts) for parts in message["items"]]
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text)

@@ -1,0 +1,124 @@
+"""The server of a simulation: its coordinator, stores and accounts, in one process and without a port.
+
+The database, the models and the ledger lie in a folder that is memory wherever the machine has a file system in memory,
+and are removed with the result. Nothing is written for the next start, so nothing is synced to a disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, insert
+
+from atoll.server.access.certificates import CertificateBook
+from atoll.server.config.storage_settings import StorageSettings
+from atoll.server.identity import Authority, ParticipantKind
+from atoll.server.ingest.node_pool import NodePool
+from atoll.server.runs.coordinator import Coordinator
+from atoll.server.runs.evaluators import Evaluator
+from atoll.server.runs.services import Services
+from atoll.server.stores import Participant, Store
+from atoll.server.stores.row_conversion import to_row
+from atoll.server.stores.schema import participants
+from atoll.server.stores.store import BLOBS_FOLDER, SPOOL_FOLDER
+from atoll.simulation.inline import InlineExecutor, InlineReader, InlineWriter
+from atoll.simulation.sessions import Tell, VirtualSessions
+from atoll.simulation.spool import Forget, VirtualSpool
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux has a file system in memory
+LEAST_MEMORY_BYTES = 2 << 30
+"""Free bytes from which the file system in memory is used: some containers have 64 MiB of it."""
+ORGANISATION = "simulation"
+_STORAGE = StorageSettings(reserve_mib=0, keep_events=0, sweep_s=7 * 86_400.0)
+_ROWS = 10_000
+SILENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Home:
+    """The parts of a server that a simulation uses; ``close`` removes what only the run needed."""
+
+    folder: Path
+    store: Store
+    services: Services
+    coordinator: Coordinator
+    sessions: VirtualSessions
+    spool: VirtualSpool
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        *,
+        clock: Callable[[], float],
+        tell: Tell,
+        forget: Forget,
+        evaluators: Mapping[str, Evaluator],
+        silence_s: float = SILENCE_S,
+    ) -> Home:
+        """Open the state in an empty folder.
+
+        Args:
+            folder: takes database, models and ledger.
+            clock: epoch seconds, of the virtual time.
+            tell: hears what participants are told.
+            forget: has the benches forget updates.
+            evaluators: judge released models, by name.
+            silence_s: virtual seconds that a member may be away before it counts as gone.
+        """
+        store = Store.open(folder, writer_type=InlineWriter, reader_type=InlineReader)
+        sessions = VirtualSessions(clock, tell)
+        spool = VirtualSpool(folder / SPOOL_FOLDER, forget)
+        services = Services(
+            writer=store.writer,
+            reader=store.reader,
+            blobs=store.blobs,
+            spool=spool,
+            sessions=sessions,
+            nodes=NodePool(),
+            executor=InlineExecutor(),
+            evaluators=evaluators,
+            clock=clock,
+            silence_s=silence_s,
+            keep_models=1,
+            room=_STORAGE.room(folder),
+        )
+        authority = Authority.open(folder / "ca", now=clock())
+        book = CertificateBook(authority, store.writer, store.reader, clock, lifetime_s=365 * 86_400.0)
+        coordinator = Coordinator(services, book, _STORAGE, insecure=True)
+        await coordinator.start()
+        return cls(folder, store, services, coordinator, sessions, spool)
+
+    async def enrol(self, names: Iterable[str]) -> None:
+        """Put participants on record."""
+        now = self.services.clock()
+        rows = [to_row(Participant(name, ORGANISATION, ParticipantKind.EDGE, enrolled_at=now)) for name in names]
+
+        def work(connection: Connection) -> None:
+            for start in range(0, len(rows), _ROWS):
+                connection.execute(insert(participants), rows[start : start + _ROWS])
+
+        await self.services.writer.run(work)
+
+    def model_path(self, blob: str) -> Path:
+        """The file that begins with a model's bytes."""
+        return self.folder / BLOBS_FOLDER / blob[:2] / blob
+
+    async def close(self) -> None:
+        """Stop the runs and close the stores; the database stays to be read."""
+        await self.coordinator.stop()
+        self.spool.close()
+        self.store.close()
+
+
+def make_folder() -> Path:
+    """An empty folder, in memory where there is enough of it."""
+    try:
+        roomy = shutil.disk_usage(MEMORY).free >= LEAST_MEMORY_BYTES
+    except OSError:
+        roomy = False
+    return Path(tempfile.mkdtemp(prefix="atoll-simulation-", dir=MEMORY if roomy else None))

@@ -1,0 +1,52 @@
+"""Who there is: the participants' names, and what each is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from atoll.simulation.errors import SetupError
+
+
+class Population:
+    """Numbered participants, or named ones.
+
+    Numbered ones are called ``p000`` to ``p999``, with as many digits as the largest needs, and made from their number.
+    Named ones are made from their name: with the ids of a deployment's participants, draws are that deployment's too.
+
+    Args:
+        of: how many there are, or their names.
+
+    Raises:
+        SetupError: for fewer than one, or names that cannot be an id or come twice.
+    """
+
+    def __init__(self, of: int | Sequence[str]) -> None:
+        if isinstance(of, int) and not isinstance(of, bool):
+            if of < 1:
+                raise SetupError(f"population = {of}: give at least 1 participant")
+            digits = len(str(of - 1))
+            self.names = [f"p{number:0{digits}d}" for number in range(of)]
+            self._named = False
+        elif isinstance(of, Sequence) and not isinstance(of, str) and all(isinstance(name, str) for name in of):
+            self.names = list(of)
+            self._named = True
+        else:
+            raise SetupError(f"population = {of!r}: give a whole number, or a list of names")
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        if not self.names or len(self._numbers) < len(self.names):
+            raise SetupError(f"population: {len(self.names)} names, {len(self._numbers)} different; name each once")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def number_of(self, name: str) -> int:
+        """The place of a participant in the population, from 0."""
+        return self._numbers[name]
+
+    def seed_of(self, name: str) -> int | str:
+        """What a participant is made from."""
+        return name if self._named else self._numbers[name]
+
+    def seeds(self) -> Iterator[tuple[str, int | str]]:
+        """Every participant with what it is made from."""
+        return ((name, self.seed_of(name)) for name in self.names)

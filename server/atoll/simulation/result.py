@@ -1,0 +1,149 @@
+"""What a simulation has made: the model, the history of its rounds, the ledger, the report."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy.typing as npt
+
+from atoll.formats import safetensors
+from atoll.server.control import RoundSummary, RunDetail, RunSummary, detail_of
+from atoll.server.rpc import views
+from atoll.server.stores import dialects, participants, rounds, runs
+from atoll.server.stores.store import DATABASE_FILE
+from atoll.wire.v1 import control_pb2
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from atoll.wire.layout import Layout
+
+T = TypeVar("T")
+ALL = 1 << 62
+
+
+class History(Sequence[RoundSummary]):
+    """Every attempt at every round, in order."""
+
+    def __init__(self, attempts: Sequence[RoundSummary]) -> None:
+        self._attempts = tuple(attempts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._attempts[index]
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self)} attempts at rounds>"
+
+    def metric(self, name: str) -> list[float]:
+        """The values of one metric, round by round, where it was reported."""
+        return [one.metrics[name] for one in self._attempts if name in one.metrics]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One flat row for each attempt: its place, its members, its virtual seconds, its metrics."""
+        for one in self._attempts:
+            yield {
+                "round": one.round,
+                "attempt": one.attempt,
+                "kind": one.kind,
+                "phase": one.phase,
+                "cohort": one.cohort,
+                "reported": one.reported,
+                "virtual_s": one.duration_s,
+                **one.metrics,
+            }
+
+    def to_pandas(self) -> Any:
+        """The rows as a ``pandas.DataFrame``.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        return importlib.import_module("pandas").DataFrame(self.rows())
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended.
+
+    Attributes:
+        model: the final weights, by name.
+        digest: names the final model's bytes: the same digest that a deployment shows.
+        layout: names, shapes and element types of the tensors.
+        status: finished, or paused if the privacy budget is spent.
+        reason: why it ended or paused.
+        history: its rounds, without their members.
+        seconds: how long the simulation took.
+        virtual_s: how long the run took in virtual time.
+    """
+
+    model: Mapping[str, npt.NDArray[Any]]
+    digest: str
+    layout: Layout
+    run: RunSummary
+    history: History
+    seconds: float
+    virtual_s: float
+    _folder: Path = field(repr=False)
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    @property
+    def status(self) -> str:
+        """How the run stands."""
+        return self.run.status
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, or why it paused."""
+        return self.run.reason
+
+    def detail(self) -> RunDetail:
+        """The run with its rounds and all their members, as the server's read model has it."""
+        return read(self._folder, lambda connection: detail_from(connection, self.run.run, members=True))
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run's report: one HTML page, the same that ``atoll run report`` makes."""
+        from atoll.server.report import render  # noqa: PLC0415 - matplotlib loads when it is needed
+
+        detail = self.detail()
+        page = render(detail, now=self.run.finished_at or 0.0, elements=self.layout.size)
+        Path(path).write_text(page, encoding="utf-8")
+        return Path(path)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the final model to a safetensors file."""
+        safetensors.write(Path(path), self.layout, (array.data for array in self.model.values()), {"format": "pt"})
+        return Path(path)
+
+
+def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDetail:
+    """A run from its rows."""
+    run = runs.get(connection, run_id)
+    course = views.Course.of(run.job_toml)
+    answer = control_pb2.GetRunResponse(summary=views.run_summary(run), job_toml=run.job_toml)
+    for row in rounds.newest(connection, run_id, limit=ALL):
+        found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
+        names = sorted({member.participant for member in found})
+        homes = {name: one.organisation for name, one in participants.of(connection, names).items()}
+        answer.rounds.append(course.placed(views.past_round(row, found, homes)))
+    return detail_of(answer)
+
+
+def read(folder: Path, work: Callable[[Connection], T]) -> T:
+    """Read the database of a simulation that has ended."""
+    engine = dialects.reader_engine(dialects.sqlite_url(folder / DATABASE_FILE), connections=1)
+    try:
+        with engine.connect() as connection, connection.begin():
+            return work(connection)
+    finally:
+        engine.dispose()

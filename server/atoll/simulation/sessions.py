@@ -1,0 +1,49 @@
+"""Sessions of participants that are in this process: what they are told goes straight to the stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atoll.server.runs.instructions import Instruction
+from atoll.server.runs.sessions import Introduction, Session, Sessions
+
+Tell = Callable[[str, Instruction], None]
+
+
+@dataclass(eq=False, slots=True)
+class VirtualSession(Session):
+    """A session without a stream."""
+
+    tell: Tell = lambda _participant, _instruction: None
+
+    def send(self, message: Instruction) -> bool:
+        """See ``Session``."""
+        self.tell(self.participant, message)
+        return True
+
+
+class VirtualSessions(Sessions):
+    """Participants come and go as the simulation says.
+
+    Args:
+        clock: epoch seconds.
+        tell: hears each instruction.
+    """
+
+    def __init__(self, clock: Callable[[], float], tell: Tell) -> None:
+        super().__init__(clock)
+        self._tell = tell
+        self._outbox: asyncio.Queue[Instruction | None] = asyncio.Queue()
+
+    def join(self, participant: str, introduction: Introduction) -> None:
+        """A participant connects."""
+        session = VirtualSession(participant, introduction, self._outbox, self._clock(), lambda: None, tell=self._tell)
+        self.admit(session)
+
+    def leave(self, participant: str) -> None:
+        """Its connection breaks; nothing, if it has none."""
+        session = self.get(participant)
+        if session is not None:
+            self.disconnect(session)

@@ -1,0 +1,237 @@
+"""What participants do when they are invited, in virtual time: work, and report when their time has come.
+
+One coroutine plays each attempt at a round. It asks for outcomes in the order in which they arrive, so a round that
+closes at its goal has the same members on every machine, and tasks whose reports could not count are never begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+from atoll.server.aggregation import Grid
+from atoll.server.errors import ConflictError, TooLateError
+from atoll.server.ingest.desk import Commit
+from atoll.server.ingest.node import SumKey
+from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
+from atoll.server.runs.coordinator import ActiveRun
+from atoll.server.runs.instructions import Instruction, Invitation
+from atoll.simulation.bench import Errand, Opening, Outcome
+from atoll.simulation.crew import Crew, Key
+from atoll.simulation.errors import ParticipantError
+from atoll.simulation.home import Home
+from atoll.simulation.population import Population
+from atoll.wire.v1 import participation_pb2, transfer_pb2
+
+log = logging.getLogger(__name__)
+
+BATCH = 256
+"""Reports that are handed to the run together."""
+SHOWN = 3
+"""Failures of participants' code that are logged with their traceback."""
+
+
+class Behaviour(Protocol):
+    """How participants behave in virtual time."""
+
+    def task_s(self, number: int, round_number: int) -> float:
+        """Virtual seconds from a participant's invitation to its report."""
+        ...
+
+
+class Instant:
+    """Everyone reports at the second of the invitation."""
+
+    def task_s(self, number: int, round_number: int) -> float:
+        """See ``Behaviour``."""
+        del number, round_number
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arrival:
+    """A report that comes, if its task succeeds; ordered by the virtual second."""
+
+    at: float
+    number: int
+    errand: Errand = field(compare=False)
+
+
+@dataclass
+class _Called:
+    """The members of an attempt that are invited."""
+
+    shared: bytes
+    errands: list[Errand] = field(default_factory=list)
+
+
+class Stage:
+    """Plays every round of a simulation.
+
+    Args:
+        crew: does the tasks.
+        population: who there is.
+        behaviour: how they behave in virtual time.
+        strict: whether the first failure of participants' code ends the simulation.
+
+    Attributes:
+        home: the server; set before the first invitation.
+        failed: has the error that ends the simulation, if there is one.
+    """
+
+    home: Home
+
+    def __init__(self, crew: Crew, population: Population, behaviour: Behaviour, *, strict: bool) -> None:
+        self._crew = crew
+        self._population = population
+        self._behaviour = behaviour
+        self._strict = strict
+        self._called: dict[Key, _Called] = {}
+        self._latest: tuple[bytes, Key] = (b"", ("", 0, 0))
+        self._failures = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy_until: dict[str, float] = {}
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, participant: str, instruction: Instruction) -> None:
+        """What a participant is told over its session."""
+        if not isinstance(instruction, Invitation):
+            return
+        key = self._key_of(instruction.shared)
+        called = self._called.get(key)
+        if called is None:
+            called = self._called[key] = _Called(instruction.shared)
+            self._start(key)
+        called.errands.append(Errand(participant, self._population.seed_of(participant), instruction.own))
+
+    async def close(self) -> None:
+        """Break off what is still being played."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _key_of(self, shared: bytes) -> Key:
+        known, key = self._latest
+        if known is not shared:
+            found = participation_pb2.Participate.FromString(shared).key
+            key = (found.run, found.round, found.attempt)
+            self._latest = shared, key
+        return key
+
+    def _start(self, key: Key) -> None:
+        task = asyncio.create_task(self._play(key), name=f"round {key[1]}.{key[2]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _play(self, key: Key) -> None:
+        """One attempt at a round, from its invitations to the last report that may count."""
+        called = self._called.pop(key)
+        active = self.home.coordinator.active(key[0])
+        if active is None or not _is_open(active.driver.state, key):
+            return
+        await self._crew.open(_opening(key, called.shared, active, self.home))
+        arrivals = self._arrivals(key, called.errands)
+        self._expect(key, arrivals, active)
+        while arrivals and (wanted := _wanted(active, key, arrivals)):
+            batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
+            del arrivals[: len(batch)]
+            loop = asyncio.get_running_loop()
+            if batch[0].at > loop.time():
+                await asyncio.sleep(batch[0].at - loop.time())
+            await self._deliver(key, batch, active)
+
+    def _arrivals(self, key: Key, errands: Sequence[Errand]) -> list[Arrival]:
+        now, found = asyncio.get_running_loop().time(), []
+        for errand in errands:
+            number = self._population.number_of(errand.participant)
+            start = max(now, self._busy_until.get(errand.participant, 0.0))
+            found.append(Arrival(start + self._behaviour.task_s(number, key[1]), number, errand))
+        return sorted(found)
+
+    def _expect(self, key: Key, arrivals: Sequence[Arrival], active: ActiveRun) -> None:
+        """Tell the crew of the tasks whose reports should count, if none fails."""
+        state = active.driver.state
+        if state.round is None:
+            return
+        closes_at = asyncio.get_running_loop().time() + state.round.window_s
+        timely = [one for one in arrivals if one.at <= closes_at]
+        self._crew.expect(key, [one.errand for one in timely[: _wanted(active, key, timely)]])
+
+    async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
+        """Hand in the reports of a batch, together."""
+        done: list[tuple[str, Outcome]] = []
+        for arrival in batch:
+            name = arrival.errand.participant
+            if not wants(active.driver.state, RoundKey(*key[1:]), name):
+                continue
+            node, outcome = await self._crew.outcome(key, arrival.errand)
+            if outcome.traceback:
+                self._note_failure(key, outcome)
+            done.append((node, outcome))
+        await asyncio.gather(*(self._post(key, node, outcome) for node, outcome in done))
+
+    def _note_failure(self, key: Key, outcome: Outcome) -> None:
+        if self._strict:
+            raise ParticipantError(outcome.participant, key[1], outcome.traceback)
+        self._failures += 1
+        if self._failures <= SHOWN:
+            more = "; later failures are in the history only" if self._failures == SHOWN else ""
+            text = outcome.traceback.rstrip()
+            log.warning("participant %s failed in round %d%s\n%s", outcome.participant, key[1] + 1, more, text)
+
+    async def _post(self, key: Key, node: str, outcome: Outcome) -> None:
+        coordinator, name = self.home.coordinator, outcome.participant
+        if not outcome.report:
+            await coordinator.replied(name, _reply(key, outcome))
+            return
+        report = transfer_pb2.ReportRequest.FromString(outcome.report)
+        if outcome.squares:
+            self.home.spool.note((*key, name), outcome.squares)
+        commit = Commit(name, report, node, outcome.payload_bytes, outcome.norm, outcome.rejection)
+        try:
+            await coordinator.commit(commit)
+        except (ConflictError, TooLateError) as error:
+            log.debug("the report of %s is not taken: %s", name, error)
+
+
+def _reply(key: Key, outcome: Outcome) -> participation_pb2.TaskReply:
+    verdicts = participation_pb2.TaskReply
+    verdict = verdicts.VERDICT_DECLINED if outcome.declined else verdicts.VERDICT_FAILED
+    at = participation_pb2.RoundKey(run=key[0], round=key[1], attempt=key[2])
+    return participation_pb2.TaskReply(key=at, verdict=verdict, reason=outcome.declined or outcome.failure)
+
+
+def _is_open(state: RunState, key: Key) -> bool:
+    return state.round is not None and state.round.key == RoundKey(*key[1:]) and state.round.phase is Phase.OPEN
+
+
+def _wanted(active: ActiveRun, key: Key, arrivals: Sequence[Arrival]) -> int:
+    """How many of these reports may count, if all of them succeed."""
+    state = active.driver.state
+    straggler, live = state.policy.straggler, state.round
+    if live is not None and _is_open(state, key):
+        if straggler.patience is not Patience.GOAL:
+            return len(arrivals)
+        return min(len(arrivals), straggler.cohort_size - live.counted)
+    carried = straggler.late.mode is LateMode.CARRY and not state.status.ended
+    return len(arrivals) if carried else 0
+
+
+def _opening(key: Key, shared: bytes, active: ActiveRun, home: Home) -> Opening:
+    state = active.driver.state
+    live = state.round
+    sum_key = None
+    if live is not None and live.kind is RoundKind.TRAIN and live.grid is not None:
+        part = active.fragments.of_round(live.version)
+        sum_key = SumKey(*key, part.size, Grid(**asdict(live.grid)), part.offset)
+    keep = state.policy.straggler.late.mode is LateMode.CARRY
+    return Opening(key, shared, home.model_path(state.model), sum_key, state.policy, keep)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from atoll.client import Evaluation, Model, Participant, Task, Update
+from atoll.simulation import (
+    Cohort,
+    FedAdam,
+    Federation,
+    Job,
+    ParticipantError,
+    Result,
+    RunFailedError,
+    SetupError,
+    Straggler,
+)
+
+MODEL: dict[str, npt.NDArray[Any]] = {
+    "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
+    "b": np.zeros(2, np.float64),
+}
+STEP = 2.0**-6
+
+
+class Stepping(Participant):
+    """Adds its number of steps of 2^-6 to every weight: exact in every type and on every grid."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.examples = 1 + number
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del task
+        delta = {name: np.full_like(values, self.number * STEP) for name, values in model.items()}
+        return Update(delta=delta, weight=self.examples, metrics={"number": self.number})
+
+    def evaluate(self, model: Model, task: Task) -> Evaluation:
+        del task
+        return Evaluation({"first": float(model["w"][0, 0])}, self.examples)
+
+
+class Failing(Stepping):
+    """Number 1 fails."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        if self.number == 1:
+            raise ZeroDivisionError("no data today")
+        return super().fit(model, task)
+
+
+def played(rounds: int = 2, population: int = 4, size: int = 4, **options: Any) -> Result:
+    job = Job(rounds=rounds, cohort=Cohort(size=size, seed=5))
+    return Federation(participants=Stepping, population=population).run(job, initial=MODEL, **options)
+
+
+def test_a_run_gives_the_weighted_mean_and_a_history() -> None:
+    result = played(evaluate=lambda model: {"mean": float(model["w"].mean())})
+    mean = sum((1 + number) * number for number in range(4)) / 10 * STEP
+    np.testing.assert_allclose(result.model["w"], MODEL["w"] + 2 * mean, atol=1e-6)
+    assert result.status == "finished"
+    assert [(one.kind, one.reported) for one in result.history] == [("train", 4), ("train", 4), ("evaluate", 4)]
+    assert result.history.metric("server/mean") == pytest.approx([mean, 2 * mean], abs=1e-6)
+    rows = list(result.history.rows())
+    assert rows[0]["train/number"] == pytest.approx(2.0)
+    assert rows[0]["phase"] == "released"
+
+
+def test_the_same_seed_gives_the_same_bits_and_members() -> None:
+    one, other = (played(rounds=3, population=20, size=5) for _ in range(2))
+    assert one.digest == other.digest
+    members = [[member.participant for member in attempt.members] for attempt in one.detail().rounds]
+    assert members == [[member.participant for member in attempt.members] for attempt in other.detail().rounds]
+
+
+def test_the_report_and_the_model_can_be_written(tmp_path: Path) -> None:
+    result = played()
+    assert "<html" in result.report(tmp_path / "run.html").read_text()
+    again = Federation(participants=Stepping, population=4).run(
+        Job(rounds=1, cohort=Cohort(size=4)), initial=result.save(tmp_path / "model.safetensors")
+    )
+    assert again.layout == result.layout
+
+
+def test_a_participant_that_fails_does_not_count_and_another_takes_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(rounds=1, cohort=Cohort(size=3, over_selection=4 / 3))
+    result = Federation(participants=Failing, population=4).run(job, initial=MODEL)
+    statuses = {one.participant: one.status for one in result.detail().rounds[0].members}
+    assert statuses["p1"] == "failed"
+    assert list(statuses.values()).count("reported") == 3
+    assert "participant p1 failed in round 1" in caplog.text
+    assert "no data today" in caplog.text
+
+
+def test_a_strict_run_stops_at_the_first_failure() -> None:
+    federation = Federation(participants=Failing, population=4)
+    with pytest.raises(ParticipantError, match=r"p1 failed in round 1:(.|\n)*no data today") as caught:
+        federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, strict=True)
+    assert (caught.value.participant, caught.value.round) == ("p1", 0)
+
+
+def test_a_run_that_fails_says_why() -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=2))
+    federation = Federation(participants=Failing, population=2)
+    with pytest.raises(RunFailedError, match="abandoned 2 times"):
+        federation.run(job, initial=MODEL)
+
+
+def test_declared_examples_spare_the_participants_until_they_are_drawn() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> Participant:
+        made.append(number)
+        participant = Stepping(number)
+        participant.examples = 3
+        return participant
+
+    Federation(participants=make, population=50, examples=3).run(
+        Job(rounds=1, cohort=Cohort(size=2), optimiser=FedAdam()), initial=MODEL
+    )
+    assert len(made) <= 5
+
+
+def test_names_make_the_participants_of_a_named_population() -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2))
+    federation = Federation(participants=lambda name: Stepping(len(name)), population=["a", "bbb"])
+    result = federation.run(job, initial=MODEL)
+    assert [one.participant for one in result.detail().rounds[0].members] == ["a", "bbb"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"participants": 3}, "participants = 3: give a function"),
+        ({"population": 0}, "population = 0: give at least 1"),
+        ({"population": 2.5}, "population = 2.5: give a whole number, or a list of names"),
+        ({"population": ["a", "a"]}, "2 names, 1 different"),
+        ({"examples": [1, 2]}, "examples: 2 numbers for a population of 4"),
+        ({"keep": 0}, "keep = 0"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    given = {"participants": Stepping, "population": 4, **options}
+    with pytest.raises(SetupError, match=message):
+        Federation(**given)
+
+
+def test_a_population_smaller_than_a_round_is_refused() -> None:
+    with pytest.raises(SetupError, match=r"population = 4 is smaller than a round, which needs 6 .*raise population"):
+        played(size=6)
+
+
+def test_models_of_types_that_do_not_travel_are_refused() -> None:
+    federation = Federation(participants=Stepping, population=1)
+    with pytest.raises(SetupError, match=r"initial\['n'\] has element type int64; allowed are float32"):
+        federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial={"n": np.zeros(2, np.int64)})
+
+
+def test_a_factory_that_makes_no_participants_is_told_so() -> None:
+    federation = Federation(participants=str, population=2)  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match=r"participants\(0\) gave a str; return an atoll.client.Participant"):
+        federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial=MODEL)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from atoll.client import Model, Participant, Task, Update
+from atoll.simulation import Aggregation, Cohort, FedAdam, Federation, Job, ParticipantError, SetupError, WorkerError
+from tests.simulation.test_federation import MODEL, Failing, Stepping
+
+JOB = Job(
+    rounds=3,
+    cohort=Cohort(size=6, seed=2),
+    optimiser=FedAdam(lr=0.05),
+    aggregation=Aggregation(encoding="int8"),
+)
+
+
+class Random(Stepping):
+    """Draws its update from its task's seed."""
+
+    def fit(self, model: Model, task: Task) -> Update:
+        random = np.random.default_rng(task.seed)
+        weights = {name: (values + random.standard_normal(values.shape) / 8) for name, values in model.items()}
+        kept = {name: values.astype(model[name].dtype) for name, values in weights.items()}
+        return Update(weights=kept, weight=self.examples, metrics={"pid": float(os.getpid())})
+
+
+def digest(workers: int) -> str:
+    job = JOB.model_copy(update={"job": JOB.job.model_copy(update={"seed": 11})})
+    return Federation(participants=Random, population=9).run(job, initial=MODEL, workers=workers).digest
+
+
+def test_any_number_of_workers_gives_the_same_bits() -> None:
+    assert digest(0) == digest(1) == digest(3)
+
+
+def test_a_function_within_a_function_makes_participants_in_workers() -> None:
+    made = {"by": Stepping}
+    federation = Federation(participants=lambda number: made["by"](number % 4), population=4)
+    assert federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=2).status == "finished"
+
+
+def test_a_strict_run_shows_the_traceback_of_another_process() -> None:
+    federation = Federation(participants=Failing, population=4)
+    with pytest.raises(ParticipantError, match=r"p1 failed in round 1:(.|\n)*in fit(.|\n)*no data today"):
+        federation.run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, strict=True, workers=2)
+
+
+def test_a_factory_that_fails_in_a_worker_is_shown() -> None:
+    def make(number: int) -> Participant:
+        raise LookupError(f"no folder for {number}")
+
+    with pytest.raises(SetupError, match="no folder for"):
+        Federation(participants=make, population=4).run(Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=2)
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_its_reason() -> None:
+    class Deadly(Stepping):
+        def fit(self, model: Model, task: Task) -> Update:
+            if self.number == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit(model, task)
+
+    with pytest.raises(WorkerError, match=r"was killed .SIGKILL.; the machine may have run out of memory"):
+        Federation(participants=Deadly, population=4).run(
+            Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=2
+        )
+
+
+@pytest.mark.parametrize("workers", [-1, 1000])
+def test_impossible_numbers_of_workers_are_refused(workers: int) -> None:
+    with pytest.raises(SetupError, match=f"workers = {workers}: give 0, for this process, to 256"):
+        Federation(participants=Stepping, population=4).run(
+            Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=workers
+        )
