@@ -25,7 +25,7 @@ from atoll.text.figures import bound, remainder
 from tests.server.privacy.ledgers import CLINIC, DELTA, FIRST, SECOND, draw, fill
 from tests.server.privacy.test_reconciling import cut, forget
 from tests.server.rpc.world import World, job, update_values
-from tests.server.runs.private.test_releases import capped
+from tests.server.runs.private.test_differential_privacy import capped
 
 Ask = Callable[..., Awaitable[Result]]
 SPENT = accounting.epsilon((Event(1.0, 0.1, 5, Sampling.POISSON),), DELTA / 2, "prv")

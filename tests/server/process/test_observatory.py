@@ -20,7 +20,7 @@ from atoll.server.stores import StoreDamagedError, StoreUnavailableError
 from atoll.wire.v1 import control_pb2
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job, refusal, update_values
-from tests.server.runs.private.test_releases import private_job
+from tests.server.runs.private.test_differential_privacy import private_job
 
 EXPECTED = {
     "atoll_build_info",

@@ -36,6 +36,7 @@ from atoll.server.rounds import (
     StartRetry,
 )
 from atoll.server.runs.coordinator import Coordinator
+from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.stepping import Answer
 from atoll.server.stores import BlobMissingError, RecordMissingError, participants, runs
@@ -313,10 +314,10 @@ class TestRestart:
     ) -> None:
         """The server dies with this effect durable but not done."""
         reached = asyncio.Event()
-        perform, answer = RunPerformer.perform, RunPerformer.answer
+        begin, answer = RunPerformer.begin, RunDriver._answer
 
-        def hold_back(performer: RunPerformer, effect: Effect, state: RunState) -> Answer | None:
-            return None if reached.is_set() or isinstance(effect, frozen) else answer(performer, effect, state)
+        def hold_back(driver: RunDriver, effect: Effect, state: RunState) -> Answer | None:
+            return None if reached.is_set() or isinstance(effect, frozen) else answer(driver, effect, state)
 
         def stop_at(performer: RunPerformer, effect: Effect) -> None:
             key: Any = getattr(effect, "key", getattr(effect, "through", None))
@@ -324,11 +325,11 @@ class TestRestart:
             if reached.is_set() or (isinstance(effect, frozen) and due):
                 reached.set()
             else:
-                perform(performer, effect)
+                begin(performer, effect)
 
         with monkeypatch.context() as patch:
-            patch.setattr(RunPerformer, "perform", stop_at)
-            patch.setattr(RunPerformer, "answer", hold_back)
+            patch.setattr(RunPerformer, "begin", stop_at)
+            patch.setattr(RunDriver, "_answer", hold_back)
             async with opened(tmp_path / "data") as federation:
                 run = await federation.submit(EVENTFUL)
                 players = [
@@ -355,7 +356,7 @@ class TestRestart:
             raise UnavailableError("server.stopping", "gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(RunPerformer, "begin", die)
+            patch.setattr(RunPerformer, "start_run", die)
             async with opened(tmp_path / "data") as federation:
                 with pytest.raises(UnavailableError):
                     await federation.submit(job())

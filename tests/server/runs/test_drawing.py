@@ -7,6 +7,7 @@ from atoll.server.jobs import JobSpec, parse_job
 from atoll.server.rounds import CohortDrawn, DrawCohort, Phase, PrepareRound, RoundKey, RoundKind
 from atoll.server.runs import drawing
 from atoll.server.runs.cohort import is_able
+from atoll.server.runs.drawing import Waiting
 from atoll.server.runs.histories import reported
 from atoll.server.runs.online import count_online
 from atoll.server.runs.sessions import Session
@@ -29,7 +30,13 @@ def wanted(count: int = 2, *, kind: RoundKind = RoundKind.TRAIN, needed: int = 1
 
 
 async def draw(federation: Federation, effect: DrawCohort, job_spec: JobSpec, run: str = "r") -> CohortDrawn:
-    return await asyncio.wait_for(federation.coordinator._pool.draw(effect, run, job_spec), WAIT_S)
+    drawn = federation.coordinator._pool.draw(effect, run, job_spec)
+    return drawn if isinstance(drawn, CohortDrawn) else await asyncio.wait_for(drawn(), WAIT_S)
+
+
+async def waiting_for(drawn: CohortDrawn | Waiting) -> CohortDrawn:
+    assert not isinstance(drawn, CohortDrawn)
+    return await drawn()
 
 
 async def waits(waiting: asyncio.Task[CohortDrawn]) -> bool:
@@ -50,7 +57,7 @@ async def test_a_draw_is_recorded_so_that_it_can_be_repeated(federation: Federat
     assert (drawn.key, drawn.eligible, drawn.sampler, drawn.seed) == (KEY, 6, "uniform", 7)
     assert len(drawn.members) == 2
     assert {name for name, _ in drawn.members} < everyone
-    federation.coordinator._pool.settled("r")
+    federation.coordinator._pool.finish_draw("r")
     assert await draw(federation, wanted(), spec(size=2)) == drawn
 
 
@@ -79,7 +86,7 @@ async def test_only_those_who_can_do_it_are_drawn(federation: Federation) -> Non
     await evaluator.check_in(can_evaluate=True)
     trained = await draw(federation, wanted(3), spec(size=1))
     assert {name for name, _ in trained.members} == {plain.name, evaluator.name}
-    federation.coordinator._pool.settled("r")
+    federation.coordinator._pool.finish_draw("r")
     evaluated = await draw(federation, wanted(3, kind=RoundKind.EVALUATE), spec(size=1))
     assert evaluator.name in {name for name, _ in evaluated.members}
     assert plain.name not in {name for name, _ in evaluated.members}
@@ -99,7 +106,7 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
     told: asyncio.Queue[str] = asyncio.Queue()
     asked = parse_job(job(size=2).replace(b"[straggler]", b'[aggregation]\nencoding = "int4"\n[straggler]'))
     pool = federation.coordinator._pool
-    waiting = asyncio.create_task(pool.draw(wanted(), "r", asked, told.put_nowait))
+    waiting = asyncio.create_task(waiting_for(pool.draw(wanted(), "r", asked, told.put_nowait)))
     why = await asyncio.wait_for(told.get(), WAIT_S)
     assert "2 of 2 participants connected cannot send int4_block" in why
     assert "aggregation.encoding" in why
@@ -110,7 +117,9 @@ async def test_who_waits_for_an_encoding_is_told_what_keeps_those_who_are_there(
 async def test_what_passes_by_itself_is_not_told(federation: Federation) -> None:
     await federation.clients("alice")
     told: asyncio.Queue[str] = asyncio.Queue()
-    waiting = asyncio.create_task(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
+    waiting = asyncio.create_task(
+        waiting_for(federation.coordinator._pool.draw(wanted(), "r", spec(size=2), told.put_nowait))
+    )
     assert await asyncio.wait_for(told.get(), WAIT_S) == ""
     await federation.clients("bob")
     await asyncio.wait_for(waiting, WAIT_S)
@@ -129,7 +138,7 @@ async def test_what_one_run_has_drawn_another_does_not(federation: Federation) -
     assert {first.members[0][0], second.members[0][0]} == names
     third = asyncio.create_task(draw(federation, wanted(1), spec(size=1), "three"))
     assert await waits(third)
-    federation.coordinator._pool.settled("one")
+    federation.coordinator._pool.finish_draw("one")
     assert (await asyncio.wait_for(third, WAIT_S)).members == first.members
 
 
@@ -183,7 +192,7 @@ async def test_of_more_than_a_private_sum_has_room_for_as_many_are_invited_as_it
     private = private_job(f"size = 1\n{cohort}", privacy)
     drawn = await draw(federation, wanted(1), private)
     assert (drawn.eligible, len(drawn.members)) == (6, 3)
-    federation.coordinator._pool.settled("r")
+    federation.coordinator._pool.finish_draw("r")
     assert (await draw(federation, wanted(1), private)).members == drawn.members, "the same ones in the same round"
 
 
@@ -225,4 +234,3 @@ async def test_a_window_may_be_learned(federation: Federation) -> None:
     effect = PrepareRound(KEY, RoundKind.TRAIN, ((alice.name, 10),), (), 10)
     pool = federation.coordinator._pool
     assert await pool.report_window_s(effect, learned) == pytest.approx(20.0, rel=0.2)
-    assert await pool.report_window_s(effect, spec()) == 60.0

@@ -37,7 +37,7 @@ from atoll.server.rounds import (
     resume,
 )
 from atoll.server.runs.driver import RefusedEventError, RunDriver
-from atoll.server.runs.stepping import Also, Answer, Entry
+from atoll.server.runs.stepping import Also, Answer, Entry, Work
 from tests.patience import WAIT_S
 
 KEY = RoundKey(0, 0)
@@ -92,11 +92,11 @@ class Performer:
         self.closed = False
         self._journal = journal
 
-    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+    def perform(self, effect: Effect, state: RunState) -> Answer | Work:
         del state
-        return self.at_once.get(type(effect))
+        return self.at_once.get(type(effect)) or (lambda: None)
 
-    def perform(self, effect: Effect) -> None:
+    def begin(self, effect: Effect) -> None:
         self.asked.append(effect)
         self.durable.append(len(self._journal.log))
 
@@ -366,16 +366,16 @@ class TestAtOnce:
         assert rig.driver.state == replay(initial("r", POLICY, "m0"), rig.journal.log)
 
     async def test_nothing_of_a_chain_has_happened_if_it_is_not_stored(self, rig: Rig) -> None:
-        settled: list[str] = []
-        answer = Answer(self.DRAWN, settled=lambda: settled.append(rig.driver.state.status))
+        cleaned: list[str] = []
+        answer = Answer(self.DRAWN, cleanup=lambda: cleaned.append(rig.driver.state.status))
         rig.performer.at_once = {DrawCohort: answer}
         rig.journal.failures = [StorageError("store.unavailable", "disk full", retry_after_s=1.0)]
         with pytest.raises(StorageError):
             await rig.post(Started())
         assert rig.driver.state == initial("r", POLICY, "m0")
-        assert (rig.performer.asked, settled) == ([], ["submitted"])
+        assert (rig.performer.asked, cleaned) == ([], ["submitted"])
         await rig.post(Started())
-        assert (kinds(rig.performer.asked), settled) == ([PrepareRound], ["submitted", "running"])
+        assert (kinds(rig.performer.asked), cleaned) == ([PrepareRound], ["submitted", "running"])
 
     async def test_what_an_answer_adds_is_stored_with_it(self, rig: Rig) -> None:
         def adds(*_: object) -> None: ...
@@ -393,10 +393,10 @@ class TestAtOnce:
     async def test_an_answer_that_cannot_be_given_leaves_the_effect_to_be_done(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fails(*_: object) -> Answer | None:
+        def fails(*_: object) -> Answer | Work:
             raise CorruptDataError("release.digest", "another model")
 
-        monkeypatch.setattr(rig.performer, "answer", fails)
+        monkeypatch.setattr(rig.performer, "perform", fails)
         await rig.post(Started())
         assert kinds(rig.performer.asked) == [DrawCohort]
 

@@ -17,11 +17,12 @@ from atoll.server.ingest.node_pool import LocalNode
 from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, Phase, Rejected, RoundKey
 from atoll.server.runs import candidates, driver
 from atoll.server.runs import performer as performing
+from atoll.server.runs.aggregator import Aggregator
 from atoll.server.runs.drawing import CohortPool
+from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.performer import RunPerformer
 from atoll.server.runs.pushing import Pusher
-from atoll.server.runs.releasing import Releaser
 from atoll.server.runs.stepping import Entry
 from atoll.server.stores import DirectoryBlobStore, RecordConflictError, reports
 from atoll.server.stores import release as releases
@@ -43,8 +44,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nothing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every effect is performed, also one that could be answered in the transaction of its event."""
-    monkeypatch.setattr(RunPerformer, "answer", lambda *_: None)
+    """No answer is stored in the transaction of the event that caused its effect."""
+    monkeypatch.setattr(RunDriver, "_answer", lambda *_: None)
 
 
 async def play_round(*clients: Client) -> None:
@@ -277,7 +278,7 @@ class TestSums:
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(LocalNode, "fold", failing(99, OUTAGE, LocalNode.fold))
-        monkeypatch.setattr(Releaser, "unreadable", failing(2, DISK_FULL, Releaser.unreadable))
+        monkeypatch.setattr(Aggregator, "unreadable", failing(2, DISK_FULL, Aggregator.unreadable))
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         task = await alice.next("participate")
@@ -389,12 +390,13 @@ class TestSums:
 
 
 class TestOutages:
-    @pytest.mark.parametrize("method", ["aggregate", "charge"])
+    @pytest.mark.parametrize("method", ["aggregate", "make_again"])
     @pytest.mark.parametrize("error", [OUTAGE, DISK_FULL])
     async def test_what_may_pass_is_waited_for(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, method: str, error: ServerError
     ) -> None:
-        monkeypatch.setattr(Releaser, method, failing(3, error, getattr(Releaser, method)))
+        monkeypatch.setattr(Aggregator, "can_charge", lambda *_: False)
+        monkeypatch.setattr(Aggregator, method, failing(3, error, getattr(Aggregator, method)))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -403,7 +405,7 @@ class TestOutages:
     async def test_what_does_not_pass_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Releaser, "aggregate", failing(99, OUTAGE, Releaser.aggregate))
+        monkeypatch.setattr(Aggregator, "aggregate", failing(99, OUTAGE, Aggregator.aggregate))
         monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
@@ -414,15 +416,15 @@ class TestOutages:
     async def test_the_disk_is_waited_for_without_end_and_seen(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fails, aggregate = asyncio.Event(), Releaser.aggregate
+        fails, aggregate = asyncio.Event(), Aggregator.aggregate
         fails.set()
 
-        async def while_it_fails(releaser: Releaser, effect: Aggregate) -> Aggregated:
+        async def while_it_fails(aggregator: Aggregator, effect: Aggregate) -> Aggregated:
             if fails.is_set():
                 raise DISK_FULL
-            return await aggregate(releaser, effect)
+            return await aggregate(aggregator, effect)
 
-        monkeypatch.setattr(Releaser, "aggregate", while_it_fails)
+        monkeypatch.setattr(Aggregator, "aggregate", while_it_fails)
         monkeypatch.setattr(RunPerformer._retrying, "__defaults__", (0.0,))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
@@ -458,8 +460,8 @@ class TestOutages:
                 raise PermissionError(13, "Permission denied", str(path))
             give(free, path)
 
-        async def sweeps(releaser: Releaser, effect: Aggregate) -> Aggregated:
-            done = await aggregate(releaser, effect)
+        async def sweeps(aggregator: Aggregator, effect: Aggregate) -> Aggregated:
+            done = await aggregate(aggregator, effect)
             if left[0]:
                 with federation.store.blobs.create() as writer:
                     writer.write(b"another candidate")
@@ -468,9 +470,9 @@ class TestOutages:
                 federation.store.blobs.sweep()
             return done
 
-        aggregate = Releaser.aggregate
+        aggregate = Aggregator.aggregate
         monkeypatch.setattr(FreeFiles, "give", refused)
-        monkeypatch.setattr(Releaser, "aggregate", sweeps)
+        monkeypatch.setattr(Aggregator, "aggregate", sweeps)
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -494,11 +496,11 @@ class TestCrashes:
         ("place", "method", "job_name"),
         [
             (CohortPool, "draw", "draw"),
-            (CohortPool, "report_window_s", "prepare"),
-            (Releaser, "grid", "prepare"),
-            (Releaser, "aggregate", "aggregate"),
-            (Releaser, "charge", "charge"),
-            (Releaser, "evaluate", "publish"),
+            (RunPerformer, "_prepared", "prepare"),
+            (Aggregator, "grid", "prepare"),
+            (Aggregator, "aggregate", "aggregate"),
+            (Aggregator, "charge", "charge"),
+            (Aggregator, "is_judged", "publish"),
             (Pusher, "invite_all", "Invite"),
             (Pusher, "deadline", "StartDeadline"),
         ],
@@ -549,14 +551,14 @@ class TestCrashes:
     async def test_a_bug_in_a_fold_is_found_by_the_sum_or_by_nobody(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(Releaser, "fold", failing(99, KeyError("bug"), Releaser.fold))
+        monkeypatch.setattr(Aggregator, "fold", failing(99, KeyError("bug"), Aggregator.fold))
         clients = await federation.clients("alice", "bob")
         with caplog.at_level(logging.ERROR):
             run = await federation.submit(job(size=2))
             await play_round(*clients)
             row = await federation.ended(run)
         assert federation.model(row.current_model) == mean_of(0, 1)
-        assert "fold 0.0" in caplog.text
+        assert "fold 1" in caplog.text
 
     async def test_a_contradiction_with_the_record_fails_the_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
@@ -587,7 +589,7 @@ class TestCrashes:
         method: str,
         error: Exception,
     ) -> None:
-        monkeypatch.setattr(Releaser, method, failing(99, error, getattr(Releaser, method)))
+        monkeypatch.setattr(Aggregator, method, failing(99, error, getattr(Aggregator, method)))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job(rounds=2))
         with caplog.at_level(logging.WARNING):
@@ -676,11 +678,11 @@ class TestRetention:
             states = federation.blobs() - {row.initial_model, row.current_model}
             assert len(states) == 2  # first and second moment
 
-    @pytest.mark.usefixtures("nothing_at_once")
     async def test_a_candidate_that_was_never_released_goes_with_its_run(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Releaser, "charge", failing(99, DISK_FULL, Releaser.charge))
+        monkeypatch.setattr(Aggregator, "can_charge", lambda *_: False)
+        monkeypatch.setattr(Aggregator, "make_again", failing(99, DISK_FULL, Aggregator.make_again))
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)

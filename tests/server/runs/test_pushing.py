@@ -9,7 +9,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from atoll.server.identity import ParticipantKind
 from atoll.server.ingest.desk import Disposition
-from atoll.server.rounds import MemberStatus, Phase, RoundState, RunState
+from atoll.server.rounds import MemberStatus, Phase, PrepareRound, RoundPrepared, RoundState, RunState
 from atoll.server.runs import invitations, pushing
 from atoll.server.runs.instructions import Invitation, serialised
 from atoll.server.runs.invitations import Invitations
@@ -269,14 +269,13 @@ class TestSilence:
     ) -> None:
         """It was not watched then, because it was not yet a member of an open round."""
         alice, bob = await federation.clients("alice", "bob")
-        window = federation.coordinator._pool.report_window_s
+        prepared = RunPerformer._prepared
 
-        async def leaving(*args: object) -> float:
+        def leaving(performer: RunPerformer, effect: PrepareRound, window_s: float) -> RoundPrepared:
             bob.leave()
-            return await window(*args)  # type: ignore[arg-type]  # as they came
+            return prepared(performer, effect, window_s)
 
-        monkeypatch.setattr(federation.coordinator._pool, "report_window_s", leaving)
-        monkeypatch.setattr(RunPerformer, "answer", lambda *_: None)
+        monkeypatch.setattr(RunPerformer, "_prepared", leaving)
         run = await federation.submit(job(size=2, quorum=1))
         await federation.state(run, stands(bob, MemberStatus.SILENT))
         assert (await alice.next("participate")).key.run == run
@@ -390,7 +389,7 @@ class TestStops:
         await alice.report(task.key, update_values(1))
         await bob.check_in(resuming=(task.key,))
         stop = await bob.next("stop")
-        assert (stop.key, stop.reason) == (task.key, "round 0.0 is over")
+        assert (stop.key, stop.reason) == (task.key, "round 1 is over")
 
     async def test_one_whose_late_work_is_carried_goes_on(self, federation: Federation) -> None:
         alice, bob = await federation.clients("alice", "bob")

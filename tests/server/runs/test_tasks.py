@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from atoll.server.rounds import RoundKey
-from atoll.server.runs.tasks import Job, Tasks
+from atoll.server.runs.tasks import TaskName, Tasks
 from tests.patience import WAIT_S
 
 FIRST, SECOND = RoundKey(0, 0), RoundKey(1, 0)
@@ -15,7 +15,7 @@ class Rig:
     """Tasks, and work that the test lets go."""
 
     def __init__(self) -> None:
-        self.crashes: list[tuple[Job, BaseException]] = []
+        self.crashes: list[tuple[TaskName, BaseException]] = []
         self.tasks = Tasks("r", lambda job, error: self.crashes.append((job, error)))
         self.begun: list[str] = []
         self.ended: list[str] = []
@@ -47,13 +47,13 @@ async def everything(rig: Rig) -> None:
 
 async def test_a_job_under_way_is_not_begun_again(rig: Rig) -> None:
     go = asyncio.Event()
-    rig.tasks.start(Job("fold", FIRST), lambda: rig.work("one", go))
-    rig.tasks.start(Job("fold", FIRST), lambda: rig.work("two"))
-    rig.tasks.start(Job("fold", SECOND), lambda: rig.work("other"))
+    rig.tasks.start(TaskName("fold", FIRST), lambda: rig.work("one", go))
+    rig.tasks.start(TaskName("fold", FIRST), lambda: rig.work("two"))
+    rig.tasks.start(TaskName("fold", SECOND), lambda: rig.work("other"))
     go.set()
     await everything(rig)
     assert sorted(rig.begun) == ["one", "other"]
-    rig.tasks.start(Job("fold", FIRST), lambda: rig.work("again"))
+    rig.tasks.start(TaskName("fold", FIRST), lambda: rig.work("again"))
     await everything(rig)
     assert "again" in rig.begun
 
@@ -61,9 +61,9 @@ async def test_a_job_under_way_is_not_begun_again(rig: Rig) -> None:
 async def test_a_job_that_is_replaced_ends_before_the_new_one_begins(rig: Rig) -> None:
     """Two sums over one accumulator at the same time would spoil each other."""
     tidy = asyncio.Event()
-    rig.tasks.start(Job("aggregate", FIRST), lambda: rig.work("old", asyncio.Event(), tidy))
+    rig.tasks.start(TaskName("aggregate", FIRST), lambda: rig.work("old", asyncio.Event(), tidy))
     await asyncio.sleep(0)
-    rig.tasks.start(Job("aggregate", FIRST), lambda: rig.work("new"), replaces=True)
+    rig.tasks.start(TaskName("aggregate", FIRST), lambda: rig.work("new"), replaces=True)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert (rig.begun, rig.ended) == (["old"], [])
@@ -74,23 +74,23 @@ async def test_a_job_that_is_replaced_ends_before_the_new_one_begins(rig: Rig) -
 
 async def test_a_job_that_is_replaced_before_it_began_never_runs(rig: Rig) -> None:
     for name in ("one", "two", "three"):
-        rig.tasks.start(Job("draw", FIRST), partial(rig.work, name), replaces=True)
+        rig.tasks.start(TaskName("draw", FIRST), partial(rig.work, name), replaces=True)
     await everything(rig)
     assert rig.begun == ["three"]
 
 
 async def test_a_crash_is_told(rig: Rig) -> None:
-    rig.tasks.start(Job("charge", FIRST), rig.fail)
+    rig.tasks.start(TaskName("charge", FIRST), rig.fail)
     await everything(rig)
     await asyncio.sleep(0)
     ((job, error),) = rig.crashes
-    assert (job, type(error)) == (Job("charge", FIRST), KeyError)
+    assert (job, type(error)) == (TaskName("charge", FIRST), KeyError)
 
 
 async def test_unwanted_jobs_are_ended_and_others_go_on(rig: Rig) -> None:
     go = asyncio.Event()
-    rig.tasks.start(Job("fold", FIRST, "a"), lambda: rig.work("old", go))
-    rig.tasks.start(Job("fold", SECOND, "a"), lambda: rig.work("new", go))
+    rig.tasks.start(TaskName("fold", FIRST, "a"), lambda: rig.work("old", go))
+    rig.tasks.start(TaskName("fold", SECOND, "a"), lambda: rig.work("new", go))
     await asyncio.sleep(0)
     await asyncio.wait_for(rig.tasks.end(lambda job: job.key == FIRST), WAIT_S)
     assert rig.ended == ["old"]
@@ -105,9 +105,9 @@ async def test_a_job_may_end_the_others_but_not_itself(rig: Rig) -> None:
         await rig.tasks.end(lambda _: True)
         rig.ended.append("finish")
 
-    rig.tasks.start(Job("fold", FIRST), lambda: rig.work("fold", asyncio.Event()))
+    rig.tasks.start(TaskName("fold", FIRST), lambda: rig.work("fold", asyncio.Event()))
     await asyncio.sleep(0)
-    rig.tasks.start(Job("finish"), finish)
+    rig.tasks.start(TaskName("finish"), finish)
     await everything(rig)
     assert rig.ended == ["fold", "finish"]
 
@@ -124,13 +124,15 @@ async def test_timers_fire_once_and_leave_nothing(rig: Rig) -> None:
 
 async def test_closing_forgets_timers_and_ends_jobs(rig: Rig) -> None:
     rig.tasks.after("retry", 60.0, lambda: None)
-    rig.tasks.start(Job("draw", FIRST), lambda: rig.work("draw", asyncio.Event()))
+    rig.tasks.start(TaskName("draw", FIRST), lambda: rig.work("draw", asyncio.Event()))
     await asyncio.sleep(0)
     await asyncio.wait_for(rig.tasks.close(), WAIT_S)
     assert rig.ended == ["draw"]
     assert rig.tasks.due_in_s("retry") is None
 
 
-@pytest.mark.parametrize(("job", "text"), [(Job("finish"), "finish"), (Job("fold", SECOND, "alice"), "fold 1.0 alice")])
-def test_names(job: Job, text: str) -> None:
+@pytest.mark.parametrize(
+    ("job", "text"), [(TaskName("finish"), "finish"), (TaskName("fold", SECOND, "alice"), "fold 2 alice")]
+)
+def test_names(job: TaskName, text: str) -> None:
     assert str(job) == text

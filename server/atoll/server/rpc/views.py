@@ -10,11 +10,11 @@ from atoll.server.control import message_of
 from atoll.server.identity import TokenRecord
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.server.rounds import Member, MemberStatus, Phase, RoundKind, RoundState, RunState, RunStatus, trained_before
-from atoll.server.rounds.durations import phase_seconds
 from atoll.server.rpc.enrolment import KINDS
 from atoll.server.runs.records import metrics_of
 from atoll.server.stores import ParticipantHistory, rounds, runs
 from atoll.server.stores.participants import Participant
+from atoll.server.telemetry.durations import phase_seconds
 from atoll.wire.v1 import control_pb2
 
 _STATUSES = {

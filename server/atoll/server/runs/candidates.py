@@ -23,7 +23,7 @@ from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.jobs import JobSpec, averaged_tensors, fragments_of, optimiser_of
 from atoll.server.rounds import Aggregate, RoundGrid, RoundKey, RoundState, RunState, UpdateRef
 from atoll.server.runs.driver import RunDriver
-from atoll.server.runs.releases import Releases, Settled
+from atoll.server.runs.run_privacy import PrivateOutcome, RoundSum, RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.stores import Blob, BlobWriter, StoreDamagedError, models
 from atoll.wire.chunks import ElementRange
@@ -35,7 +35,7 @@ class Candidate:
     """A model that is durable but not released.
 
     ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, the mean of the
-    released models, and noise that later private rounds need. ``settled`` is what a private release leaves; None for
+    released models, and noise that later private rounds need. ``outcome`` is what a private release leaves; None for
     any other.
     """
 
@@ -44,7 +44,7 @@ class Candidate:
     size_bytes: int
     optimiser_blobs: tuple[tuple[str, str], ...]
     norm: float
-    settled: Settled | None = None
+    outcome: PrivateOutcome | None = None
 
     @property
     def blobs(self) -> tuple[str, ...]:
@@ -56,12 +56,12 @@ class Candidates:
     """Makes the candidates of one run, and removes those that are not released."""
 
     def __init__(
-        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, releases: Releases
+        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, privacy: RunPrivacy
     ) -> None:
         self._driver = driver
         self._layout = layout
         self._services = services
-        self._releases = releases
+        self._privacy = privacy
         self._optimiser = optimiser_of(spec)
         self._averaged = averaged_tensors(spec, layout)
         self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
@@ -83,7 +83,7 @@ class Candidates:
             for term in effect.contributions
             if term.update is not None
         ]
-        if not items and not self._releases.sums_nothing:  # an empty Poisson sample: it changes nothing
+        if not items and not self._privacy.sums_nothing:  # an empty Poisson sample: it changes nothing
             return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
         live = live_round(state)
         if live.grid is None:
@@ -122,8 +122,8 @@ class Candidates:
                 share = share_of(self._mean_decay, version + 1)
                 iterates = IterateMean(old.get(models.ITERATE_AVERAGE), share, mean_sink)
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
-            sums = self._releases.released(version, key, total, items, old, open_sink)
-            released_sum, settled = stack.enter_context(sums)
+            summed = RoundSum(version, key, total, items, old, open_sink)
+            released_sum, outcome = stack.enter_context(self._privacy.released(summed))
             released = release_model(
                 self._layout,
                 released_sum,
@@ -139,7 +139,7 @@ class Candidates:
         state_blobs = tuple(sorted({**states, **written}.items()))
         round_key = RoundKey(key.round, key.attempt)
         candidate = Candidate(
-            round_key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm, settled
+            round_key, manifest.name, manifest.size_bytes, state_blobs, released.mean_update_norm, outcome
         )
         self._made.append(candidate)
         for blob in candidate.blobs:

@@ -24,7 +24,6 @@ from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt,
 from atoll.server.ingest.upload_quota import most_chunks
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.jobs.refusals import has_secret_draw
-from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import (
     Accepted,
     CancelRequested,
@@ -50,8 +49,8 @@ from atoll.server.runs.janitor import Janitor
 from atoll.server.runs.journal import SqlJournal
 from atoll.server.runs.online import count_online
 from atoll.server.runs.performer import RunPerformer
-from atoll.server.runs.private.releases import Budgets, PrivateReleases, find_promise
-from atoll.server.runs.releases import PlainReleases, Releases
+from atoll.server.runs.private.budgets import Budgets
+from atoll.server.runs.private.promise import find_promise
 from atoll.server.runs.reporting import (
     answer_to,
     member_of,
@@ -60,6 +59,7 @@ from atoll.server.runs.reporting import (
     reported_event,
     without_figures,
 )
+from atoll.server.runs.run_privacy import Promise, RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Introduction, Session
 from atoll.server.runs.submission import examined
@@ -88,7 +88,7 @@ class ActiveRun:
     spec: JobSpec
     layout: Layout
     fragments: Fragments
-    releases: Releases
+    privacy: RunPrivacy
 
 
 class Coordinator:
@@ -179,7 +179,7 @@ class Coordinator:
         await found.store(services)
         run = found.run
         state = initial(run.id, to_run_policy(found.spec), initial_blob)
-        await self._activate(run, found.spec, layout, state, 0, private=found.private).performer.begin()
+        await self._activate(run, found.spec, layout, state, 0, promise=found.promise).performer.start_run()
         return run.id
 
     async def pause(self, run_id: str) -> None:
@@ -203,8 +203,8 @@ class Coordinator:
             await self._order(run_id, ResumeRequested())
             return
         self._budgets.let_go(run_id)
-        await active.releases.forgive()
-        await active.releases.reserve(afresh=True)
+        await active.privacy.forgive()
+        await active.privacy.reserve(afresh=True)
         try:
             await self._order(run_id, ResumeRequested())
         except ServerError:
@@ -364,22 +364,20 @@ class Coordinator:
         state: RunState,
         next_seq: int,
         *,
-        private: PrivateRun | None,
+        promise: Promise,
         resumed: bool = False,
     ) -> ActiveRun:
         services = self._services
         driver = RunDriver(state, next_seq, self._journal, services.clock, self._moved, services.observer.stored)
-        releases: Releases = PlainReleases()
-        if private is not None:
-            releases = PrivateReleases(driver, private, services, self._budgets, planned=spec.cohort.size)
+        privacy = promise.privacy(driver, services, self._budgets, spec)
         spec = spec.seeded(run.seed)
-        performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, releases)
-        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), releases)
+        performer = RunPerformer(driver, spec, layout, run.layout, services, self._pool, privacy)
+        active = ActiveRun(driver, performer, spec, layout, fragments_of(spec, layout), privacy)
         self._active[run.id] = active
         if resumed:
             performer.members.expect_back()
             if state.round is not None and state.round.phase in _UNDER_WAY:
-                releases.hold()
+                privacy.hold()
         driver.start(performer)
         return active
 
@@ -390,12 +388,12 @@ class Coordinator:
         first = initial(run.id, to_run_policy(spec), run.initial_model)
         found = await self._journal.resume(first)
         log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
-        private = await self._services.reader.run(find_promise, run.id) if spec.privacy is not None else None
-        if private is not None and await self._is_uncompared(run):
+        promise = await self._services.reader.run(find_promise, run.id, spec)
+        if spec.privacy is not None and await self._is_uncompared(run):
             self._budgets.hold_back(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
-        active = self._activate(run, spec, layout, found.state, found.next_seq, private=private, resumed=True)
+        active = self._activate(run, spec, layout, found.state, found.next_seq, promise=promise, resumed=True)
         if found.state.status is RunStatus.SUBMITTED:
-            await active.performer.begin()
+            await active.performer.start_run()
 
     async def _is_uncompared(self, run: runs.Run) -> bool:
         """Whether the run's ledger was restored, and no operator has resumed the run since."""

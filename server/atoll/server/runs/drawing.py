@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from atoll.server.jobs import JobSpec, expected_window_s, participation_limit_of, report_window_of
 from atoll.server.jobs.refusals import has_secret_draw
@@ -16,12 +16,12 @@ from atoll.server.runs.cohort import cohort_from, is_able
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
-from atoll.server.runs.releases import PlainReleases
+from atoll.server.runs.run_privacy import NoPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Changes, Session
 from atoll.server.runs.standings import Count, Standing, Standings
 from atoll.server.sampling import History, sampler_named
-from atoll.server.sampling.report_window import FixedReportWindow, report_window_s
+from atoll.server.sampling.report_window import report_window_s
 from atoll.server.stores import ParticipantHistory, history
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,12 @@ class OtherRuns(Protocol):
 
 
 class Budget(Protocol):
-    """What a round will cost; see ``Releases``."""
+    """What a round will cost; see ``RunPrivacy``."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a round costs nothing, so that a draw need not wait for a reservation."""
+        ...
 
     async def reserve(self) -> None:
         """Reserve it, or see that there is not so much left: raises ``BudgetSpentError``."""
@@ -51,8 +56,10 @@ class Budget(Protocol):
         ...
 
 
-FREE: Budget = PlainReleases()
+FREE: Budget = NoPrivacy()
 """The budget of rounds that cost nothing."""
+Waiting = Callable[[], Coroutine[Any, Any, CohortDrawn]]
+"""Waits until a cohort can be drawn, then draws it; may be called again if it fails."""
 
 
 class CohortPool:
@@ -71,23 +78,35 @@ class CohortPool:
         self._barred: dict[str, frozenset[str]] = {}
         self._participations = Participations(services.reader)
 
-    async def draw(
+    def draw(
         self,
         effect: DrawCohort,
         run: str,
         spec: JobSpec,
         tell: Callable[[str], None] = log.debug,
         budget: Budget = FREE,
-    ) -> CohortDrawn:
-        """Wait until enough participants are there, then draw. They are the run's until it says ``settled``.
+    ) -> CohortDrawn | Waiting:
+        """Draw a cohort, or give what waits until one can be drawn. The drawn are the run's until ``finish_draw``.
 
-        While it waits, ``tell`` hears what keeps participants that are there from being drawn, if that is something
-        that does not pass by itself; "" if there is no such thing. Of ``budget`` nothing is reserved meanwhile: other
-        runs need it too.
+        A cohort is drawn at once if enough participants are connected, rounds are free, and neither the sampler nor a
+        bound on participation looks at earlier rounds.
+
+        While it waits, ``tell`` is called with the reason why connected participants cannot be drawn, if that reason
+        does not pass by itself, else with "". Nothing of ``budget`` is reserved meanwhile: other runs need it too.
 
         Raises:
-            ServerError: if what is known of them cannot be read, or the budget is spent.
+            ServerError: (while waiting) if the participants' history cannot be read, or the budget is spent.
         """
+        looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
+        if budget.is_free and not looks_back and self._may_draw(effect, run, spec):
+            drawn = self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
+            if drawn is not None:
+                return drawn
+        return partial(self._wait_and_draw, effect, run, spec, tell, budget)
+
+    async def _wait_and_draw(
+        self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None], budget: Budget
+    ) -> CohortDrawn:
         await self._bar(effect, run, spec)
         if not self._may_draw(effect, run, spec):
             await budget.reserve()  # a run that has spent it says so at once, whoever is there
@@ -102,15 +121,8 @@ class CohortPool:
                     return drawn
             budget.give_back()
 
-    def draw_now(self, effect: DrawCohort, run: str, spec: JobSpec) -> CohortDrawn | None:
-        """As ``draw``, if enough participants are there already and the sampler looks at nothing else; else None."""
-        looks_back = sampler_named(spec.cohort.sampler).uses_history or participation_limit_of(spec) is not None
-        if looks_back or not self._may_draw(effect, run, spec):
-            return None
-        return self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
-
     def _begin(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
-        """From here until ``settled`` it is the run's turn; those who could be drawn."""
+        """Take the run's turn, until ``finish_draw``; returns the participants that can be drawn."""
         there = self._there(effect, run, spec)
         self._draw_lock.begin(run, secret=has_secret_draw(spec))
         count_overdue(self._services, there)
@@ -132,13 +144,13 @@ class CohortPool:
         self._services.sessions.touch(members)
         return True
 
-    def ended(self, run: str) -> None:
-        """The run draws no more."""
-        self.settled(run)
+    def forget(self, run: str) -> None:
+        """Forget a run that has ended."""
+        self.finish_draw(run)
         self._participations.forget(run)
 
-    def settled(self, run: str) -> None:
-        """The run's last draw is in its state, or given up."""
+    def finish_draw(self, run: str) -> None:
+        """End the run's turn: its last draw is in its state, or given up."""
         self._barred.pop(run, None)
         self._services.sessions.touch(self._drawn.pop(run, ()))
         self._draw_lock.end(run)
@@ -224,16 +236,8 @@ class CohortPool:
             f"each, {limit.separation} apart (privacy.max_participations, privacy.min_separation)"
         )
 
-    def fixed_window_s(self, spec: JobSpec) -> float | None:
-        """The report window of a job that does not learn it."""
-        window = report_window_of(spec)
-        return window.window_s if isinstance(window, FixedReportWindow) else None
-
     async def report_window_s(self, effect: PrepareRound, spec: JobSpec) -> float:
-        """Seconds from the invitation to the deadline."""
-        fixed_s = self.fixed_window_s(spec)
-        if fixed_s is not None:
-            return fixed_s
+        """Seconds from the invitation to the deadline, by how long the members' earlier reports took."""
         names = [participant for participant, _ in effect.members]
         known = await self._services.reader.run(history.of, names)
         past = [known[name].report_s if name in known else () for name in names]

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from atoll.server.errors import ConflictError, CorruptDataError, ServerError, StorageError, UnavailableError
 from atoll.server.rounds import Effect, Event, IllegalTransition, RoundError, RunState, resume, step
-from atoll.server.runs.stepping import Also, Answer, Course, Entry, Played, unanswered
+from atoll.server.runs.stepping import Also, Answer, Course, Entry, Played, Work, unanswered
 from atoll.server.telemetry.context import remember
 
 log = logging.getLogger(__name__)
@@ -51,17 +51,18 @@ class Journal(Protocol):
 
 
 class Performer(Protocol):
-    """Does effects; each may be asked for again and then changes nothing more."""
+    """Performs effects; performing one again changes nothing more."""
 
-    def answer(self, effect: Effect, state: RunState) -> Answer | None:
-        """The answer of an effect that needs no waiting and nothing outward; None for all others.
+    def perform(self, effect: Effect, state: RunState) -> Answer | Work:
+        """The effect's answer if it has one at once, otherwise the work to begin once the event is durable.
 
-        ``state`` is the run that the effect comes from, which is not durable yet.
+        ``state`` is the run after the event that caused the effect; it may not be durable yet. Nothing outward happens
+        before the work begins.
         """
         ...
 
-    def perform(self, effect: Effect) -> None:
-        """Begin an effect; its answer comes as an event."""
+    def begin(self, effect: Effect) -> None:
+        """Perform an effect of the durable state: post its answer, or begin its work."""
         ...
 
     async def close(self) -> None:
@@ -233,7 +234,7 @@ class RunDriver:
 
     async def _store(self, batch: list[_Posted], *, at_once: bool) -> None:
         self._followed = False
-        course = Course(self.state, self.clock, self._answer if at_once else _takes_more)
+        course = Course(self.state, self.clock, self._answer if at_once else _no_answer)
         told: list[tuple[_Posted, Played]] = []
         try:
             for posted in batch:
@@ -249,8 +250,8 @@ class RunDriver:
             self.state = course.state
             self.stored(entry)
         finally:
-            for settled in course.settled:
-                settled()
+            for cleanup in course.cleanups:
+                cleanup()
         self._begin(course.to_do)
         for posted, played in told:
             if not posted.done.done():
@@ -262,10 +263,11 @@ class RunDriver:
         if self.performer is None:
             return None
         try:
-            return self.performer.answer(effect, state)
-        except Exception as error:  # noqa: BLE001 - the effect is performed instead, and fails the run if it must
+            made = self.performer.perform(effect, state)
+        except Exception as error:  # noqa: BLE001 - the effect is performed again later, and fails the run if it must
             log.info("run %s: %s is not answered at once: %s", self.run, type(effect).__name__, error)
             return None
+        return made if isinstance(made, Answer) else None
 
     async def _catch_up(self) -> None:
         """After a failure that left open what was stored: take from the log what was."""
@@ -286,7 +288,7 @@ class RunDriver:
     def _begin(self, effects: Iterable[Effect]) -> None:
         if self.performer is not None:
             for effect in effects:
-                self.performer.perform(effect)
+                self.performer.begin(effect)
 
     def _take(self) -> list[_Posted]:
         batch, self._inbox = self._inbox, []
@@ -313,7 +315,7 @@ class RunDriver:
         self.moved(self)
 
 
-def _takes_more(effect: Effect, state: RunState) -> None:
+def _no_answer(effect: Effect, state: RunState) -> None:
     del effect, state
 
 

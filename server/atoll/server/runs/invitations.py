@@ -11,8 +11,8 @@ from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec, fragments_of
 from atoll.server.rounds import Member, RoundKey, RoundKind, RoundState, RunState, Weighting
 from atoll.server.runs.instructions import Invitation
-from atoll.server.runs.releases import Releases
 from atoll.server.runs.return_spread import return_spread_s
+from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.stores import BlobStore
 from atoll.wire.chunks import range_to_proto
 from atoll.wire.digest import INLINE_BYTES
@@ -41,7 +41,7 @@ class Invitations:
 
     Attributes:
         layout_message: ``layout`` as its serialised message, which the run's row has.
-        releases: what members are told of privacy, and of the cohort's size.
+        privacy: what members are told of privacy, and of the cohort's size.
     """
 
     run: str
@@ -49,7 +49,7 @@ class Invitations:
     layout: Layout
     layout_message: bytes
     blobs: BlobStore
-    releases: Releases
+    privacy: RunPrivacy
     _shared: tuple[RoundKey | None, bytes] = field(default=(None, b""), init=False)
     _kept_until: float = field(default=0.0, init=False)
 
@@ -82,7 +82,7 @@ class Invitations:
         return found
 
     def _task(self, state: RunState, live: RoundState) -> participation_pb2.Participate:
-        spec, told, terms = self.spec, self.told_size(live), self.releases.terms(live.version)
+        spec, told, terms = self.spec, self.told_size(live), self.privacy.terms(live.version)
         return participation_pb2.Participate(
             key=_key(self.run, live.key),
             run_name=spec.job.name,
@@ -100,7 +100,7 @@ class Invitations:
 
     def told_size(self, live: RoundState) -> int:
         """The size of the cohort that its members are told."""
-        return self.releases.cohort_size(len(live.roster))
+        return self.privacy.cohort_size(len(live.roster))
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
         """What the update is to have; empty for all of it."""

@@ -7,6 +7,7 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -20,13 +21,14 @@ from atoll.server.errors import (
     StorageFullError,
     UnavailableError,
 )
-from atoll.server.jobs import JobSpec
+from atoll.server.jobs import JobSpec, report_window_of
 from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.rounds import (
     Aggregate,
     BudgetSpent,
     ChargeAndStore,
     Charged,
+    CohortDrawn,
     DeadlinePassed,
     DrawCohort,
     DropSpools,
@@ -51,17 +53,18 @@ from atoll.server.rounds import (
     Stop,
     SumLost,
 )
-from atoll.server.runs.drawing import CohortPool
+from atoll.server.runs.aggregator import Aggregator
+from atoll.server.runs.drawing import CohortPool, Waiting
 from atoll.server.runs.driver import RefusedEventError, RunDriver
 from atoll.server.runs.evaluators import SERVER_METRIC, Judgement
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.journal import add_judgement, keep_best
 from atoll.server.runs.pushing import Pusher
-from atoll.server.runs.releases import Releases
-from atoll.server.runs.releasing import Releaser
+from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
-from atoll.server.runs.stepping import Also, Answer
-from atoll.server.runs.tasks import Job, Tasks, Work
+from atoll.server.runs.stepping import Also, Answer, Work
+from atoll.server.runs.tasks import Body, TaskName, Tasks
+from atoll.server.sampling.report_window import FixedReportWindow
 from atoll.server.telemetry.context import about
 from atoll.server.telemetry.observer import NO_OBSERVER
 from atoll.text.figures import counted
@@ -77,8 +80,15 @@ _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
 _ROUND = "a round"
 _DRAW = "the draw"
+_KINDS: dict[type[Effect], str] = {
+    DrawCohort: "draw",
+    PrepareRound: "prepare",
+    ChargeAndStore: "charge",
+    Publish: "publish",
+}
+"""Names the tasks of effects that may have an answer at once; other effects that fail at once go by their own name."""
 _REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
-"""Jobs whose crash fails no run: the sum folds what is missing, the next start tidies up."""
+"""Tasks whose crash fails no run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
 _UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
 
@@ -94,73 +104,68 @@ class RunPerformer:
         layout_message: bytes,
         services: Services,
         pool: CohortPool,
-        releases: Releases,
+        privacy: RunPrivacy,
     ) -> None:
         self._driver = driver
-        self._releases = releases
+        self._privacy = privacy
         self._spec = spec
         self._services = services
         self._pool = pool
-        self._releaser = Releaser(driver, spec, layout, services, releases)
+        self._aggregator = Aggregator(driver, spec, layout, services, privacy)
         self._troubles: dict[str, str] = {}
         self._tasks = Tasks(driver.run, self._crashed)
         self._fold_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        invitations = Invitations(driver.run, spec, layout, layout_message, services.blobs, releases)
+        invitations = Invitations(driver.run, spec, layout, layout_message, services.blobs, privacy)
         self.members = Pusher(driver, invitations, services, self._tasks, self._tell)
-        # Receipts are answered by the poster, records are the journal's.
-        self._begin: dict[type[Effect], Callable[[Any], None]] = {
-            DrawCohort: lambda effect: self._start("draw", effect.key, lambda: self._draw(effect), replaces=True),
-            PrepareRound: lambda effect: self._start("prepare", effect.key, lambda: self._prepare(effect)),
+        # Receipts and records of members are no work: the poster answers, the journal has recorded.
+        self._works: dict[type[Effect], Callable[[Any], None]] = {
             Invite: self.members.invite_all,
             Stop: self.members.stop,
             StartDeadline: lambda effect: self.members.deadline(effect, DeadlinePassed(effect.key)),
-            Fold: lambda effect: self._start("fold", effect.key, lambda: self._fold(effect), what=str(effect.update)),
-            Aggregate: lambda effect: self._start(
-                "aggregate", effect.key, lambda: self._aggregate(effect), replaces=True
-            ),
-            ChargeAndStore: lambda effect: self._start("charge", effect.key, lambda: self._charge(effect)),
-            Publish: lambda effect: self._start("publish", effect.key, lambda: self._publish(effect)),
-            RecordRound: lambda _: self._start("retain", None, self._retain),
             StartRetry: self._start_retry,
-            DropSpools: lambda effect: self._start("drop", effect.through, lambda: self._drop(effect)),
-            Finish: lambda effect: self._start("finish", None, lambda: self._finish(effect)),
+            Fold: lambda effect: self._start(
+                TaskName("fold", effect.key, str(effect.update)), lambda: self._fold(effect)
+            ),
+            Aggregate: lambda effect: self._start(
+                TaskName("aggregate", effect.key), lambda: self._aggregate(effect), replaces=True
+            ),
+            RecordRound: lambda _: self._start(TaskName("retain"), self._retain),
+            DropSpools: lambda effect: self._start(TaskName("drop", effect.through), lambda: self._drop(effect)),
+            Finish: lambda effect: self._start(TaskName("finish"), lambda: self._finish(effect)),
         }
 
-    def answer(self, effect: Effect, state: RunState) -> Answer | None:
+    def perform(self, effect: Effect, state: RunState) -> Answer | Work:
         """See ``driver.Performer``."""
         match effect:
-            case DrawCohort() if self._releases.draws_at_once and not self._tasks.under_way(Job("draw", effect.key)):
-                if self._services.room.shortage():
-                    return None
-                drawn = self._pool.draw_now(effect, self._driver.run, self._spec)
-                return None if drawn is None else Answer(drawn, settled=self._settled)
+            case DrawCohort():
+                return self._draw(effect)
             case PrepareRound():
-                window_s = self._pool.fixed_window_s(self._spec)
-                return None if window_s is None else Answer(self._prepared(effect, window_s))
+                return self._prepare(effect)
             case ChargeAndStore():
-                also = self._releaser.charge_now(effect, state)
-                return None if also is None else Answer(Charged(effect.key), also)
-            case Publish() if not self._releaser.is_judged(effect):
-                return Answer(Published(effect.key))
+                return self._charge(effect, state)
+            case Publish():
+                return self._publish(effect)
             case _:
-                return None
+                return partial(self._works.get(type(effect), _nothing), effect)
 
-    def perform(self, effect: Effect) -> None:
+    def begin(self, effect: Effect) -> None:
         """See ``driver.Performer``."""
-        begin = self._begin.get(type(effect))
-        if begin is None:
-            return
+        name = TaskName(_KINDS.get(type(effect), type(effect).__name__), getattr(effect, "key", None))
         try:
-            begin(effect)
+            made = self.perform(effect, self._driver.state)
+            if isinstance(made, Answer):
+                self._start(name, lambda: self._post(made))
+            else:
+                made()
         except Exception as error:  # noqa: BLE001 - the run's log goes on: its failure is an event like any other
-            self._crashed(Job(type(effect).__name__, getattr(effect, "key", None)), error)
+            self._crashed(name, error)
 
     async def close(self) -> None:
         """See ``driver.Performer``."""
         await self._tasks.close()
 
-    async def begin(self) -> None:
-        """Begin a run that was submitted; returns when that is durable."""
+    async def start_run(self) -> None:
+        """Start a run that was submitted; returns when that is durable."""
         await self._answer(Started())
 
     @property
@@ -176,39 +181,56 @@ class RunPerformer:
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
         """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
-        return self._releaser.server_metrics(key)
+        return self._aggregator.server_metrics(key)
 
     def _start_retry(self, effect: StartRetry) -> None:
         self._tasks.after("retry", effect.delay_s, lambda: self._tell(RetryDue(effect.key)))
 
-    async def _draw(self, effect: DrawCohort) -> None:
+    def _draw(self, effect: DrawCohort) -> Answer | Work:
+        name = TaskName("draw", effect.key)
+        if not self._tasks.under_way(name) and not self._services.room.shortage():
+            drawn = self._drawn_or_waiting(effect)
+            if isinstance(drawn, CohortDrawn):
+                return Answer(drawn, cleanup=self._finish_draw)
+        return partial(self._start, name, lambda: self._wait_and_draw(effect), replaces=True)
+
+    def _drawn_or_waiting(self, effect: DrawCohort) -> CohortDrawn | Waiting:
+        return self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._privacy)
+
+    async def _wait_and_draw(self, effect: DrawCohort) -> None:
         try:
             await self._retrying("the next round", self._room_for_a_round)
-            drawn = await self._retrying(
-                _DRAW, lambda: self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._releases)
-            )
+            drawn = self._drawn_or_waiting(effect)
+            if not isinstance(drawn, CohortDrawn):
+                drawn = await self._retrying(_DRAW, drawn)
             await self._answer(drawn)
         finally:
-            self._settled()
+            self._finish_draw()
 
     def _unfit(self, why: str) -> None:
         if why and _DRAW not in self._troubles:
             log.warning("run %s: %s", self._driver.run, why)
         self._trouble(_DRAW, why)
 
-    def _settled(self) -> None:
-        self._pool.settled(self._driver.run)
+    def _finish_draw(self) -> None:
+        self._pool.finish_draw(self._driver.run)
 
     async def _room_for_a_round(self) -> None:
         """A round that begins on a full disk would lose its members' work."""
         await self._services.call(self._services.room.require, _ROUND)
 
-    async def _prepare(self, effect: PrepareRound) -> None:
+    def _prepare(self, effect: PrepareRound) -> Answer | Work:
+        window = report_window_of(self._spec)
+        if isinstance(window, FixedReportWindow):
+            return Answer(self._prepared(effect, window.window_s))
+        return partial(self._start, TaskName("prepare", effect.key), lambda: self._learn_and_prepare(effect))
+
+    async def _learn_and_prepare(self, effect: PrepareRound) -> None:
         window_s = await self._retrying("preparing", lambda: self._pool.report_window_s(effect, self._spec))
         await self._answer(self._prepared(effect, window_s))
 
     def _prepared(self, effect: PrepareRound, window_s: float) -> RoundPrepared:
-        grid = self._releaser.grid(effect)
+        grid = self._aggregator.grid(effect)
         return RoundPrepared(effect.key, window_s, self._services.clock() + window_s, grid)
 
     async def _fold(self, effect: Fold) -> None:
@@ -219,7 +241,7 @@ class RunPerformer:
         try:
             # They would wait for each other in the node, and keep its threads from the chunks that come in.
             async with self._fold_locks[update.node]:
-                await self._releaser.fold(effect, live.grid)
+                await self._aggregator.fold(effect, live.grid)
         except _UNUSABLE as error:
             await self._answer(Rejected(update.key, update.participant, str(error.detail)))
         except ServerError as error:
@@ -228,9 +250,9 @@ class RunPerformer:
 
     async def _aggregate(self, effect: Aggregate) -> None:
         # The sum is read without a lock: nothing may be folded into it any more.
-        await self._tasks.ended(lambda job: job.kind == "fold" and job.key == effect.key)
+        await self._tasks.ended(lambda name: name.kind == "fold" and name.key == effect.key)
         try:
-            done = await self._retrying("aggregation", lambda: self._releaser.aggregate(effect))
+            done = await self._retrying("aggregation", lambda: self._aggregator.aggregate(effect))
         except ServerError as error:
             await self._leave_out(effect, error)
         else:
@@ -238,18 +260,24 @@ class RunPerformer:
 
     async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
         """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
-        damaged = await self._retrying("the look for damage", lambda: self._releaser.unreadable(effect))
+        damaged = await self._retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
         if not damaged:
             raise error
         log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.logged)
         for update, reason in damaged:
             await self._answer(Rejected(update.key, update.participant, reason))
 
-    async def _charge(self, effect: ChargeAndStore) -> None:
+    def _charge(self, effect: ChargeAndStore, state: RunState) -> Answer | Work:
+        if self._aggregator.can_charge(effect):
+            return Answer(Charged(effect.key), self._aggregator.charge(effect, state))
+        return partial(self._start, TaskName("charge", effect.key), lambda: self._make_again_and_charge(effect))
+
+    async def _make_again_and_charge(self, effect: ChargeAndStore) -> None:
         try:
-            also = await self._retrying("the release", lambda: self._releaser.charge(effect))
+            await self._retrying("the release", self._aggregator.make_again)
+            also = self._aggregator.charge(effect, self._driver.state)
         except _UNUSABLE:
-            lost = await self._retrying("the look for damage", self._releaser.lost)
+            lost = await self._retrying("the look for damage", self._aggregator.lost)
             if not lost:
                 raise
             reason = f"{counted(len(lost), 'update')} of its sum cannot be read any more"
@@ -257,7 +285,12 @@ class RunPerformer:
         else:
             await self._answer(Charged(effect.key), also)
 
-    async def _publish(self, effect: Publish) -> None:
+    def _publish(self, effect: Publish) -> Answer | Work:
+        if self._aggregator.is_judged(effect):
+            return partial(self._start, TaskName("publish", effect.key), lambda: self._judge_and_publish(effect))
+        return Answer(Published(effect.key))
+
+    async def _judge_and_publish(self, effect: Publish) -> None:
         judgement = await self._judged(effect)
         run, retention = self._driver.run, self._spec.retention
         noted = add_judgement(run, effect.key, judgement)
@@ -271,11 +304,11 @@ class RunPerformer:
         await self._answer(Published(effect.key), also)
 
     async def _retain(self) -> None:
-        await self._tidy("old models", self._releaser.retain())
+        await self._tidy("old models", self._aggregator.retain())
 
     async def _judged(self, effect: Publish) -> Judgement:
         """What the operator's evaluator says; a run that is to be cancelled does not wait for it."""
-        judging = asyncio.create_task(self._releaser.evaluate(effect))
+        judging = asyncio.create_task(self._aggregator.evaluate(effect))
         unwanted = asyncio.create_task(self._cancel_requested())
         try:
             await asyncio.wait({judging, unwanted}, return_when=asyncio.FIRST_COMPLETED)
@@ -295,18 +328,18 @@ class RunPerformer:
     async def _drop(self, effect: DropSpools) -> None:
         """Whatever is still being done for these rounds is not wanted any more."""
         kinds = ("fold", "aggregate", "charge")
-        await self._tasks.end(lambda job: job.kind in kinds and job.key is not None and job.key <= effect.through)
-        await self._tidy("uploads", self._releaser.drop(effect))
+        await self._tasks.end(lambda name: name.kind in kinds and name.key is not None and name.key <= effect.through)
+        await self._tidy("uploads", self._aggregator.drop(effect))
 
     async def _finish(self, effect: Finish) -> None:
         log.info("run %s has %s: %s", self._driver.run, effect.status, effect.reason, extra={"run": self._driver.run})
         self._tasks.cancel_timers()
         tidying = ("publish", "drop", "retain")
-        await self._tasks.end(lambda job: job.kind not in tidying)
+        await self._tasks.end(lambda name: name.kind not in tidying)
         await self._tasks.ended(lambda _: True)
-        self._pool.ended(self._driver.run)
-        await self._tidy("models that were not released", self._releaser.discard_candidates())
-        await self._tidy("uploads", self._releaser.drop_all())
+        self._pool.forget(self._driver.run)
+        await self._tidy("models that were not released", self._aggregator.discard_candidates())
+        await self._tidy("uploads", self._aggregator.drop_all())
 
     async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Remove what is not needed any more. If that fails the run goes on, and the next sweep removes it."""
@@ -317,8 +350,15 @@ class RunPerformer:
 
     def _tell(self, event: Event) -> None:
         """Hand in an event that nobody waits for."""
-        key = getattr(event, "key", None)
-        self._start("tell", key, lambda: self._answer(event), what=f"{event.kind} {getattr(event, 'participant', '')}")
+        name = TaskName("tell", getattr(event, "key", None), f"{event.kind} {getattr(event, 'participant', '')}")
+        self._start(name, lambda: self._answer(event))
+
+    async def _post(self, answer: Answer) -> None:
+        """Post an effect's answer outside of the transaction of the event that caused it."""
+        try:
+            await self._answer(answer.event, answer.also)
+        finally:
+            answer.cleanup()
 
     async def _answer(self, event: Event, also: Also | None = None) -> None:
         """Post an event until it is stored: without it the run would stand still until the server is started anew.
@@ -373,49 +413,44 @@ class RunPerformer:
         if self._troubles != before:
             self._driver.announce()
 
-    def _start(
-        self,
-        kind: str,
-        key: RoundKey | None,
-        work: Work,
-        *,
-        what: str = "",
-        replaces: bool = False,
-    ) -> None:
-        job = Job(kind, key, what)
+    def _start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
         # Folds name members, and are as many as they.
-        hidden = kind == "fold" and self._has_secret_draw
+        hidden = name.kind == "fold" and self._has_secret_draw
         observer = NO_OBSERVER if hidden else self._services.observer
 
         async def observed() -> None:
             with (
-                about(run=self._driver.run, round=key),
-                observer.working(self._driver.run, job.kind, job.key, job.what),
+                about(run=self._driver.run, round=name.key),
+                observer.working(self._driver.run, name.kind, name.key, name.what),
             ):
-                await work()
+                await body()
 
-        self._tasks.start(job, observed, replaces=replaces)
+        self._tasks.start(name, observed, replaces=replaces)
 
     @property
     def _has_secret_draw(self) -> bool:
         """Whether neither log nor traces may tell who is in the round."""
         return self._driver.state.policy.secret_draw
 
-    def _crashed(self, job: Job, error: BaseException) -> None:
+    def _crashed(self, name: TaskName, error: BaseException) -> None:
         """What cannot be done for the round in work fails the run, with the reason; want of budget pauses it."""
         run, known = self._driver.run, isinstance(error, ServerError)  # it says what is wrong: no traceback
         said = error.logged if isinstance(error, ServerError) else error
         if isinstance(error, BudgetSpentError):
             log.warning("run %s pauses: %s", run, said, extra={"run": run})
         else:
-            log.error("run %s: %s failed: %s", run, job, said, exc_info=None if known else error, extra={"run": run})
+            log.error("run %s: %s failed: %s", run, name, said, exc_info=None if known else error, extra={"run": run})
         live = self._driver.state.round
-        if job.kind in _REPEATED or live is None or (job.key is not None and job.key != live.key):
+        if name.kind in _REPEATED or live is None or (name.key is not None and name.key != live.key):
             return
         # It travels to the members: what an unknown error says may name paths of this machine, the log has it.
         reason = f"unexpected {type(error).__name__}; the server's log has more"
         if isinstance(error, ServerError):
             reason = str(error.detail)
         spent = isinstance(error, BudgetSpentError)
-        failure = BudgetSpent(live.key, reason) if spent else EffectFailed(live.key, job.kind, reason)
-        self._start(_FAILING, live.key, lambda: self._answer(failure))
+        failure = BudgetSpent(live.key, reason) if spent else EffectFailed(live.key, name.kind, reason)
+        self._start(TaskName(_FAILING, live.key), lambda: self._answer(failure))
+
+
+def _nothing(_: Effect) -> None:
+    pass

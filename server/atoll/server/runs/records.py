@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from atoll.server.rounds import Member, MemberStatus, RoundState
-from atoll.server.rounds.durations import phase_seconds
 from atoll.server.stores import reports, rounds
+from atoll.server.telemetry.durations import phase_seconds
 from atoll.text.printable import printable
 from atoll.wire.v1 import transfer_pb2
 

@@ -1,9 +1,9 @@
-"""Events of a run as they are stepped, before they are durable: what is then stored, done and answered.
+"""Steps the engine over events that are not durable yet, and collects what must be stored and done with them.
 
-Some effects are answered without waiting and without anything outward: the charge for a sum that is taken, the draw
-among those who are there. Their answers are stepped right behind the event that causes them, so that one transaction
-holds the whole chain: a round's sum, its charge and model, and the opening of the next round. If that transaction
-fails, none of it has happened.
+Some effects have an answer at once, without waiting and without any outward action: the charge for a finished sum, or
+a draw when enough participants are connected. Such an answer is stepped right after the event that caused the effect,
+so one transaction holds the whole chain: a round's sum, its charge and model, and the opening of the next round. If
+that transaction fails, none of it has happened.
 """
 
 from __future__ import annotations
@@ -75,12 +75,16 @@ class Answer:
     Attributes:
         event: the answer.
         also: what is to be stored with it.
-        settled: called once it is stored, or is not going to be.
+        cleanup: called once the answer is stored or given up.
     """
 
     event: Event
     also: Also | None = None
-    settled: Callable[[], None] | None = None
+    cleanup: Callable[[], None] = lambda: None
+
+
+Work = Callable[[], None]
+"""Begins an effect; called once the event that caused it is durable. The effect's answer comes later, as an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +126,18 @@ class Course:
     Attributes:
         state: the run after the events so far.
         clock: epoch seconds.
-        at_once: gives the answer of an effect, ``state`` being the run that it comes from; None if it takes more.
+        answer: gives the answer that an effect of this state has at once, or None.
         played: the events so far.
         to_do: the effects that no event among them answers, in order.
-        settled: to be called once the events are stored, or are not going to be.
+        cleanups: called once the events are stored or given up.
     """
 
     state: RunState
     clock: Callable[[], float]
-    at_once: Callable[[Effect, RunState], Answer | None]
+    answer: Callable[[Effect, RunState], Answer | None]
     played: list[Played] = field(default_factory=list)
     to_do: list[Effect] = field(default_factory=list)
-    settled: list[Callable[[], None]] = field(default_factory=list)
+    cleanups: list[Callable[[], None]] = field(default_factory=list)
 
     def play(self, event: Event, also: Also | None = None, at: float | None = None) -> Played:
         """Step an event that happened ``at`` (None: now), then the answers that its effects have at once, and theirs.
@@ -152,14 +156,13 @@ class Course:
         return played
 
     def _answered(self, effect: Effect) -> bool:
-        answer = self.at_once(effect, self.state)
+        answer = self.answer(effect, self.state)
         if answer is None:
             return False
-        if answer.settled is not None:
-            self.settled.append(answer.settled)
+        self.cleanups.append(answer.cleanup)
         try:
             self.play(answer.event, answer.also)
-        except RoundError as error:  # it is done the long way, where this is told again if it is an error there too
+        except RoundError as error:  # the effect is performed again after the transaction, where an error counts
             log.info("run %s: %s does not follow at once: %s", self.state.run_id, answer.event.kind, error)
             return False
         return True

@@ -10,12 +10,11 @@ from sqlalchemy import Connection
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import new_run_id
 from atoll.server.jobs import JobSpec, fragments_of, optimiser_of, parse_job
-from atoll.server.privacy import ledger
-from atoll.server.privacy.run import PrivateRun
 from atoll.server.privacy.tensor_statistics import check_no_statistics
 from atoll.server.rounds import RunStatus
 from atoll.server.runs.initial_model import check_finite
-from atoll.server.runs.private.releases import promised, store_promise
+from atoll.server.runs.private.promise import promise_of
+from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
 from atoll.server.stores import BlobMissingError, models, runs
 from atoll.wire.encoding import payload_bytes
@@ -26,11 +25,11 @@ from atoll.wire.seeds import SEED_BITS
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that may begin; ``private``: what its job promises, if it promises anything."""
+    """A run that may begin, with the privacy that its job promises."""
 
     run: runs.Run
     spec: JobSpec
-    private: PrivateRun | None
+    promise: Promise
     model_bytes: int
 
     async def store(self, services: Services) -> None:
@@ -48,8 +47,7 @@ class Submission:
             raise BlobMissingError(run.initial_model)
         runs.add(connection, run)
         models.add(connection, models.Model(run.id, 0, None, run.initial_model, self.model_bytes, run.created_at))
-        if self.private is not None:
-            store_promise(connection, run.id, self.private, run.created_at)
+        self.promise.store(connection, run.id, run.created_at)
 
 
 async def examined(
@@ -69,11 +67,9 @@ async def examined(
     check_averaging(spec, layout)
     await _check_model(services, layout, initial_blob)
     _check_evaluator(services, spec)
-    private = await services.call(promised, spec, elements)
-    kept_bytes = 0 if private is None else private.kept_bytes(elements)
-    await _check_room(services, layout, spec, elements, kept_bytes)
-    if private is not None:
-        await services.reader.run(ledger.check_plan, private.contract)
+    promise = await services.call(promise_of, spec, elements)
+    await _check_room(services, layout, spec, elements, promise.kept_bytes(elements))
+    await services.reader.run(promise.check_plan)
     run = runs.Run(
         id=new_run_id(),
         name=spec.job.name,
@@ -88,7 +84,7 @@ async def examined(
         keep_models=spec.retention.models,
         seed=secrets.randbits(SEED_BITS) if spec.job.seed is None else spec.job.seed,
     )
-    return Submission(run, spec, private, layout.size_bytes)
+    return Submission(run, spec, promise, layout.size_bytes)
 
 
 def check_averaging(spec: JobSpec, layout: Layout) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 from atoll.server.rounds import RoundKey
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+Body = Callable[[], Coroutine[Any, Any, None]]
+"""Makes the coroutine that a task runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What a task does: its kind, the attempt of a round that it is for (None: for the run), and which one."""
+class TaskName:
+    """Names a task by its kind, the attempt of a round that it is for (None: the whole run), and what it works on."""
 
     kind: str
     key: RoundKey | None = None
@@ -32,26 +33,26 @@ class Tasks:
         crashed: told of each task that ends with an error.
     """
 
-    def __init__(self, label: str, crashed: Callable[[Job, BaseException], None]) -> None:
+    def __init__(self, label: str, crashed: Callable[[TaskName, BaseException], None]) -> None:
         self._label = label
         self._crashed = crashed
-        self._tasks: dict[Job, asyncio.Task[None]] = {}
+        self._tasks: dict[TaskName, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def start(self, job: Job, work: Work, *, replaces: bool = False) -> None:
-        """Begin a job unless it is under way; with ``replaces`` cancel that one, and begin when it has ended."""
-        current = self._tasks.get(job)
+    def start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
+        """Start a task unless it is under way; with ``replaces`` cancel that one, and start when it has ended."""
+        current = self._tasks.get(name)
         if current is not None:
             if not replaces:
                 return
             current.cancel()
-        task = asyncio.create_task(_after(current, work), name=f"{self._label} {job}")
-        self._tasks[job] = task
-        task.add_done_callback(lambda done: self._ended(job, done))
+        task = asyncio.create_task(_after(current, body), name=f"{self._label} {name}")
+        self._tasks[name] = task
+        task.add_done_callback(lambda done: self._ended(name, done))
 
-    def under_way(self, job: Job) -> bool:
-        """Whether a job has begun and not ended."""
-        return job in self._tasks
+    def under_way(self, name: TaskName) -> bool:
+        """Whether a task was started and has not ended."""
+        return name in self._tasks
 
     def after(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         """Call in ``delay_s`` seconds of a monotonic clock; the timer of that name before it is forgotten."""
@@ -76,15 +77,15 @@ class Tasks:
             timer.cancel()
         self._timers.clear()
 
-    async def end(self, unwanted: Callable[[Job], bool]) -> None:
-        """Cancel these jobs and wait until they have ended."""
+    async def end(self, unwanted: Callable[[TaskName], bool]) -> None:
+        """Cancel these tasks and wait until they have ended."""
         tasks = self._apart_from_caller(unwanted)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def ended(self, awaited: Callable[[Job], bool]) -> None:
-        """Wait until these jobs have ended by themselves."""
+    async def ended(self, awaited: Callable[[TaskName], bool]) -> None:
+        """Wait until these tasks have ended by themselves."""
         await asyncio.gather(*self._apart_from_caller(awaited), return_exceptions=True)
 
     async def close(self) -> None:
@@ -92,18 +93,18 @@ class Tasks:
         self.cancel_timers()
         await self.end(lambda _: True)
 
-    def _apart_from_caller(self, chosen: Callable[[Job], bool]) -> list[asyncio.Task[None]]:
+    def _apart_from_caller(self, chosen: Callable[[TaskName], bool]) -> list[asyncio.Task[None]]:
         caller = asyncio.current_task()
-        return [task for job, task in self._tasks.items() if task is not caller and chosen(job)]
+        return [task for name, task in self._tasks.items() if task is not caller and chosen(name)]
 
-    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(job) is task:
-            del self._tasks[job]
+    def _ended(self, name: TaskName, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._crashed(job, error)
+            self._crashed(name, error)
 
 
-async def _after(current: asyncio.Task[None] | None, work: Work) -> None:
+async def _after(current: asyncio.Task[None] | None, body: Body) -> None:
     if current is not None:
         await asyncio.wait({current})
-    await work()
+    await body()

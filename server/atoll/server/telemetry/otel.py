@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 from atoll.server.rounds import Invite, MemberStatus, Phase, RecordRound, RoundKey, RoundState
-from atoll.server.rounds.durations import phase_seconds
+from atoll.server.telemetry.durations import phase_seconds
 from atoll.server.telemetry.observer import Observer, StoredEvents
 from atoll.server.telemetry.trace_ids import span_id, trace_id, traceparent
 

@@ -18,8 +18,8 @@ from atoll.server.rounds import (
     RunStatus,
     Verdict,
 )
-from atoll.server.rounds.durations import phase_seconds
 from atoll.server.rounds.roster import OUTSTANDING
+from atoll.server.telemetry.durations import phase_seconds
 from atoll.server.telemetry.observer import StoredEvents
 
 ROUND_BUCKETS_S = (0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)

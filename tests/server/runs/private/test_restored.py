@@ -16,7 +16,7 @@ from atoll.server.rounds import Phase, RunState, RunStatus
 from atoll.server.stores import charges, runs
 from tests.server.rpc.world import World
 from tests.server.runs.federation import Federation, job, opened
-from tests.server.runs.private.test_releases import LOUD, capped, limit_to, private_job, report
+from tests.server.runs.private.test_differential_privacy import LOUD, capped, limit_to, private_job, report
 
 
 async def paused(federation: Federation, run: str) -> str:

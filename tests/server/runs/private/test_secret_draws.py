@@ -29,7 +29,7 @@ from atoll.server.telemetry.rounds import RoundFigures
 from atoll.server.telemetry.run_telemetry import RunTelemetry
 from atoll.wire.v1 import participation_pb2
 from tests.server.runs.federation import Client, Federation, job, opened, parsed, update_values
-from tests.server.runs.private.test_releases import private_job
+from tests.server.runs.private.test_differential_privacy import private_job
 
 NAMES = ("alice", "bob", "carol", "dave", "erin", "frank")
 VICTIM = f"p{'carol':a<12}"

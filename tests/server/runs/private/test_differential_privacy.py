@@ -21,7 +21,8 @@ from atoll.server.privacy import ledger
 from atoll.server.privacy.errors import BudgetSpentError
 from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import Phase, RunState, RunStatus
-from atoll.server.runs.private.releases import Budgets, PrivateReleases
+from atoll.server.runs.private.budgets import Budgets
+from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
 from atoll.server.stores import StoreDamagedError, charges, noise_states, runs, schema
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.privacy_terms import PrivacyMechanism, terms_from_proto
@@ -367,8 +368,8 @@ async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_rais
     await federation.state(run, lambda state: _open_round(state) == 0)
     active = federation.coordinator.active(run)
     assert active is not None
-    assert isinstance(active.releases, PrivateReleases)
-    promise = active.releases._current
+    assert isinstance(active.privacy, DifferentialPrivacy)
+    promise = active.privacy._current
     promise.contract = replace(promise.contract, epsilon=1.0)
     for client in clients:
         await report(client, 1)

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.server import control
 from atoll.server.rounds import Phase, RoundKey, RoundKind, RoundState
-from atoll.server.rounds.durations import PHASES, phase_seconds
-
-
-def test_phases_have_the_names_that_commands_and_reports_read() -> None:
-    assert PHASES == control.PHASES
+from atoll.server.telemetry.durations import phase_seconds
 
 
 def attempt(**times: Any) -> RoundState:

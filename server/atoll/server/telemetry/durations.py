@@ -1,11 +1,9 @@
-"""How long an attempt at a round spent in each of its phases."""
+"""How long an attempt at a round spent in each phase."""
 
 from __future__ import annotations
 
-from atoll.server.rounds.run_state import RoundState
-
-PHASES = ("draw", "prepare", "collect", "aggregate", "charge", "publish")
-"""Phases of an attempt, in order; the wire names them so too (``control.PHASES``)."""
+from atoll.server.control import PHASES
+from atoll.server.rounds import RoundState
 
 
 def phase_seconds(state: RoundState) -> dict[str, float]:

@@ -33,28 +33,27 @@ from atoll.server.runs.candidates import Candidate, Candidates, live_round
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.evaluators import AVERAGED_METRIC, Evaluator, Judgement, judge
 from atoll.server.runs.records import metrics_of, round_record
-from atoll.server.runs.releases import Releases
+from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.stepping import Also
-from atoll.server.stores import charges, models, runs
-from atoll.server.stores import release as releases
+from atoll.server.stores import Release, charges, models, runs
 from atoll.wire.layout import Layout
 
 log = logging.getLogger(__name__)
 
 
-class Releaser:
-    """Makes the releases of one run."""
+class Aggregator:
+    """Turns the reports of one run's rounds into models: grid, folding, sum, candidate, charge."""
 
     def __init__(
-        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, releases: Releases
+        self, driver: RunDriver, spec: JobSpec, layout: Layout, services: Services, privacy: RunPrivacy
     ) -> None:
         self._driver = driver
         self._spec = spec
         self._layout = layout
         self._services = services
-        self._releases = releases
-        self._candidates = Candidates(driver, spec, layout, services, releases)
+        self._privacy = privacy
+        self._candidates = Candidates(driver, spec, layout, services, privacy)
         self._candidate: Candidate | None = None
         self._server_metrics: dict[RoundKey, Mapping[str, float]] = {}
         self._folded: dict[tuple[int, int, str], float] = {}  # until the uploads are dropped
@@ -64,7 +63,7 @@ class Releaser:
         if effect.kind is not RoundKind.TRAIN:
             return None
         max_abs = self._spec.aggregation.max_abs
-        grid = self._releases.grid(self._driver.state.version, effect.total_weight, max_abs)
+        grid = self._privacy.grid(self._driver.state.version, effect.total_weight, max_abs)
         return None if grid is None else RoundGrid(**asdict(grid))
 
     async def fold(self, effect: Fold, grid: RoundGrid) -> None:
@@ -82,43 +81,37 @@ class Releaser:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
-            if self._releases.sums_nothing and not effect.contributions:
+            if self._privacy.sums_nothing and not effect.contributions:
                 log.log(
                     logging.DEBUG if self._driver.state.policy.secret_draw else logging.WARNING,
                     "run %s round %s: no update came, so what is released and charged is noise alone; if participants "
                     "are still at work or fail, pause the run until they are not",
                     self._driver.run,
-                    effect.key.label,
+                    effect.key,
                 )
             self._candidate = await self._make(effect)
             digest = self._candidate.blob
             await self._candidates.keep(self._candidate)
         return Aggregated(effect.key, effect.total_weight, len(effect.contributions), digest)
 
-    async def charge(self, effect: ChargeAndStore) -> Also:
-        """What is stored in the transaction that makes the round ``Charged``.
+    def can_charge(self, effect: ChargeAndStore) -> bool:
+        """Whether the result to charge is at hand. After a restart a train round's candidate must be made again."""
+        if effect.kind is RoundKind.EVALUATE:
+            return True
+        candidate = self._candidate
+        return candidate is not None and (candidate.key, candidate.blob) == (effect.key, effect.digest)
 
-        After a restart the candidate is made again: the same sum gives the same bytes.
+    async def make_again(self) -> None:
+        """Make the candidate of the sum that waits for its charge again: the same sum gives the same bytes.
 
         Raises:
-            CorruptDataError: if it does not.
+            ServerError: if an update can no longer be read.
         """
-        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
-            self._candidate = await self._make(aggregate_of(self._driver.state))
-        return self._release_record(effect, self._driver.state)
-
-    def charge_now(self, effect: ChargeAndStore, state: RunState) -> Also | None:
-        """As ``charge``, for the run as it is in ``state``; None if the candidate must be made again."""
-        if effect.kind is RoundKind.TRAIN and not self._has_candidate(effect):
-            return None
-        return self._release_record(effect, state)
+        self._candidate = await self._make(aggregate_of(self._driver.state))
 
     async def _make(self, effect: Aggregate) -> Candidate:
-        await self._releases.foresee(self._driver.state.version)
+        await self._privacy.foresee(self._driver.state.version)
         return await self._candidates.make(effect)
-
-    def _has_candidate(self, effect: ChargeAndStore) -> bool:
-        return self._candidate is not None and self._candidate.key == effect.key
 
     async def lost(self) -> list[UpdateRef]:
         """The updates of the sum that waits for its charge that cannot be read any more. Raises as ``unreadable``."""
@@ -153,7 +146,7 @@ class Releaser:
     async def evaluate(self, effect: Publish) -> Judgement:
         """Have the operator's evaluator judge the released model; it says nothing if the job names none."""
         name = self._spec.evaluation.server
-        if name is None or not self.is_judged(effect):
+        if name is None:
             return Judgement()
         evaluator = self._services.evaluators.get(name)
         if evaluator is None:
@@ -214,11 +207,15 @@ class Releaser:
         await self._services.nodes.drop_run(self._driver.run)
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
-    def _release_record(self, effect: ChargeAndStore, state: RunState) -> Also:
+    def charge(self, effect: ChargeAndStore, state: RunState) -> Also:
+        """What is stored in the transaction that makes the round ``Charged``; ``state`` is the run before it.
+
+        Raises:
+            CorruptDataError: if the candidate is not the one to charge.
+        """
         run, now, version, live = self._driver.run, self._services.clock(), state.version, live_round(state)
-        model = None
-        if effect.kind is RoundKind.TRAIN and self._candidate is not None:
-            candidate = self._candidate
+        model, candidate = None, self._candidate if effect.kind is RoundKind.TRAIN else None
+        if candidate is not None:
             if candidate.blob != effect.digest:
                 raise CorruptDataError(
                     "release.digest", f"round {effect.key} gives {candidate.blob[:16]} now, {effect.digest[:16]} before"
@@ -240,10 +237,8 @@ class Releaser:
         ]
         metrics = metrics_of(live.roster, state.policy.max_weight)
         folded_at = {key: self._folded[key] for key in counted if key in self._folded}
-        record = releases.Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
-
-        settled = None if self._candidate is None else self._candidate.settled
-        put = self._releases.recorder(record, settled, version)
+        record = Release(charge, round_record(run, live, metrics), (), model, counted, folded_at)
+        put = self._privacy.recorder(record, None if candidate is None else candidate.outcome, version)
 
         def also(connection: Connection, _: tuple[Effect, ...]) -> None:
             put(connection)

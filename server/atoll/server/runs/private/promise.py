@@ -1,0 +1,89 @@
+"""What a private job promises: checked and stored when its run is submitted, found again after a restart."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from atoll.server.aggregation import GridError
+from atoll.server.errors import CorruptDataError, InvalidRequestError
+from atoll.server.jobs import JobSpec
+from atoll.server.privacy import ledger
+from atoll.server.privacy.deriving import contract_of
+from atoll.server.privacy.noise import warm
+from atoll.server.privacy.run import PrivateRun
+from atoll.server.runs.driver import RunDriver
+from atoll.server.runs.private.budgets import Budgets
+from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
+from atoll.server.runs.run_privacy import NoPromise, Promise
+from atoll.server.runs.services import Services
+from atoll.server.stores import noise_states
+from atoll.server.stores.noise_states import NoiseRecord
+
+
+class PrivatePromise:
+    """See ``Promise``: the contract of a run, and the state of its noise."""
+
+    def __init__(self, private: PrivateRun) -> None:
+        self._private = private
+
+    def kept_bytes(self, elements: int) -> int:
+        """See ``Promise``: noise that later rounds need."""
+        return self._private.kept_bytes(elements)
+
+    def check_plan(self, connection: Connection) -> None:
+        """See ``Promise``: all rounds must fit under the limit of the population."""
+        ledger.check_plan(connection, self._private.contract)
+
+    def store(self, connection: Connection, run_id: str, now: float) -> None:
+        """See ``Promise``.
+
+        Raises:
+            AdjacencyError: if the population was promised something else.
+        """
+        ledger.enrol(connection, self._private.contract, now)
+        noise_states.add(connection, NoiseRecord(run_id, self._private.state.version, self._private.to_text()))
+
+    def privacy(self, driver: RunDriver, services: Services, budgets: Budgets, spec: JobSpec) -> DifferentialPrivacy:
+        """See ``Promise``."""
+        return DifferentialPrivacy(driver, self._private, services, budgets, planned=spec.cohort.size)
+
+
+def promise_of(spec: JobSpec, elements: int) -> Promise:
+    """What a job promises, before its first release. Takes seconds for a private job.
+
+    Args:
+        spec: the job.
+        elements: of the model's part that one round updates, at most.
+
+    Raises:
+        InvalidRequestError: if no noise keeps the promise, it cannot be drawn, or the sum has no room for it.
+    """
+    contract = contract_of(spec)
+    if contract is None:
+        return NoPromise()
+    run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
+    warm()  # not when the first round waits for it
+    try:
+        run.rehearse(elements, spec.aggregation.max_abs)
+    except GridError as error:
+        raise InvalidRequestError("job.privacy", error.detail.message, error.detail.remedy) from error
+    except (ValueError, OverflowError) as error:
+        remedy = "change privacy.noise_multiplier, the clip norm or adaptive.count_noise"
+        raise InvalidRequestError("job.privacy", f"this noise cannot be drawn: {error}", remedy) from error
+    return PrivatePromise(run)
+
+
+def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:
+    """What ``Promise.store``, or the run's last release, has left.
+
+    Raises:
+        CorruptDataError: if it is gone or damaged.
+    """
+    if spec.privacy is None:
+        return NoPromise()
+    found = noise_states.find(connection, run_id)
+    if found is None:
+        raise CorruptDataError(
+            "privacy.state", f"the noise of run {run_id} is not on record", "restore the database from a backup"
+        )
+    return PrivatePromise(PrivateRun.from_text(found.body))
