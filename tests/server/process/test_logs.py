@@ -48,7 +48,7 @@ def test_json_is_one_object_per_line() -> None:
 
 
 def test_values_that_json_does_not_know_are_written_as_text() -> None:
-    assert json.loads(JsonFormatter().format(record("x", round=RoundKey(3, 1))))["round"] == "3.1"
+    assert json.loads(JsonFormatter().format(record("x", round=RoundKey(3, 1))))["round"] == "4.2"
 
 
 def test_exceptions_are_whole() -> None:
@@ -90,11 +90,11 @@ async def test_lines_know_what_they_are_about_for_as_long_as_a_block_or_task_las
         return passed("x")
 
     with about(run="r1", round=RoundKey(3, 1)):
-        assert passed("x") == {"run": "r1", "round": "3.1"}
-        assert await asyncio.create_task(another_task()) == {"run": "r1", "round": "3.1", "participant": "p2"}
-        assert passed("x", run="r2") == {"run": "r2", "round": "3.1"}
+        assert passed("x") == {"run": "r1", "round": "4.2"}
+        assert await asyncio.create_task(another_task()) == {"run": "r1", "round": "4.2", "participant": "p2"}
+        assert passed("x", run="r2") == {"run": "r2", "round": "4.2"}
         with about(round=None, operator="admin"):
-            assert passed("x") == {"run": "r1", "round": "3.1", "operator": "admin"}
+            assert passed("x") == {"run": "r1", "round": "4.2", "operator": "admin"}
     assert passed("x") == {}
 
 

@@ -59,7 +59,7 @@ class Participants:
         rnd = state.round
         member = rnd.roster.get(participant) if rnd and rnd.key == key else None
         declared = member.declared_weight if member else 1
-        rng = Random(f"{key}/{participant}")  # training is a function of round and participant
+        rng = Random(f"{key.round}.{key.attempt}/{participant}")  # training is a function of round and participant
         weight = declared + 1 if flawed else rng.randint(1, declared)
         ref = None
         if flawed or rnd is None or rnd.kind is RoundKind.TRAIN:

@@ -313,7 +313,8 @@ class World:
 
     def draw(self, effect: DrawCohort) -> None:
         def work() -> Event:
-            rng = Random(f"{self.seed}/{effect.key}")  # a draw is a function of seed and round, so a crash repeats it
+            # A draw is a function of seed and round, so a crash repeats it.
+            rng = Random(f"{self.seed}/{effect.key.round}.{effect.key.attempt}")
             clumsy = self.chance(self.faults.misbehave)
             online = [p for p in self.population if clumsy or p not in effect.excluded]
             if self.policy.straggler.patience is not Patience.GOAL:

@@ -40,7 +40,7 @@ def test_effects_survive_json_too() -> None:
 
 
 def test_a_cohort_names_each_participant_once() -> None:
-    with pytest.raises(ValueError, match=r"round 3\.1: the cohort names a participant twice"):
+    with pytest.raises(ValueError, match=r"round 4\.2: the cohort names a participant twice"):
         CohortDrawn(KEY, (("pa", 1), ("pa", 2)), 9, "uniform", 0)
 
 

@@ -149,8 +149,8 @@ def test_of_two_carried_updates_of_one_participant_the_older_goes_first() -> Non
     story.release().open().on(story.report("pa"), story.report("pb"))
     story.on(story.report("pc"), older).release("m2")
     story.on(story.drawn("pa", "pb"))
-    assert [str(c.update.key) for c in story.round.carried] == ["0.0"]
-    assert [str(c.update.key) for c in story.state.carried] == ["1.0"]
+    assert [str(c.update.key) for c in story.round.carried] == ["1"]
+    assert [str(c.update.key) for c in story.state.carried] == ["2"]
 
 
 def test_carried_updates_alone_may_reach_the_goal() -> None:

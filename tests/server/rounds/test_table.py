@@ -133,7 +133,7 @@ def test_a_pair_about_an_earlier_round_is_listed_or_refused_by_name(event: type[
 
 @pytest.mark.parametrize("here", [here for here in RESTS if here not in (Situation.NEW, Situation.ENDED)])
 def test_an_event_about_a_round_that_has_not_begun_is_refused(here: Situation) -> None:
-    with pytest.raises(IllegalTransition, match=r"round 7\.0 has not begun; the run is at round 0\.0"):
+    with pytest.raises(IllegalTransition, match=r"round 8 has not begun; the run is at round 1"):
         step(states()[here], DeadlinePassed(RoundKey(7, 0)), 0.0)
 
 

@@ -209,7 +209,7 @@ class Script:
 
     @staticmethod
     def _update(key: RoundKey, participant: str, weight: int, digest: str) -> UpdateRef:
-        return UpdateRef(key, participant, digest or f"{participant}-{key.label}", weight, "n0")
+        return UpdateRef(key, participant, digest or f"{participant}-{key}", weight, "n0")
 
     def _sum(self, digest: str) -> Aggregated:
         """The answer to the latest `Aggregate`; a digest that was given before is the same answer once more."""

@@ -36,7 +36,7 @@ def changes(before: RunState, after: RunState) -> Iterator[str]:
     there = situation(after)
     rnd = after.round
     if (there, rnd and rnd.key) != (situation(before), before.round and before.round.key):
-        yield f"== {there}" + ("" if rnd is None else f", {rnd.kind} round {rnd.key.label}")
+        yield f"== {there}" + ("" if rnd is None else f", {rnd.kind} round {rnd.key}")
     if rnd is not None:
         yield from _members(before, after, rnd.roster)
         if before.round is None or rnd.carried != before.round.carried:
@@ -73,7 +73,7 @@ def _carried(carried: Carried) -> str:
 
 
 def _update(update: UpdateRef) -> str:
-    return f"{update.participant} of round {update.key.label}"
+    return f"{update.participant} of round {update.key}"
 
 
 def _names(participants: Iterable[str]) -> str:
@@ -93,73 +93,71 @@ def effect_line(effect: Effect) -> str:
 @_words.register
 def _(effect: DrawCohort) -> str:
     without = f", without {_names(effect.excluded)}" if effect.excluded else ""
-    return f"{effect.key.label}: {effect.invited} invited, {effect.needed} needed{without}"
+    return f"{effect.key}: {effect.invited} invited, {effect.needed} needed{without}"
 
 
 @_words.register
 def _(effect: PrepareRound) -> str:
     members = _names(f"{name}:{weight}" for name, weight in effect.members)
-    return f"{effect.key.label}: {members}; total weight at most {effect.total_weight}"
+    return f"{effect.key}: {members}; total weight at most {effect.total_weight}"
 
 
 @_words.register
 def _(effect: Invite) -> str:
-    return f"{effect.key.label}: {_names(effect.participants)}"
+    return f"{effect.key}: {_names(effect.participants)}"
 
 
 @_words.register
 def _(effect: Stop) -> str:
-    return f"{effect.key.label}: {_names(effect.participants)} ({effect.reason})"
+    return f"{effect.key}: {_names(effect.participants)} ({effect.reason})"
 
 
 @_words.register
 def _(effect: StartDeadline) -> str:
-    return f"{effect.key.label}: in {effect.remaining_s:g} s"
+    return f"{effect.key}: in {effect.remaining_s:g} s"
 
 
 @_words.register
 def _(effect: Fold) -> str:
-    return f"{effect.key.label}: {_update(effect.update)}, weight {effect.weight}"
+    return f"{effect.key}: {_update(effect.update)}, weight {effect.weight}"
 
 
 @_words.register
 def _(effect: Aggregate) -> str:
     terms = " + ".join(f"{term.participant}:{term.weight}" for term in effect.contributions) or "nothing"
-    return f"{effect.key.label}: {terms}, total weight {effect.total_weight}"
+    return f"{effect.key}: {terms}, total weight {effect.total_weight}"
 
 
 @_words.register
 def _(effect: ChargeAndStore | Publish) -> str:
-    return f"{effect.key.label}: {effect.digest}"
+    return f"{effect.key}: {effect.digest}"
 
 
 @_words.register
 def _(effect: StartRetry) -> str:
-    return f"{effect.key.label}: in {effect.delay_s:g} s"
+    return f"{effect.key}: in {effect.delay_s:g} s"
 
 
 @_words.register
 def _(effect: Receipt) -> str:
-    return f"{effect.key.label}: {effect.participant} {effect.verdict}" + (
-        f" ({effect.detail})" if effect.detail else ""
-    )
+    return f"{effect.key}: {effect.participant} {effect.verdict}" + (f" ({effect.detail})" if effect.detail else "")
 
 
 @_words.register
 def _(effect: RecordRound) -> str:
     rnd = effect.round
-    return f"{rnd.key.label}: {rnd.phase}, {rnd.counted} counted"
+    return f"{rnd.key}: {rnd.phase}, {rnd.counted} counted"
 
 
 @_words.register
 def _(effect: RecordMember) -> str:
-    return f"{effect.key.label}: {effect.member.participant} {effect.member.status} ({effect.member.detail})"
+    return f"{effect.key}: {effect.member.participant} {effect.member.status} ({effect.member.detail})"
 
 
 @_words.register
 def _(effect: DropSpools) -> str:
-    kept = [f"{participant} of round {key.label}" for key, participant in effect.keep]
-    return f"through {effect.through.label}" + (f", keep {', '.join(kept)}" if kept else "")
+    kept = [f"{participant} of round {key}" for key, participant in effect.keep]
+    return f"through {effect.through}" + (f", keep {', '.join(kept)}" if kept else "")
 
 
 @_words.register

@@ -300,7 +300,7 @@ class TestWatch:
             await asyncio.Event().wait()
 
         async def over() -> None:
-            raise TooLateError("round.over", "round 0.0 is over")
+            raise TooLateError("round.over", "round 1 is over")
 
         watch = watch_at(door)
         watch.only_while(over)

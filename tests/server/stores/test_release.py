@@ -78,7 +78,7 @@ async def test_the_same_release_again_changes_nothing(open_round: Store) -> None
 )
 async def test_a_round_is_released_once(open_round: Store, other: Release) -> None:
     await open_round.writer.run(release.record, RELEASE)
-    with pytest.raises(RecordConflictError, match="round 0 was released from attempt 0"):
+    with pytest.raises(RecordConflictError, match="round 1 was released with model"):
         await open_round.writer.run(release.record, other)
     assert await open_round.reader.run(charges.listed, RUN) == (RELEASE.charge,)
 

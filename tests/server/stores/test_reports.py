@@ -22,7 +22,7 @@ async def test_a_report_is_recorded_once(with_run: Store) -> None:
 )
 async def test_another_report_under_the_same_key_is_refused(with_run: Store, other: Report) -> None:
     await with_run.writer.run(reports.record, REPORT)
-    with pytest.raises(ReportConflictError, match=f"participant {ALICE} has reported.*weight 100 for round 0.0"):
+    with pytest.raises(ReportConflictError, match=f"participant {ALICE} has reported.*weight 100 for round 1;"):
         await with_run.writer.run(reports.record, other)
     assert await with_run.reader.run(reports.get, RUN, 0, 0, ALICE) == REPORT
 

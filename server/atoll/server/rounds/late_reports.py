@@ -81,7 +81,7 @@ def _refuse(state: RunState, event: Reported, member: Member, now: float) -> Ste
 
 
 def _too_late(event: Reported) -> Receipt:
-    return Receipt(event.key, event.participant, Verdict.LATE, f"round {event.key.label} is over")
+    return Receipt(event.key, event.participant, Verdict.LATE, f"round {event.key} is over")
 
 
 def _with_pool(state: RunState, pool: tuple[Carried, ...]) -> Step:

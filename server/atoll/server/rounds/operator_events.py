@@ -69,7 +69,7 @@ def on_cancel_charged(state: RunState, event: CancelRequested, now: float) -> St
 
 def on_effect_failed(state: RunState, event: EffectFailed, now: float) -> Step:
     """End the run, naming what could not be done."""
-    return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key.label}: {event.reason}", now)
+    return _break_off(state, RunStatus.FAILED, f"{event.effect} of round {event.key}: {event.reason}", now)
 
 
 def _break_off(state: RunState, status: RunStatus, reason: str, now: float) -> Step:

@@ -43,7 +43,7 @@ def judged_receipt(report: Reported, member: Member | None, otherwise: str = "")
         return Receipt(report.key, report.participant, verdict, detail)
 
     if member is None:
-        return receipt(Verdict.REJECTED, otherwise or f"not a member of round {report.key.label}")
+        return receipt(Verdict.REJECTED, otherwise or f"not a member of round {report.key}")
     if _repeats(report, member):
         if member.status is MemberStatus.REPORTED:
             return receipt(Verdict.COUNTED, "")

@@ -15,11 +15,7 @@ class RoundKey:
     attempt: int
 
     def __str__(self) -> str:
-        return f"{self.round}.{self.attempt}"
-
-    @property
-    def label(self) -> str:
-        """The round as shown to operators, counted from 1: ``7`` for the seventh, ``7.2`` for its second attempt."""
+        """The round as commands, logs and errors show it, counted from 1: ``7``, or ``7.2`` for its second attempt."""
         return f"{self.round + 1}.{self.attempt + 1}" if self.attempt else f"{self.round + 1}"
 
 

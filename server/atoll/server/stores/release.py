@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from atoll.server.rounds import RoundKey
 from atoll.server.stores import charges, event_log, models, noise_states, reports, rounds
 from atoll.server.stores.charges import Charge
 from atoll.server.stores.errors import RecordConflictError
@@ -64,6 +65,6 @@ def _require_same(connection: Connection, release: Release, standing: Charge) ->
     wanted = None if release.model is None else release.model.blob
     if (standing.attempt, blob) != (charge.attempt, wanted):
         raise RecordConflictError(
-            f"run {charge.run_id}: round {charge.round} was released from attempt {standing.attempt} with model "
-            f"{blob}; it cannot be released again from attempt {charge.attempt} with model {wanted}"
+            f"run {charge.run_id}: round {RoundKey(charge.round, standing.attempt)} was released with model {blob}; "
+            f"it cannot be released again as {RoundKey(charge.round, charge.attempt)} with model {wanted}"
         )

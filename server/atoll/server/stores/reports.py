@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, update
 
+from atoll.server.rounds import RoundKey
 from atoll.server.stores.columns import NamedNumbers
 from atoll.server.stores.dialects import insert_new
 from atoll.server.stores.errors import RecordMissingError, ReportConflictError
@@ -82,8 +83,8 @@ def record(connection: Connection, report: Report) -> Recorded:
     if (standing.digest, standing.weight) != (report.digest, report.weight):
         raise ReportConflictError(
             f"participant {report.participant} has reported update {standing.digest[:16]!r} with weight "
-            f"{standing.weight} for round {report.round}.{report.attempt}; now it sends {report.digest[:16]!r} with "
-            f"weight {report.weight}",
+            f"{standing.weight} for round {RoundKey(report.round, report.attempt)}; now it sends "
+            f"{report.digest[:16]!r} with weight {report.weight}",
             "the first report stands; report once per round",
         )
     return Recorded(standing, is_new=False)

@@ -9,12 +9,12 @@ from atoll.server.rounds import RoundKey
 
 def trace_id(run: str, key: RoundKey) -> int:
     """128 bits, never 0: the trace of one attempt at a round."""
-    return _number(f"atoll trace {run} {key}", 16)
+    return _number(f"atoll trace {run} {key.round}.{key.attempt}", 16)
 
 
 def span_id(run: str, key: RoundKey, participant: str = "") -> int:
     """64 bits, never 0: the span of the attempt, or of a participant's part in it."""
-    return _number(f"atoll span {run} {key} {participant}", 8)
+    return _number(f"atoll span {run} {key.round}.{key.attempt} {participant}", 8)
 
 
 def traceparent(run: str, key: RoundKey, participant: str, *, sampled: bool) -> str:
