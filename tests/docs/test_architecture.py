@@ -1,4 +1,4 @@
-"""The architecture page names modules that exist, and its walks stay short."""
+"""The architecture page and CONTRIBUTING name modules that exist, and the page's walks stay short."""
 
 from __future__ import annotations
 
@@ -30,3 +30,10 @@ def test_a_walk_names_modules_that_exist_once_each(heading: str) -> None:
 @pytest.mark.parametrize("heading", WALKS)
 def test_a_walk_enters_few_modules(heading: str) -> None:
     assert len(walk(heading)) <= MOST_MODULES
+
+
+def test_contributing_names_modules_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+/\w+\.(?:py|proto))`", text)
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -1,7 +1,8 @@
 """Job files: TOML becomes one frozen, valid ``JobSpec``, or one error that lists every problem.
 
-Read ``models`` for what a job can say, ``spec`` and ``refusals`` for what does not go together, ``convert`` for what
-the engine makes of it, ``job`` for jobs that are written in Python.
+Read ``models`` for the tables of the file and their rules, ``spec`` for rules between tables, ``refusals`` for jobs
+without a valid privacy account, ``convert`` for the engine's policies, and ``job`` for jobs written in Python. What
+depends on a model or on the server's state is refused by ``runs.submission``.
 """
 
 from atoll.server.jobs.convert import (

@@ -1,6 +1,6 @@
-"""Which jobs have no valid privacy account, and why: found before anything is calibrated or sent.
+"""Refusals of jobs without a valid privacy account, found before anything is calibrated or sent.
 
-Each rule is a fact about what the server would really do: a combination that no theorem covers is refused with the
+Each rule follows from what the server really does: a combination that no theorem covers is refused with the
 reason and what to change, never approximated.
 """
 

@@ -4,6 +4,8 @@
 order of their participants. `uniform`, `poisson` and `least_recent` use integers and comparisons only, so that is true
 across machines and numpy versions; `weighted` and `availability` take one logarithm of each random number, whose last
 bit may differ between platforms.
+
+A new sampler is a function in ``samplers``, a row in ``registry`` and a name in ``jobs.models``.
 """
 
 from atoll.server.sampling.draw_request import Cohort, DrawRequest, Eligible, History
