@@ -27,7 +27,7 @@ from atoll.server.rounds import (
     step,
 )
 from atoll.server.rpc.views import Course
-from atoll.server.rpc.watching import LiveRound, Told
+from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.invitations import Invitations
 from atoll.server.runs.run_privacy import NoPrivacy
@@ -73,7 +73,7 @@ def run(options: Options) -> list[Figure]:
     held, copied = _held(round_, tensors)
     again, anew = _invited_again(round_, many)
     changed, looked = asyncio.run(_waiting(count))
-    told, whole = _watched(round_)
+    shown, whole = _watched(round_)
     what = f"{count:,}"
     return [
         Figure.stated(f"{what} invitations, {tensors:,} tensors: held", held / MB, "MB", command, beside=copied / MB),
@@ -81,7 +81,7 @@ def run(options: Options) -> list[Figure]:
         Figure.stated(
             f"a run that waits, {what} connected: one reply to another run", changed, "ms", command, beside=looked
         ),
-        Figure.stated(f"a watcher, {what} members: one that changed", told, "ms", command, beside=whole),
+        Figure.stated(f"a watcher, {what} members: one that changed", shown, "ms", command, beside=whole),
     ]
 
 
@@ -172,15 +172,15 @@ def _judged(session: Session, taken: object) -> Standing:
 
 
 def _watched(at: OpenRound) -> tuple[float, float]:
-    """Milliseconds to make what a watcher is told of one member, and of all of them."""
-    told = Told()
+    """Milliseconds to make what a watcher is shown of one member, and of all of them."""
+    shown = ShownMembers()
     states = [at.state]
     for number in range(REPEATS):
         states.append(step(states[-1], Accepted(KEY, f"p{number:012}"), 0.0).state)
     rounds = [OpenRound.at(state, at.job) for state in states]
     seen = iter([LiveRound(one.state, one.live, {}, Course(), 1.0) for one in rounds])
-    list(told.pages(next(seen)))
-    changed = _median_ms(lambda: list(told.pages(next(seen))))
+    list(shown.pages(next(seen)))
+    changed = _median_ms(lambda: list(shown.pages(next(seen))))
     whole = LiveRound(at.state, at.live, {}, Course(), 1.0)
     return changed, _median_ms(lambda: whole.summary(members=True), 3)
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atoll.server.rpc.buckets import Bucket, Kept
+from atoll.server.rpc.buckets import Bucket, RecentValues
 
 
 def test_as_many_at_once_as_it_holds() -> None:
@@ -46,7 +46,7 @@ def test_in_any_time_no_more_than_its_capacity_its_rate_and_one_take(takes: list
 
 
 def test_the_keys_seen_longest_ago_go_first() -> None:
-    kept: Kept[str, list[int]] = Kept(list, 2)
+    kept: RecentValues[str, list[int]] = RecentValues(list, 2)
     kept["a"].append(1)
     kept["b"].append(2)
     assert kept["a"] == [1]

@@ -15,7 +15,7 @@ from atoll.server.rounds import (
     step,
 )
 from atoll.server.rpc import views
-from atoll.server.rpc.watching import PAGE_MEMBERS, LiveRound, Told
+from atoll.server.rpc.watching import PAGE_MEMBERS, LiveRound, ShownMembers
 from tests.server.rounds.scenario import GRID
 
 COHORT = 10_000
@@ -35,22 +35,22 @@ def seen(state: RunState) -> LiveRound:
 
 
 def test_a_watcher_is_told_all_members_once_in_pages_and_then_those_that_changed() -> None:
-    state, told = opened(COHORT), Told()
-    pages = list(told.pages(seen(state)))
+    state, shown = opened(COHORT), ShownMembers()
+    pages = list(shown.pages(seen(state)))
     assert {len(page.members) for page in pages} == {PAGE_MEMBERS}
     assert len({member.participant for page in pages for member in page.members}) == COHORT
     for number in range(20):
         state = step(state, Accepted(KEY, f"p{number:05}"), 0.0).state
-        (page,) = told.pages(seen(state))
+        (page,) = shown.pages(seen(state))
         assert [(member.participant, member.status) for member in page.members] == [(f"p{number:05}", "training")]
         assert page.ByteSize() < 1000
-    (page,) = told.pages(seen(state))
+    (page,) = shown.pages(seen(state))
     assert not page.members
 
 
 def test_a_new_attempt_is_told_whole() -> None:
-    told = Told()
-    list(told.pages(seen(opened(3))))
+    shown = ShownMembers()
+    list(shown.pages(seen(opened(3))))
     again = seen(opened(3))
-    (page,) = told.pages(replace(again, live=replace(again.live, key=RoundKey(0, 1))))
+    (page,) = shown.pages(replace(again, live=replace(again.live, key=RoundKey(0, 1))))
     assert len(page.members) == 3

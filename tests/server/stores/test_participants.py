@@ -37,13 +37,6 @@ async def test_what_it_says_at_check_in_is_kept(with_run: Store) -> None:
         await with_run.writer.run(participants.check_in, "pother", at=NOW, examples=0, labels=())
 
 
-async def test_many_are_seen_in_one_statement(with_run: Store) -> None:
-    await with_run.writer.run(participants.seen, {ALICE: NOW + 1, BOB: NOW + 2, "pother": NOW})
-    await with_run.writer.run(participants.seen, {})
-    found = await with_run.reader.run(participants.listed)
-    assert {item.id: item.last_seen_at for item in found} == {ALICE: NOW + 1, BOB: NOW + 2}
-
-
 async def test_revoking_shuts_out_the_participant_with_every_certificate(with_run: Store) -> None:
     for number, name in enumerate((ALICE, ALICE, BOB)):
         await with_run.writer.run(certificates.add, _peer(number, name), issued_at=NOW)

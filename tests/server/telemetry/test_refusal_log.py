@@ -25,7 +25,7 @@ def test_a_subject_is_told_once_per_interval(caplog: pytest.LogCaptureFixture) -
     clock = Clock()
     refusals = RefusalLog(log, clock)
     for clock.now, subject in ((0.0, "p1"), (1.0, "p1"), (1.0, "p2"), (REFUSAL_INTERVAL_S, "p1")):
-        refusals.tell(subject, ValueError("revoked\nlost"))
+        refusals.warn(subject, ValueError("revoked\nlost"))
     found = [(record.levelname, record.getMessage(), vars(record)["participant"]) for record in caplog.records]
     assert found == [("WARNING", r"refused: revoked\nlost", subject) for subject in ("p1", "p2", "p1")]
 
@@ -34,5 +34,5 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "_SUBJECTS", 2)
     refusals = RefusalLog(log, Clock())
     for number in range(5):
-        refusals.tell(f"p{number}", ValueError("expired"))
-    assert list(refusals._told) == ["p3", "p4"]
+        refusals.warn(f"p{number}", ValueError("expired"))
+    assert list(refusals._warned_at) == ["p3", "p4"]

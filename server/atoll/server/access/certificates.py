@@ -297,7 +297,7 @@ class CertificateBook:
         try:  # before signing: a flood of renewals costs reads
             await self._reader.run(self._check_admissible, participant, now, proved_at)
         except UnauthenticatedError as error:
-            self._refusals.tell(participant, error)
+            self._refusals.warn(participant, error)
             raise
         issued = await self._sign(request, participant, now)
         await self._writer.run(self._record, issued, now, proved_at)
@@ -369,7 +369,7 @@ class CertificateBook:
         return unused and found.revoked_at is None and found.not_after > self._clock()
 
     def _refused(self, subject: str, error: UnauthenticatedError) -> UnauthenticatedError:
-        self._refusals.tell(subject, error)
+        self._refusals.warn(subject, error)
         return error
 
     async def _certificate(self, pem: bytes) -> certificates.Certificate:

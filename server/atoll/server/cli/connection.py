@@ -107,7 +107,7 @@ def find_target(server: str | None, credentials: Path | None, data: Path | None,
 
 
 @dataclass(frozen=True)
-class Place:
+class ConnectionOptions:
     """The values of the connection options."""
 
     server: str | None
@@ -123,7 +123,7 @@ class Place:
             yield client
 
 
-def placed(function: Callable[..., R]) -> Callable[..., R]:
+def connection_options(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command the connection options and, as its first argument, their values."""
 
     @server_option
@@ -137,7 +137,7 @@ def placed(function: Callable[..., R]) -> Callable[..., R]:
     @click.option("--insecure", is_flag=True, help="Plaintext, for a server on this machine started with --insecure.")
     @functools.wraps(function)
     def command(**options: Any) -> R:
-        return function(Place(*(options.pop(name) for name in _OPTION_NAMES)), **options)
+        return function(ConnectionOptions(*(options.pop(name) for name in _OPTION_NAMES)), **options)
 
     return command
 
@@ -146,11 +146,11 @@ def connected(function: Callable[..., R]) -> Callable[..., R]:
     """Give a command the connection options and, as its first argument, a client for the server they name."""
 
     @functools.wraps(function)
-    def command(place: Place, **options: Any) -> R:
-        with place.connect() as client:
+    def command(connection: ConnectionOptions, **options: Any) -> R:
+        with connection.connect() as client:
             return function(client, **options)
 
-    return placed(command)
+    return connection_options(command)
 
 
 def _find_credential(data: Path | None) -> Path:

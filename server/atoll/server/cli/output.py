@@ -128,10 +128,10 @@ def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=shown, transient=True) as progress:
         task = progress.add_task(label, total=None)
 
-        def told(done: int, total: int, step: str) -> None:
+        def report(done: int, total: int, step: str) -> None:
             progress.update(task, completed=done, total=total, description=f"{label}: {step}")
 
-        yield told
+        yield report
 
 
 class Transfer:

@@ -10,7 +10,7 @@ import click
 
 from atoll.server.cli import privacy_formats as formats
 from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import Place, connected, placed
+from atoll.server.cli.connection import ConnectionOptions, connected, connection_options
 from atoll.server.cli.errors import BadInputError, CommandError, writing
 from atoll.server.cli.ledger_queries import LedgerQueries
 from atoll.server.cli.offline import opened
@@ -46,9 +46,9 @@ _NOTHING = "nothing was charged; runs with a [privacy] section are"
     "--offline", is_flag=True, help="Read the data directory itself (--data), whether a server runs on it or not."
 )
 @json_option
-@placed
+@connection_options
 def ledger(
-    place: Place,
+    connection: ConnectionOptions,
     *,
     offline: bool,
     population: str | None,
@@ -67,7 +67,7 @@ def ledger(
         raise BadInputError("--population, --run and --participant exclude one another", "give one of them")
     if export is not None and (run_id or participant):
         raise BadInputError("--export writes whole populations", "leave --run and --participant out")
-    with _source(place, offline=offline) as source:
+    with _source(connection, offline=offline) as source:
         if export is not None:
             _export(source, export, population, json_output=json_output)
         elif run_id is not None:
@@ -78,12 +78,12 @@ def ledger(
             _show_populations(source, population, json_output=json_output)
 
 
-def _source(place: Place, *, offline: bool) -> AbstractContextManager[LedgerQueries]:
+def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextManager[LedgerQueries]:
     if not offline:
-        return place.connect()
-    if place.data is None:
+        return connection.connect()
+    if connection.data is None:
         raise BadInputError("--offline reads a data directory", "name it with --data DIR")
-    return opened(place.data)
+    return opened(connection.data)
 
 
 @click.command()

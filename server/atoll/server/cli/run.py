@@ -125,7 +125,7 @@ def watch_run(client: ControlClient, *, run_id: str, json_output: bool) -> None:
 def pause(client: ControlClient, *, run_id: str, json_output: bool) -> None:
     """Pause after the round in work."""
     found = client.pause(find_run(client, run_id))
-    _told(found, json_output)
+    _show_state(found, json_output)
     if found.status == "running":
         click.echo("it pauses when the round in work has ended", err=True)
 
@@ -136,7 +136,7 @@ def pause(client: ControlClient, *, run_id: str, json_output: bool) -> None:
 @connected
 def resume(client: ControlClient, *, run_id: str, json_output: bool) -> None:
     """Go on with a paused run."""
-    _told(client.resume(find_run(client, run_id)), json_output)
+    _show_state(client.resume(find_run(client, run_id)), json_output)
 
 
 @run.command()
@@ -146,7 +146,7 @@ def resume(client: ControlClient, *, run_id: str, json_output: bool) -> None:
 @connected
 def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool) -> None:
     """End a run now; models that are released stay."""
-    _told(client.cancel(find_run(client, run_id), reason), json_output)
+    _show_state(client.cancel(find_run(client, run_id), reason), json_output)
 
 
 @run.command()
@@ -228,7 +228,7 @@ def find_run(client: Runs, run_id: str) -> str:
     return newest
 
 
-def _told(found: RunSummary, json_output: bool) -> None:
+def _show_state(found: RunSummary, json_output: bool) -> None:
     if json_output:
         print_json(found)
     else:

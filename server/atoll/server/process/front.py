@@ -155,7 +155,7 @@ class Front:
             retry_after_s=1.0,
         )
         self._refused(error.detail.code)
-        self._refusals.tell(greediest, error)
+        self._refusals.warn(greediest, error)
 
     def _leave(self, network: str, task: asyncio.Task[None]) -> None:
         tasks = self._open.get(network, {})

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from atoll.server.config.limits import GIB, MIB, Limits
 from atoll.server.errors import LimitExceededError
-from atoll.server.rpc.buckets import Bucket, Kept
+from atoll.server.rpc.buckets import Bucket, RecentValues
 
 PUT_OFF_S = 5.0
 """Seconds before a refusal for calling too often is sent."""
@@ -123,7 +123,7 @@ class Admission:
     def __init__(self, limits: Limits, clock: Clock = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
-        self._accounts: Kept[str, _Account] = Kept(lambda: _Account(limits, clock()), MAX_CALLERS)
+        self._accounts: RecentValues[str, _Account] = RecentValues(lambda: _Account(limits, clock()), MAX_CALLERS)
 
     async def call(self, caller: str, call: Call) -> None:
         """Admit a call; its place becomes free when it ends.

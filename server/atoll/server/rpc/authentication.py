@@ -117,7 +117,7 @@ class Authenticator:
                 f"connect with the credential of {_ROLES[role]}",
                 recovery=Recovery.ENROL,
             )
-            self._refusals.tell(caller.name, error)
+            self._refusals.warn(caller.name, error)
             raise error
         return caller.name
 

@@ -53,7 +53,7 @@ def newest_rounds(shown: Sequence[control_pb2.RoundSummary]) -> Rounds:
         kept.append(summary)
     kept.reverse()
     left = len(shown) - len(kept)
-    return Rounds(kept, room, _told(f"the oldest {left} rounds are left out") if left else "")
+    return Rounds(kept, room, _logged_omission(f"the oldest {left} rounds are left out") if left else "")
 
 
 def with_members(shown: Rounds, members: Iterable[tuple[tuple[int, int], list[control_pb2.MemberSummary]]]) -> Rounds:
@@ -75,8 +75,8 @@ def with_members(shown: Rounds, members: Iterable[tuple[tuple[int, int], list[co
         room -= summary.ByteSize() - bare
         if room < 0:
             del summary.members[:]
-            told = _told(f"the members of round {summary.round + 1} and of those before it are left out")
-            return Rounds(shown.rounds, 0, "; ".join(part for part in (shown.omission, told) if part))
+            omission = _logged_omission(f"the members of round {summary.round + 1} and of those before it are left out")
+            return Rounds(shown.rounds, 0, "; ".join(part for part in (shown.omission, omission) if part))
     return Rounds(shown.rounds, room, shown.omission)
 
 
@@ -95,7 +95,7 @@ def _keep_within(summary: control_pb2.RoundSummary) -> None:
         summary.members.append(member)
 
 
-def _told(omission: str) -> str:
-    said = f"too large for one answer: {omission}"
-    log.warning("a run is %s", said)
-    return said
+def _logged_omission(omission: str) -> str:
+    sentence = f"too large for one answer: {omission}"
+    log.warning("a run is %s", sentence)
+    return sentence

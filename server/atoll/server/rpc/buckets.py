@@ -46,7 +46,7 @@ class Bucket:
         return 0.0 if self._level >= 1.0 else (max(1.0, self._capacity * _RESERVE) - self._level) / self._per_s
 
 
-class Kept(Generic[K, V]):
+class RecentValues(Generic[K, V]):
     """Values by key, made on first use; only the most recent keys are kept.
 
     Args:

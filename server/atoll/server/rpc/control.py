@@ -19,7 +19,7 @@ from atoll.server.rpc.access_handlers import AccessHandlers
 from atoll.server.rpc.authentication import Context, Watch
 from atoll.server.rpc.operator_handlers import page_size
 from atoll.server.rpc.privacy_handlers import PrivacyHandlers
-from atoll.server.rpc.watching import LiveRound, Told
+from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.janitor import Pruned
 from atoll.server.stores import BlobWriter, models, participants, rounds, runs
@@ -84,7 +84,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
             initial_blob=request.initial_blob,
             operator=operator,
         )
-        _tell_order(run, "submitted", operator)
+        _log_order(run, "submitted", operator)
         return control_pb2.SubmitRunResponse(run=run)
 
     async def ListRuns(self, request: control_pb2.ListRunsRequest, context: Context) -> control_pb2.ListRunsResponse:
@@ -103,7 +103,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         only = request.round if request.HasField("round") else None
         active = self._coordinator.active(request.run)
         waits = self._waits(active)
-        seen = self._seen(active)  # before the rows: a round that ends now is in one
+        seen = self._live_round(active)  # before the rows: a round that ends now is in one
         live = None if seen is None else await self._services.call(seen.summary, members=request.members)
 
         def work(connection: Connection) -> control_pb2.GetRunResponse:
@@ -135,7 +135,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         Messages are made in threads, and further apart the longer they take: a cohort has thousands of members.
         """
         await self._authenticator.operator(context)
-        watch, told, loop = Watch(self._authenticator, context), Told(), asyncio.get_running_loop()
+        watch, shown, loop = Watch(self._authenticator, context), ShownMembers(), asyncio.get_running_loop()
         while True:
             began = loop.time()
             active = self._coordinator.active(request.run)
@@ -145,8 +145,8 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
                 summary=views.run_summary(run), connected=len(self._services.sessions)
             )
             message.summary.reason = "; ".join(part for part in (run.reason, self._waits(active)) if part)
-            seen = self._seen(active)
-            pages = iter(()) if seen is None else told.pages(seen)
+            seen = self._live_round(active)
+            pages = iter(()) if seen is None else shown.pages(seen)
             last = await self._last_round(run.id) if active is None else await self._services.call(next, pages, None)
             while last is not None:
                 following = await self._services.call(next, pages, None)
@@ -171,21 +171,21 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         """Pause a run: no further round begins."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.pause(request.run)
-        _tell_order(request.run, "paused", operator)
+        _log_order(request.run, "paused", operator)
         return control_pb2.PauseRunResponse(summary=await self._summary(request.run))
 
     async def ResumeRun(self, request: control_pb2.ResumeRunRequest, context: Context) -> control_pb2.ResumeRunResponse:
         """Resume a paused run."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.resume(request.run)
-        _tell_order(request.run, "resumed", operator)
+        _log_order(request.run, "resumed", operator)
         return control_pb2.ResumeRunResponse(summary=await self._summary(request.run))
 
     async def CancelRun(self, request: control_pb2.CancelRunRequest, context: Context) -> control_pb2.CancelRunResponse:
         """Cancel a run now."""
         operator = await self._authenticator.operator(context)
         await self._coordinator.cancel(request.run, request.reason)
-        _tell_order(request.run, "cancelled", operator, request.reason)
+        _log_order(request.run, "cancelled", operator, request.reason)
         return control_pb2.CancelRunResponse(summary=await self._summary(request.run))
 
     async def DeleteRun(self, request: control_pb2.DeleteRunRequest, context: Context) -> control_pb2.DeleteRunResponse:
@@ -264,7 +264,7 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         shortage = self._services.room.shortage()
         return f"uploads are refused: {shortage}" if shortage else ""
 
-    def _seen(self, active: ActiveRun | None) -> LiveRound | None:
+    def _live_round(self, active: ActiveRun | None) -> LiveRound | None:
         """The open round as it is now."""
         live = None if active is None else active.driver.state.round
         if active is None or live is None:
@@ -305,7 +305,7 @@ def _has_ended(live: control_pb2.RoundSummary, rows: Iterable[control_pb2.RoundS
     return any((row.round, row.attempt) == (live.round, live.attempt) and row.phase in over for row in rows)
 
 
-def _tell_order(run: str, done: str, operator: str, reason: str = "") -> None:
+def _log_order(run: str, done: str, operator: str, reason: str = "") -> None:
     known = {"run": run}
     log.info("run %s %s by operator %s%s", run, done, operator, f": {one_line(reason)}" if reason else "", extra=known)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from atoll.server.config.limits import Limits
 from atoll.server.errors import LimitExceededError, UnauthenticatedError
-from atoll.server.rpc.buckets import Bucket, Kept
+from atoll.server.rpc.buckets import Bucket, RecentValues
 from atoll.server.rpc.peers import network_of
 
 MAX_ADDRESSES = 65_536
@@ -27,8 +27,8 @@ class EnrolmentRate:
         self._limits = limits
         self._clock = clock
         tries, wrong = limits.enrolments_per_minute, limits.wrong_tokens_per_hour
-        self._tries: Kept[str, Bucket] = Kept(lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
-        self._wrong: Kept[str, Bucket] = Kept(lambda: Bucket(wrong, wrong / 3600.0, clock()), MAX_ADDRESSES)
+        self._tries = RecentValues[str, Bucket](lambda: Bucket(tries, tries / 60.0, clock()), MAX_ADDRESSES)
+        self._wrong = RecentValues[str, Bucket](lambda: Bucket(wrong, wrong / 3600.0, clock()), MAX_ADDRESSES)
 
     @contextlib.contextmanager
     def attempt(self, peer: str) -> Iterator[None]:

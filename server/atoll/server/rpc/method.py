@@ -35,10 +35,10 @@ class Refusals:
         self.count = count
         self._log = RefusalLog(log)
 
-    def tell(self, caller: str, error: Exception) -> None:
+    def warn(self, caller: str, error: Exception) -> None:
         """Log the error if it ended a call early."""
         if isinstance(error, ServerError) and error.detail.code in _BROKEN_OFF:
-            self._log.tell(caller, error)
+            self._log.warn(caller, error)
 
 
 class Method:
@@ -129,13 +129,13 @@ class Method:
 
         def give_up(error: LimitExceededError) -> None:
             self._refusals.count(error.detail.code)
-            self._refusals.tell(caller, error)
+            self._refusals.warn(caller, error)
             bounds.connections.close(peer)
 
         bounds.answers.expect(caller, size, context, give_up)
 
     async def _refuse(self, caller: str, context: Context, error: Exception) -> NoReturn:
-        self._refusals.tell(caller, error)
+        self._refusals.warn(caller, error)
         try:
             await refuse(context, error, self._name, self._refusals.count)
         finally:

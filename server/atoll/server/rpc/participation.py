@@ -36,7 +36,7 @@ HELLO_S = 10.0
 """Seconds within which a stream must say hello."""
 
 
-class FrontDesk(Protocol):
+class CheckInDesk(Protocol):
     """Handles what participants say on their check-in streams."""
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
@@ -56,7 +56,7 @@ class ParticipationService:
     """The handler of the check-in stream."""
 
     def __init__(
-        self, *, sessions: Sessions, desk: FrontDesk, authenticator: Authenticator, transfer_address: str
+        self, *, sessions: Sessions, desk: CheckInDesk, authenticator: Authenticator, transfer_address: str
     ) -> None:
         self._sessions = sessions
         self._desk = desk

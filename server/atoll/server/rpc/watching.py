@@ -40,7 +40,7 @@ class LiveRound:
 
 
 @dataclass
-class Told:
+class ShownMembers:
     """The members of a round as one watcher has seen them."""
 
     _key: RoundKey | None = None

@@ -300,10 +300,10 @@ class Coordinator:
         effects = await active.driver.post(event, also=row)
         return answer_to(effects, commit.participant, commit.report.digest)
 
-    # What participants say (``rpc.participation.FrontDesk``).
+    # What participants say (``rpc.participation.CheckInDesk``).
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
-        """See ``FrontDesk``: keep what the participant says of itself."""
+        """See ``CheckInDesk``: keep what the participant says of itself."""
         if self._insecure:
             await self._certificates.adopt_insecure(participant)
         now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
@@ -337,7 +337,7 @@ class Coordinator:
             log.debug("reply of %s not taken: %s", participant, error)
 
     def certificate_remaining_s(self, participant: str) -> float:
-        """See ``FrontDesk``."""
+        """See ``CheckInDesk``."""
         return self._certificates.remaining_s(participant)
 
     def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:

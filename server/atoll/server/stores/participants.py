@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Select, func, insert, select, update
 
 from atoll.server.identity import ParticipantKind, Role
 from atoll.server.stores import certificates
@@ -90,15 +90,6 @@ def check_in(
     if kind is None:
         raise RecordMissingError("participant", participant)
     return ParticipantKind(kind)
-
-
-def seen(connection: Connection, at: Mapping[str, float]) -> None:
-    """Record when participants were last seen; unknown ones are ignored."""
-    if at:
-        statement = (
-            update(participants).where(participants.c.id == bindparam("who")).values(last_seen_at=bindparam("at"))
-        )
-        connection.execute(statement, [{"who": who, "at": when} for who, when in at.items()])
 
 
 def revoke(connection: Connection, participant: str, *, at: float, reason: str) -> Participant:

@@ -32,16 +32,16 @@ class RefusalLog:
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._told: OrderedDict[str, float] = OrderedDict()
+        self._warned_at: OrderedDict[str, float] = OrderedDict()
 
-    def tell(self, subject: str, error: Exception) -> None:
+    def warn(self, subject: str, error: Exception) -> None:
         """Warn that ``subject`` (a participant id or operator name) was refused, and why."""
         now, name = self._clock(), one_line(subject)
-        if now - self._told.get(name, float("-inf")) < REFUSAL_INTERVAL_S:
+        if now - self._warned_at.get(name, float("-inf")) < REFUSAL_INTERVAL_S:
             return
-        self._told[name] = now
-        self._told.move_to_end(name)
-        if len(self._told) > _SUBJECTS:
-            self._told.popitem(last=False)
+        self._warned_at[name] = now
+        self._warned_at.move_to_end(name)
+        if len(self._warned_at) > _SUBJECTS:
+            self._warned_at.popitem(last=False)
         code = error.detail.code if isinstance(error, ServerError) else type(error).__name__
         self._log.warning("refused: %s", one_line(str(error)), extra={"participant": name, "code": code})
