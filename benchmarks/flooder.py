@@ -17,7 +17,8 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from atoll.client._connection.identity import Identity, enrol
+from atoll.client._connection.enrolment import enrol
+from atoll.client._connection.identity import Identity
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc

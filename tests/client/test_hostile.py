@@ -7,15 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.client._connection.test_identity import enrol
 
 from atoll.client import ClientError, RefusedError
 from atoll.client._connection import identity as identities
 from atoll.client._connection.endpoint import Endpoint
+from atoll.client._connection.enrolment import renewed
 from atoll.client._session.check_in import MAX_ANSWERS
 from atoll.client.events import Connected, Disconnected, Renewed
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1 import participation_pb2 as part
-from tests.client._connection.test_identity import enrol
 from tests.client.conftest import Start
 from tests.client.harness import MODEL, AddOne, Federation, running
 from tests.client.tls import SecureFederation
@@ -59,7 +60,7 @@ async def test_what_is_no_certificate_is_refused(secure: SecureFederation, tmp_p
     answers += [enrolment_pb2.RenewResponse(certificate_pem=own, ca_certificate_pem=garbage)] if garbage else []
     for answer in answers:
         with pytest.raises(RefusedError, match="certificate"):
-            identities.renewed(identity, answer, identity.key_pem)
+            renewed(identity, answer, identity.key_pem)
     assert identities.load(tmp_path) == identity
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from atoll.client._connection.identity import enrol
+from atoll.client._connection.enrolment import enrol
 from atoll.wire.messages import PROTOCOL
 from atoll.wire.status import detail_from_trailers
 from atoll.wire.v1 import participation_pb2, participation_pb2_grpc

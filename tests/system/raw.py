@@ -12,7 +12,8 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from atoll.client._connection.identity import Identity, enrol
+from atoll.client._connection.enrolment import enrol
+from atoll.client._connection.identity import Identity
 from atoll.wire.chunks import (
     ChunkHeader,
     ElementRange,

@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from atoll.client._connection.identity import enrol
+from atoll.client._connection.enrolment import enrol
 from atoll.server.process.listeners import ENROLMENT_STREAMS
 from atoll.wire.chunks import ElementRange, UploadKey, frame_upload, header_of
 from atoll.wire.encoding import Encoding

@@ -68,8 +68,9 @@ class Access:
             UsageError: if the arguments for both ways are incomplete.
             JoinTokenError, NotPermittedError, UnreachableError: from enrolment.
         """
-        from atoll.client._connection import identity as identities  # noqa: PLC0415  # gRPC loads when it is needed
-        from atoll.client._connection.endpoint import Endpoint  # noqa: PLC0415
+        from atoll.client._connection.endpoint import Endpoint  # noqa: PLC0415  # gRPC loads when it is needed
+        from atoll.client._connection.enrolment import enrol  # noqa: PLC0415
+        from atoll.client._connection.identity import load  # noqa: PLC0415
 
         if self.insecure:
             if not self.server:
@@ -77,7 +78,7 @@ class Access:
             return Endpoint(self.server, None, self.name)
         if self.name:
             raise UsageError(f"--participant {self.name} is for --insecure: with TLS the identity says who this is")
-        identity = identities.enrol(self.join, self.state) if self.join else identities.load(self.state)
+        identity = enrol(self.join, self.state) if self.join else load(self.state)
         if identity is None:
             raise UsageError(f"no identity in {self.state}: give a join token (--join), which the operator makes")
         return Endpoint(self.server or identity.server_address, identity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from atoll.client._connection.identity import make_csr, make_key
+from atoll.client._connection.keys import make_csr, make_key
 from atoll.server.config.limits import Limits
 from atoll.server.errors import InvalidRequestError, LimitExceededError
 from atoll.server.rpc.participation import MAX_LABEL_CHARS, MAX_LABELS, MAX_REASON_CHARS, MAX_RESUMING

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import grpc
 
 from atoll.client._clock import bounded_s, now_s, wall_s
-from atoll.client._connection import identity as identities
 from atoll.client._connection.backoff import Backoff
 from atoll.client._connection.endpoint import Endpoint
+from atoll.client._connection.enrolment import renew_expired, renewed
+from atoll.client._connection.identity import store
+from atoll.client._connection.keys import make_csr, make_key
 from atoll.client._connection.refusals import error_of, refusal_of, retry_after_s
 from atoll.client._session.threads import in_thread
 from atoll.client.errors import NotPermittedError
@@ -69,9 +71,7 @@ class Renewal:
         identity = self.endpoint.identity
         if identity is None or not identity.enrolment_address:
             raise NotPermittedError("the certificate expired; enrol with a new join token")
-        fresh = await in_thread(
-            lambda: identities.renew_expired(identity, self._state, self._limits.call_s), "atoll-recover"
-        )
+        fresh = await in_thread(lambda: renew_expired(identity, self._state, self._limits.call_s), "atoll-recover")
         self._take(fresh)
 
     def too_soon(self) -> bool:
@@ -105,14 +105,14 @@ class Renewal:
         due_s = due_in_s(lifetime_s, left_s, random.random())  # noqa: S311  # spreads load, needs no secrecy
         await asyncio.sleep(max(due_s, self._not_before_s - now_s()))
         fresh = await self._renew(channel, identity)
-        await in_thread(lambda: identities.store(self._state, fresh), "atoll-store")
+        await in_thread(lambda: store(self._state, fresh), "atoll-store")
         self._take(fresh)
 
     async def _renew(self, channel: grpc.aio.Channel, identity: Identity) -> Identity:
         stub = enrolment_pb2_grpc.RenewalServiceStub(channel)
         backoff = Backoff(1.0, 300.0)
-        key_pem = await in_thread(identities.make_key, "atoll-key")
-        request = enrolment_pb2.RenewRequest(csr_pem=identities.make_csr(key_pem))
+        key_pem = await in_thread(make_key, "atoll-key")
+        request = enrolment_pb2.RenewRequest(csr_pem=make_csr(key_pem))
         while True:
             try:
                 answer = await stub.Renew(request, timeout=self._limits.call_s)
@@ -124,4 +124,4 @@ class Renewal:
                 log.warning("renewal of the certificate failed (%s); trying again in %.0f s", error_of(error)[1], delay)
                 await asyncio.sleep(delay)
             else:
-                return identities.renewed(identity, answer, key_pem)
+                return renewed(identity, answer, key_pem)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from atoll.client._connection import identity as identities
+from atoll.client._connection.identity import load as load_identity
 from atoll.client._privacy.ledger import read_account
 from atoll.client._privacy.promises import Promise, path_of, read_promises, total_of
 from atoll.client._state.files import holder_of
@@ -88,7 +88,7 @@ def status_of(state: Path) -> Status:
     Raises:
         UsageError: if it has no identity.
     """
-    identity = identities.load(state)
+    identity = load_identity(state)
     if identity is None:
         raise UsageError(f"no identity in {state}; start a client with --join first, or give another --state")
     until = identity.validity[1]

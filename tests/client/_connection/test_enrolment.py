@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from atoll.client import Access, NotPermittedError, RefusedError, UnreachableError, UsageError, serve
+from atoll.client._connection import enrolment, keys
 from atoll.client._connection import identity as identities
 from atoll.client._connection.endpoint import Endpoint
 from atoll.client._session.renewal import due_in_s
@@ -35,7 +36,7 @@ async def server() -> AsyncIterator[SecureFederation]:
 
 
 async def enrol(token: str, state: Path, timeout_s: float = 5.0) -> identities.Identity:
-    return await asyncio.to_thread(identities.enrol, token, state, timeout_s)
+    return await asyncio.to_thread(enrolment.enrol, token, state, timeout_s)
 
 
 async def test_enrolment_stores_an_identity_that_only_its_owner_can_read(
@@ -156,8 +157,8 @@ async def test_a_session_over_mutual_tls(server: SecureFederation, tmp_path: Pat
 
 async def test_a_stranger_is_not_let_in(server: SecureFederation, tmp_path: Path) -> None:
     identity = await enrol(server.token(), tmp_path)
-    key_pem = identities.make_key()
-    certificate = Authority().client_certificate(identities.make_csr(key_pem), "p1", 600.0)
+    key_pem = keys.make_key()
+    certificate = Authority().client_certificate(keys.make_csr(key_pem), "p1", 600.0)
     stranger = dataclasses.replace(identity, key_pem=key_pem, certificate_pem=certificate.decode())
     run = running(
         server,
@@ -270,7 +271,7 @@ def test_the_request_names_nobody() -> None:
     """Who this is, is for the server to say."""
     from cryptography import x509  # noqa: PLC0415
 
-    csr = x509.load_pem_x509_csr(identities.make_csr(identities.make_key()))
+    csr = x509.load_pem_x509_csr(keys.make_csr(keys.make_key()))
     assert csr.is_signature_valid
     assert not list(csr.subject)
     assert json.dumps(csr.subject.rfc4514_string()) == '""'
@@ -278,7 +279,7 @@ def test_the_request_names_nobody() -> None:
 
 def test_grpc_takes_the_credentials() -> None:
     authority = Authority()
-    key_pem = identities.make_key()
-    certificate = authority.client_certificate(identities.make_csr(key_pem), "p1", 60.0).decode()
+    key_pem = keys.make_key()
+    certificate = authority.client_certificate(keys.make_csr(key_pem), "p1", 60.0).decode()
     identity = identities.Identity("p1", "o", "edge", "127.0.0.1:1", certificate, authority.pem.decode(), key_pem)
     assert isinstance(identity.credentials(), grpc.ChannelCredentials)
