@@ -26,7 +26,7 @@ from atoll.server.rounds import (
     initial,
     step,
 )
-from atoll.server.rpc.views import Course
+from atoll.server.rpc.views import RoundNumbering
 from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.invitations import Invitations
@@ -178,10 +178,10 @@ def _watched(at: OpenRound) -> tuple[float, float]:
     for number in range(REPEATS):
         states.append(step(states[-1], Accepted(KEY, f"p{number:012}"), 0.0).state)
     rounds = [OpenRound.at(state, at.job) for state in states]
-    seen = iter([LiveRound(one.state, one.live, {}, Course(), 1.0) for one in rounds])
+    seen = iter([LiveRound(one.state, one.live, {}, RoundNumbering(), 1.0) for one in rounds])
     list(shown.pages(next(seen)))
     changed = _median_ms(lambda: list(shown.pages(next(seen))))
-    whole = LiveRound(at.state, at.live, {}, Course(), 1.0)
+    whole = LiveRound(at.state, at.live, {}, RoundNumbering(), 1.0)
     return changed, _median_ms(lambda: whole.summary(members=True), 3)
 
 

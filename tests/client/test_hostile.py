@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.client._connection.test_identity import enrol
 
 from atoll.client import ClientError, RefusedError
 from atoll.client._connection import identity as identities
@@ -17,6 +16,7 @@ from atoll.client._session.check_in import MAX_ANSWERS
 from atoll.client.events import Connected, Disconnected, Renewed
 from atoll.wire.v1 import enrolment_pb2
 from atoll.wire.v1 import participation_pb2 as part
+from tests.client._connection.test_enrolment import enrol
 from tests.client.conftest import Start
 from tests.client.harness import MODEL, AddOne, Federation, running
 from tests.client.tls import SecureFederation

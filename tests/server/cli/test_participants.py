@@ -31,5 +31,5 @@ def test_list_asks_for_page_after_page(fake: Any, invoke: Callable[..., Result])
 def test_revoke_tells_the_server(fake: Any, invoke: Callable[..., Result]) -> None:
     result = invoke(participants, "revoke", "pa", "--reason", "lost laptop")
     assert result.exit_code == 0
-    assert "pa (lab) is shut out" in result.stdout
+    assert "pa (lab) is revoked" in result.stdout
     assert fake.control.asked[0].reason == "lost laptop"

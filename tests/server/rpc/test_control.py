@@ -318,9 +318,9 @@ class TestDelete:
 
 def test_rounds_know_their_place_among_the_train_rounds() -> None:
     """Four rounds over two fragments, an evaluation after every second: the numbers 2 and 5 are evaluations'."""
-    course = views.Course(fragments=2, evaluate_every=2)
+    numbering = views.RoundNumbering(fragments=2, evaluate_every=2)
     kinds = ["train", "train", "evaluate"] * 2
-    placed = [course.placed(control_pb2.RoundSummary(round=at, kind=kind)) for at, kind in enumerate(kinds)]
+    placed = [numbering.numbered(control_pb2.RoundSummary(round=at, kind=kind)) for at, kind in enumerate(kinds)]
     assert [one.version for one in placed] == [0, 1, 2, 2, 3, 4]
     assert [one.fragment for one in placed] == [0, 1, 0, 0, 1, 0]
     assert [one.fragments for one in placed] == [2, 2, 0, 2, 2, 0]

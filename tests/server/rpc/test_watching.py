@@ -31,7 +31,7 @@ def opened(members: int) -> RunState:
 
 def seen(state: RunState) -> LiveRound:
     assert state.round is not None
-    return LiveRound(state, state.round, {}, views.Course(), 1.0)
+    return LiveRound(state, state.round, {}, views.RoundNumbering(), 1.0)
 
 
 def test_a_watcher_is_told_all_members_once_in_pages_and_then_those_that_changed() -> None:

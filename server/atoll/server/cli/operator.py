@@ -18,7 +18,7 @@ from atoll.text.figures import counted
 
 @click.group()
 def operator() -> None:
-    """Give operators credentials of their own, list them, shut them out."""
+    """Make, list and revoke the credentials of operators."""
 
 
 @operator.command()
@@ -95,13 +95,13 @@ def list_operators(client: ControlClient, *, json_output: bool) -> None:
 @json_option
 @connected
 def revoke(client: ControlClient, *, name: str, reason: str, json_output: bool) -> None:
-    """Shut operator NAME out at once, with all its credentials and the unused join tokens that it made."""
+    """Revoke operator NAME at once, with all its credentials and the unused join tokens that it made."""
     done = client.revoke_operator(name, reason)
     if json_output:
         print_json(done)
         return
     void = f"; {counted(done.voided_tokens, 'unused join token')} of its making no longer admit"
-    click.echo(f"operator {name} is shut out{void if done.voided_tokens else ''}")
+    click.echo(f"operator {name} is revoked{void if done.voided_tokens else ''}")
 
 
 def _state(item: OperatorSummary) -> str:

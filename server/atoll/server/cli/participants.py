@@ -12,7 +12,7 @@ from atoll.server.control import ParticipantSummary
 
 @click.group()
 def participants() -> None:
-    """List participants and shut them out."""
+    """List and revoke participants."""
 
 
 @participants.command("list")
@@ -52,12 +52,12 @@ def list_participants(client: ControlClient, *, connected_only: bool, organisati
 @json_option
 @connected
 def revoke(client: ControlClient, *, participant: str, reason: str, json_output: bool) -> None:
-    """Shut PARTICIPANT out for good, and end its open streams."""
+    """Revoke PARTICIPANT for good, and end its open streams."""
     found = client.revoke(participant, reason)
     if json_output:
         print_json(found)
     else:
-        click.echo(f"{found.participant} ({found.organisation}) is shut out; a new join token would let it back in")
+        click.echo(f"{found.participant} ({found.organisation}) is revoked; a new join token would let it back in")
 
 
 def _nobody(*, connected_only: bool, organisation: str) -> str:

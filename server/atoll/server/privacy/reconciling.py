@@ -54,7 +54,7 @@ def disagreement(connection: Connection, population: str, charged: Mapping[str, 
     """
     of_run = named_by_jobs(connection)
     ours = sorted(run for run, name in of_run.items() if name == population)
-    found = [*_uncharged(connection, ours, charged), *_strangers(connection, of_run, population, charged)]
+    found = [*_uncharged(connection, ours, charged), *_charged_elsewhere(connection, of_run, population, charged)]
     more = f"; {len(found) - MAX_TOLD} more runs disagree" if len(found) > MAX_TOLD else ""
     return "; ".join(found[:MAX_TOLD]) + more
 
@@ -71,7 +71,7 @@ def _uncharged(connection: Connection, ours: Collection[str], charged: Mapping[s
             yield f"the noise of run {run} stands after {version} releases, {count} charges for them are here"
 
 
-def _strangers(
+def _charged_elsewhere(
     connection: Connection, of_run: Mapping[str, str], population: str, charged: Iterable[str]
 ) -> Iterator[str]:
     """Recorded runs that are charged here although their jobs name another population or none."""

@@ -27,7 +27,7 @@ from atoll.server.privacy import ledger
 from atoll.server.process.clock import SteadyClock
 from atoll.server.process.front import BEHIND, Front
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
-from atoll.server.process.observatory import Observatory
+from atoll.server.process.metrics_pages import MetricsPages
 from atoll.server.process.warming import Warming
 from atoll.server.process.worker_pool import WorkerPool
 from atoll.server.rpc.admission import Admission
@@ -205,7 +205,7 @@ class Daemon:
         config = self._config
         if not config.metrics:
             return ""
-        observatory = Observatory(
+        observatory = MetricsPages(
             config=config,
             services=services,
             coordinator=coordinator,
@@ -222,7 +222,7 @@ class Daemon:
         self._figures.start()
         self._closing.callback(self._figures.stop)
         if not is_loopback(config.metrics_host):
-            log.warning("metrics and health are open to whoever reaches %s:%d", config.metrics_host, endpoint.port)
+            log.warning("metrics and health are open to any host reaching %s:%d", config.metrics_host, endpoint.port)
         return f"{config.metrics_host}:{endpoint.port}"
 
     async def _listen(

@@ -109,7 +109,7 @@ class WorkerPool:
                 if not ready.done():
                     ready.set_exception(error if isinstance(error, SetupError) else _not_started(name, error))
                     return
-                log.warning("%s does not come up, trying again: %s", name, error)
+                log.warning("%s does not start, trying again: %s", name, error)
             await asyncio.sleep(_RESTART_S)
 
     async def _run(self, name: str, port: int, ready: asyncio.Future[None]) -> None:
@@ -203,7 +203,7 @@ async def _until_ready(name: str, channel: grpc.aio.Channel, process: asyncio.su
 
 
 def _not_started(name: str, why: object) -> SetupError:
-    return SetupError("worker.start", f"{name}, an ingest worker, did not come up: {why}", "see the log above")
+    return SetupError("worker.start", f"{name}, an ingest worker, did not start: {why}", "see the log above")
 
 
 def _reserve(host: str, port: int) -> socket.socket:

@@ -109,8 +109,8 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         def work(connection: Connection) -> control_pb2.GetRunResponse:
             run = runs.get(connection, request.run)
             newest = rounds.newest(connection, run.id, limit=MAX_ROUNDS, only=only, since=request.since)
-            course = views.Course.of(run.job_toml)
-            shown = bounds.newest_rounds([course.placed(views.past_round(row, (), {})) for row in newest])
+            numbering = views.RoundNumbering.of(run.job_toml)
+            shown = bounds.newest_rounds([numbering.numbered(views.past_round(row, (), {})) for row in newest])
             if request.members:
                 shown = bounds.with_members(shown, _members_of(connection, newest))
             summary = views.run_summary(run)
@@ -269,17 +269,17 @@ class ControlService(AccessHandlers, PrivacyHandlers, ControlServiceServicer):
         live = None if active is None else active.driver.state.round
         if active is None or live is None:
             return None
-        course = views.Course(active.spec.aggregation.fragments, active.spec.evaluation.every)
+        numbering = views.RoundNumbering(active.spec.aggregation.fragments, active.spec.evaluation.every)
         metrics = active.performer.server_metrics(live.key)
-        return LiveRound(active.driver.state, live, metrics, course, self._services.clock())
+        return LiveRound(active.driver.state, live, metrics, numbering, self._services.clock())
 
     async def _last_round(self, run_id: str) -> control_pb2.RoundSummary | None:
         def work(connection: Connection) -> control_pb2.RoundSummary | None:
             for last in rounds.newest(connection, run_id, limit=1):
                 members = rounds.members_of(connection, run_id, last.round, last.attempt)
                 organisations = _organisations(connection, {member.participant for member in members})
-                course = views.Course.of(runs.get(connection, run_id).job_toml)
-                return bounds.fitted(course.placed(views.past_round(last, members, organisations)))
+                numbering = views.RoundNumbering.of(runs.get(connection, run_id).job_toml)
+                return bounds.fitted(numbering.numbered(views.past_round(last, members, organisations)))
             return None
 
         return await self._services.reader.run(work)

@@ -12,7 +12,7 @@ from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Desk, Disposition, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Context
-from atoll.server.rpc.remote import as_server_errors
+from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.v1 import ingest_pb2, participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import DeskServiceServicer, DeskServiceStub
 

@@ -28,7 +28,7 @@ _STATUSES = {
 _ONLY_LIVE = {"quorum": 0, "wanted": 0, "remaining_s": None}
 """Fields that only the open attempt has."""
 _UNPLACED = {"version": 0, "fragment": None, "fragments": 1}
-"""Fields that ``Course.placed`` sets."""
+"""Fields that ``RoundNumbering.numbered`` sets."""
 
 
 def run_summary(run: runs.Run) -> control_pb2.RunSummary:
@@ -79,14 +79,14 @@ def live_round(
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RoundNumbering:
     """How many fragments the train rounds of a job update in turn, and how many train rounds precede an evaluation."""
 
     fragments: int = 1
     evaluate_every: int = 0
 
     @classmethod
-    def of(cls, job_toml: str) -> Course:
+    def of(cls, job_toml: str) -> RoundNumbering:
         """From a job; the defaults if another version wrote the job and it cannot be read here."""
         try:
             spec = parse_job(job_toml)
@@ -94,7 +94,7 @@ class Course:
             return cls()
         return cls(spec.aggregation.fragments, spec.evaluation.every)
 
-    def placed(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
+    def numbered(self, found: control_pb2.RoundSummary) -> control_pb2.RoundSummary:
         """The round with its place among the train rounds, and the fragment of the model that it updates."""
         found.version = trained_before(self.evaluate_every, found.round)
         if self.fragments > 1 and found.kind == RoundKind.TRAIN:

@@ -21,14 +21,14 @@ class LiveRound:
         state: the run.
         live: its round.
         server_metrics: the results of the operator's evaluator.
-        course: the order of the job's rounds.
+        numbering: the order of the job's rounds.
         at: epoch seconds.
     """
 
     state: RunState
     live: RoundState
     server_metrics: Mapping[str, float]
-    course: views.Course
+    numbering: views.RoundNumbering
     at: float
 
     def summary(self, *, members: bool) -> control_pb2.RoundSummary:
@@ -36,7 +36,7 @@ class LiveRound:
         found = views.live_round(self.state, self.live, self.server_metrics, self.at)
         if members:
             found.members.extend(views.live_member(member, self.live) for member in self.live.roster)
-        return bounds.fitted(self.course.placed(found))
+        return bounds.fitted(self.numbering.numbered(found))
 
 
 @dataclass

@@ -50,7 +50,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(eq=False)
-class Observatory:
+class MetricsPages:
     """Pages over a running server.
 
     Attributes:
