@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.server.errors import SetupError
 from atoll.server.ingest.node_pool import Node, NodePool
-from atoll.server.process import workers
+from atoll.server.process import worker_pool
 from atoll.wire.messages import manifest_from_proto
 from atoll.wire.v1 import control_pb2, participation_pb2, tensors_pb2, transfer_pb2
 from tests.patience import WAIT_S, kept
@@ -195,7 +195,7 @@ async def test_workers_answer_as_the_server_does(crowd: World) -> None:
 async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
     crowd: World, reference: str, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "ANSWER_S", 1.0)
+    monkeypatch.setattr(worker_pool, "ANSWER_S", 1.0)
     run, people, at = await begin(crowd)
     await report(crowd, people[0], at, 0)
     await report(crowd, people[1], at, 1)

@@ -9,7 +9,7 @@ from atoll.server import errors
 from atoll.server.identity import Role
 from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.process.listeners import Port, make_server
-from atoll.server.rpc import desk as desks
+from atoll.server.rpc import desk_service
 from atoll.server.rpc.desk_service import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
@@ -141,7 +141,7 @@ async def test_who_holds_a_certificate_is_remembered_for_a_moment(
     for _ in range(3):
         await desk.identify(b"pem")
     assert made.asked == [b"pem"]
-    monkeypatch.setattr(desks, "IDENTITY_CACHE_S", 0.0)
+    monkeypatch.setattr(desk_service, "IDENTITY_CACHE_S", 0.0)
     made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
     with pytest.raises(errors.UnauthenticatedError):
         await desk.identify(b"pem")
@@ -151,14 +151,14 @@ async def test_what_is_remembered_is_bounded(
     counter: tuple[Counter, RemoteDesk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, desk = counter
-    monkeypatch.setattr(desks, "_CACHED", 2)
+    monkeypatch.setattr(desk_service, "_CACHED", 2)
     for pem in (b"1", b"2", b"3", b"3", b"1"):
         await desk.identify(pem)
     assert made.asked == [b"1", b"2", b"3", b"1"]
 
 
 async def test_a_coordinator_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desks, "CALL_S", 0.2)
+    monkeypatch.setattr(desk_service, "CALL_S", 0.2)
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
         with pytest.raises(errors.UnavailableError, match="coordinator does not answer") as caught:
             await RemoteDesk(channel).identify(b"pem")

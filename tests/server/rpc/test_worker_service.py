@@ -16,7 +16,7 @@ from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.partial_file import PartialFile
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.listeners import Port, make_server
-from atoll.server.rpc import worker as workers
+from atoll.server.rpc import worker_service
 from atoll.server.rpc.worker_service import WorkerCalls, WorkerService
 from atoll.wire.v1.ingest_pb2_grpc import add_WorkerServiceServicer_to_server
 from tests.server.ingest.uploads import (
@@ -126,7 +126,7 @@ async def test_damaged_and_lost_uploads_are_told_apart_from_a_lost_worker(setup:
 
 
 async def test_a_worker_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "WORK_S", 0.2)
+    monkeypatch.setattr(worker_service, "WORK_S", 0.2)
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
         calls = WorkerCalls("worker-7", channel)
         with pytest.raises(UnavailableError, match="worker-7 does not answer"):
