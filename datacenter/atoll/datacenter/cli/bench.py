@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -67,12 +68,13 @@ def _start(nproc: int | None) -> None:
 
     count = nproc or torch.cuda.device_count() or 2
     threads = max(1, (os.cpu_count() or 1) // count)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-    done = subprocess.run(
-        [*command, "-m", MODULE, *_arguments()],
-        check=False,
-        env={"OMP_NUM_THREADS": str(threads)} | os.environ,
-    )
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as logs:  # torchrun leaves the folder of its logs behind
+        launch = ["torch.distributed.run", "--standalone", f"--nproc-per-node={count}", f"--log-dir={logs}"]
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, "-m", MODULE, *_arguments()],
+            check=False,
+            env={"OMP_NUM_THREADS": str(threads)} | os.environ,
+        )
     if (code := done.returncode) != 0:
         raise click.ClickException(f"the measurement ended with exit code {code}; the reason is printed above")
 
