@@ -1,9 +1,11 @@
 """Handwritten digits with DP-SGD: updates reveal little about any one image, also to the server.
 
+    pip install -c constraints.txt -e ".[privacy,torch]" scikit-learn
     atoll client start examples/opacus_client.py:digits --arg shard=3 --arg shards=8 --join @token.txt
 
-``python examples/opacus_client.py`` writes the initial weights to initial.safetensors, for the operator's job. What has
-been spent: ``atoll client status``.
+``python examples/opacus_client.py`` writes the initial weights to initial.safetensors, for the operator's job. It needs
+``final = false`` in ``[evaluation]``, as this client has no images to evaluate on. What has been spent: ``atoll client
+status``.
 """
 
 import torch

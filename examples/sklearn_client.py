@@ -1,5 +1,6 @@
 """Logistic regression over handwritten digits with scikit-learn's SGDClassifier.
 
+    pip install -c constraints.txt -e . scikit-learn safetensors
     atoll client start examples/sklearn_client.py:Digits --arg shard=3 --arg shards=8 --join @token.txt
 
 The model has two tensors, ``coef`` (10, 64) and ``intercept`` (10,). ``python examples/sklearn_client.py`` writes the

@@ -1,5 +1,6 @@
 """A small convolutional network over handwritten digits.
 
+    pip install -c constraints.txt -e ".[torch]" scikit-learn
     atoll client start examples/torch_client.py:digits --arg shard=3 --arg shards=8 --join @token.txt
 
 ``python examples/torch_client.py`` writes the initial weights to initial.safetensors, for the operator's job.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +23,9 @@ from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+BEHIND = {"sklearn.datasets": "scikit-learn", "sklearn.linear_model": "scikit-learn", "sklearn.metrics": "scikit-learn"}
+BEHIND |= {"atoll.client.torch": "torch", "atoll.client.opacus": "opacus"}
+"""The distribution that a module is of, or needs, where its name does not say so."""
 
 
 def example(name: str, **arguments: str) -> Participant:
@@ -58,6 +64,25 @@ def test_digits_with_dp_sgd(tmp_path: Path) -> None:
     assert judge.evaluate(result.model, make_task()).metrics["accuracy"] > 0.7
     spent = [json.loads((tmp_path / str(client) / "privacy" / "samples-data.json").read_text()) for client in range(2)]
     assert all(4.0 < account["epsilon"] <= 5.3 for account in spent)
+
+
+@pytest.mark.parametrize("script", ["numpy_client.py", "sklearn_client.py", "torch_client.py", "opacus_client.py"])
+def test_the_line_that_installs_an_example_brings_what_it_imports(script: str) -> None:
+    tree = ast.parse((EXAMPLES / script).read_text())
+    wanted = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = node.names[0].name if isinstance(node, ast.Import) else str(node.module)
+            wanted.add(BEHIND.get(module, module.partition(".")[0]))
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())["project"]
+    found = re.search(
+        r"pip install -c constraints.txt -e (?:\.|\"\.\[(.+)\]\")( .+)?$", ast.get_docstring(tree) or "", re.MULTILINE
+    )
+    extras, others = ((found[1] or "").split(","), (found[2] or "").split()) if found else ([], [])
+    brought = [*project["dependencies"], *others]
+    for extra in filter(None, extras):
+        brought += project["optional-dependencies"][extra]
+    assert wanted - {"atoll"} <= {re.split(r"[^a-z-]", one)[0] for one in brought}
 
 
 def test_ridge() -> None:
