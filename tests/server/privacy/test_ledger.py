@@ -301,7 +301,7 @@ def test_damage_is_named(clinic: Store) -> None:
         (update(rows).where(rows.c.seq == 1).values(body=cheaper), "charge 1 was changed"),
         (update(rows).where(rows.c.seq == 1).values(charged_at=1.0), "charge 1 was changed"),
         (rows.delete().where(rows.c.seq == 1), "charge 1 is missing: charge 2 comes in its place"),
-        (rows.delete().where(rows.c.seq == 3), "it should end with charge 3, but ends after 3"),
+        (rows.delete().where(rows.c.seq == 3), "4 charges are on record, the first 3 are here"),
         (update(rows).where(rows.c.seq == 2).values(previous="0" * 64), "charge 2 does not follow"),
         (update(schema.populations).values(charges=3), "population clinic was changed on disk"),
     ):

@@ -135,7 +135,7 @@ async def test_a_damaged_ledger_is_told(clinic: World, caplog: pytest.LogCapture
     rows = schema.charges
     await write(clinic, lambda connection: connection.execute(rows.delete().where(rows.c.seq == 4)))
     (found,) = (await populations(clinic)).populations
-    told = "the privacy ledger of population clinic is damaged: it should end with charge 4, but ends after 4"
+    told = "the privacy ledger of population clinic is damaged: 5 charges are on record, the first 4 are here"
     assert found.flaw == told
     assert told in caplog.text
 

@@ -229,11 +229,15 @@ def tally(connection: Connection, population: Population, *, afresh: bool = Fals
             break
         found = found.plus(page)
     if (found.charges, found.head) != (population.charges, population.head):
-        raise damaged(
-            population.name, f"it should end with charge {population.charges - 1}, but ends after {found.charges}"
-        )
+        raise damaged(population.name, _other_end(found, population))
     _remembered.keep(population, found)
     return found
+
+
+def _other_end(found: Tally, population: Population) -> str:
+    if found.charges != population.charges:
+        return f"{population.charges} charges are on record, the first {found.charges} are here"
+    return f"its {population.charges} charges end with {found.head}, not with the head on record"
 
 
 def damaged(population: str, what: str) -> StoreDamagedError:
