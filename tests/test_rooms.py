@@ -176,7 +176,7 @@ def loaded_by(modules: list[str]) -> set[str]:
 
 
 def within(modules: set[str], packages: set[str]) -> set[str]:
-    """Those of the modules that are one of the packages or lie inside."""
+    """Return the modules that are one of the packages or lie inside one."""
     return {name for name in modules if any(name == package or name.startswith(f"{package}.") for package in packages)}
 
 

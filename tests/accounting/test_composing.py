@@ -16,7 +16,7 @@ from tests.accounting.test_losses import exact_delta
 MOST_ABOVE = 0.02
 MOST_SHARE = 1.05
 ABOUT = 1e-5
-"""What the references may be off by, and ten times that relative."""
+"""Absolute tolerance for the references; the relative one is ten times as large."""
 
 WIDE = [
     (0.3, 0.01, 10, 1e-05, 14.828181),

@@ -140,7 +140,7 @@ def layout_for(arrays: Mapping[str, npt.NDArray[Any]]) -> Layout:
 
 @dataclass
 class Upload:
-    """What has arrived of one upload."""
+    """The parts of one upload that have arrived."""
 
     headers: dict[int, ChunkHeader] = field(default_factory=dict)
     payloads: dict[int, bytes] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class Upload:
 
 @dataclass
 class Faults:
-    """What goes wrong, and how many times."""
+    """The faults to inject, and how many times."""
 
     break_upload_after: list[int] = field(default_factory=list)
     break_download_after: list[int] = field(default_factory=list)
@@ -282,7 +282,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         return message
 
     def inline(self, **changes: Any) -> tensors_pb2.TensorSet:
-        """What makes the current model come along with an invitation, as its ``inputs``."""
+        """Return the ``inputs`` with which an invitation contains the current model."""
         fields: dict[str, Any] = {"name": "model", "layout": layout_to_proto(self.layout), "blob": self.manifest.name}
         fields |= {"content": self.blob, "chunk_bytes": self.manifest.chunk_bytes}
         return tensors_pb2.TensorSet(**(fields | changes))

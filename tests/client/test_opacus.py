@@ -109,7 +109,7 @@ class Still(Keystream):
 def one_step(
     monkeypatch: pytest.MonkeyPatch, wrong: int | None = None, norm: float = 0.05, micro_batch: int | None = None
 ) -> dict[str, Any]:
-    """What one noiseless step with every sample at learning rate 1 takes off the weights."""
+    """Return the change of the weights by one step without noise, with every sample and learning rate 1."""
     monkeypatch.setattr("atoll.client.opacus.Keystream", Still)
     module, samples = network(), data(8)
     if wrong is not None:

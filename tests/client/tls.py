@@ -194,7 +194,7 @@ class SecureFederation(
 
 
 def common_name(context: Context) -> str:
-    """Who the caller's certificate says it is."""
+    """Return the participant that the caller's certificate names."""
     (name,) = context.auth_context()["x509_common_name"]
     return name.decode()
 

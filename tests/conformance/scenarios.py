@@ -17,7 +17,7 @@ from tests.conformance.server import ConformanceServer, expect
 ACCEPTED, DECLINED = part.TaskReply.VERDICT_ACCEPTED, part.TaskReply.VERDICT_DECLINED
 CAUSE = part.ComeBack
 _QUIET_S = 1.0
-"""How long a client is watched for what it must not do."""
+"""Seconds for which a client is watched for forbidden actions."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Call:
 
 @dataclass
 class Seen:
-    """What the client under test has done since the scenario began."""
+    """The client's actions since the scenario began."""
 
     reports: list[Call] = field(default_factory=list)
     status_calls: int = 0
@@ -54,7 +54,7 @@ class Seen:
 
 
 class ConformanceServer(SecureFederation):
-    """As the client's own tests have it; counts calls, and refuses reports on order.
+    """The server of the client's own tests; also counts calls, and refuses reports when told to.
 
     Attributes:
         wait_s: the longest wait for anything that the client has to do.

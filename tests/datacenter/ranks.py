@@ -54,7 +54,7 @@ class Started:
     answers: Connection
 
     def result(self, timeout_s: float) -> Any:
-        """What the function returned on it.
+        """Wait for the function's return value on this rank.
 
         Raises:
             RankError: with its traceback, or saying that it did not end in time, or without an answer.
@@ -87,7 +87,7 @@ def run_ranks(function: Callable[..., Any], ranks: int, *args: Any, timeout_s: f
 def started_ranks(
     function: Callable[..., Any], ranks: int, *args: Any, timeout_s: float = WAIT_S
 ) -> Iterator[list[Started]]:
-    """As ``run_ranks`` for a test that does something to ranks while they run; all are killed when it is left."""
+    """Like ``run_ranks``, for a test that acts on ranks while they run; all are killed at the end of the context."""
     with tempfile.TemporaryDirectory() as folder:
         started = [_start(function, rank, ranks, args, folder, timeout_s) for rank in range(ranks)]
         try:

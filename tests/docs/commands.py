@@ -26,7 +26,7 @@ _FENCE = re.compile(r"^```(?:sh|bash|console)?\n(.*?)^```$", re.MULTILINE | re.D
 _ANY_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^    (\S.*)$", re.MULTILINE)
 _INLINE = re.compile(r"`((?:[\w/]+/)?atoll (?!\w+ \d)[a-z][^`]*)`")
-"""But not what digests begin with, `atoll blob 1`."""
+"""Matches commands, but not the prefix of digests, `atoll blob 1`."""
 _OPTIONAL = re.compile(r"\[(--[^\]]*)\]")
 _NEW_COMMAND = {"|", "||", "&&", ";", "&", ">", "2>", ">>"}
 _OF_IMAGE = ["server", "start"]  # the image's entry point
@@ -85,7 +85,7 @@ def words_of(line: str) -> Iterator[list[str]]:
 
 
 def arguments_of(words: list[str]) -> list[str] | None:
-    """What follows ``atoll``; None if the line runs something else."""
+    """Return the words after ``atoll``; None if the line runs something else."""
     places = [at for at, word in enumerate(words) if word == "atoll" or word.endswith("bin/atoll")]
     if not places or places[-1] == len(words) - 1:
         return None

@@ -129,7 +129,7 @@ def _code_attribute(node: ast.AST) -> str:
 
 
 def _recovery(kind: type[ServerError], call: ast.Call | None) -> Recovery:
-    """What the caller can do, as ``ServerError`` works it out."""
+    """Return the caller's recovery, as ``ServerError`` derives it."""
     given = {} if call is None else {keyword.arg: keyword.value for keyword in call.keywords}
     stated = given.get("recovery")
     waits = "retry_after_s" in given or (call is not None and len(call.args) > _FOURTH)

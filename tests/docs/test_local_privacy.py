@@ -46,7 +46,7 @@ def policy_with(key: str, folder: Path) -> Policy:
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    """What the page's Python defines, one block after another."""
+    """Run the page's Python blocks one after another; return the names that they define."""
     found: dict[str, Any] = {}
     for block in blocks("python"):
         exec(block, found)  # noqa: S102  # our own page

@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
 SEQUENCE = PAGE[PAGE.index("## A private run") : PAGE.index("## What is promised")]
 ANYWHERE = {"plan", "verify", "audit"}
-"""What `atoll privacy` does without a server."""
+"""Commands of `atoll privacy` that need no server."""
 
 
 def test_the_job_is_valid_and_meets_its_target() -> None:

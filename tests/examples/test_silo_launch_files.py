@@ -128,6 +128,6 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def container(name: str) -> dict[str, Any]:
-    """Of the job that trains, the last one in the file."""
+    """Return the container of the job that trains, the last one in the file."""
     found: dict[str, Any] = documents(name)[-1]["spec"]["template"]["spec"]["containers"][0]
     return found

@@ -313,7 +313,7 @@ def check_promises(path: Path) -> None:
 
 
 def check_index(path: Path) -> list[Record]:
-    """Those records that can be relied on."""
+    """Return the records that are intact."""
     found = read_index(path)
     assert len(found) <= path.stat().st_size // RECORD_BYTES
     return found

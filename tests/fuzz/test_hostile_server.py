@@ -29,7 +29,7 @@ LIMITS = dataclasses.replace(
     FAST, connect_s=1.0, call_s=0.5, stall_s=0.3, drain_s=1.0, retry_after_cap_s=0.1, give_up_after_s=3.0
 )
 PLAY_S = 0.4
-"""How long a server is put up with that the participant does not come back to."""
+"""Seconds that a test waits for the participant to come back to this server."""
 HONEST = Federation(MODEL)
 DETAIL = ErrorDetail("blob.member", Fault.CALLER, "what", "do", 0.01).trailer()[1]
 
@@ -42,7 +42,7 @@ def welcomes() -> st.SearchStrategy[bytes]:
 
 @st.composite
 def invitations(draw: st.DrawFn) -> bytes:
-    """One that is right but for its numbers and names."""
+    """An invitation that is valid except for its numbers and names."""
     odd = draw(messages(part.Participate))
     assert isinstance(odd, part.Participate)
     if draw(st.booleans()):

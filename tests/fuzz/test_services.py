@@ -33,7 +33,7 @@ INSIDE = {"DeskService", "WorkerService"}
 BUGS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
 WITHOUT_DETAIL = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 OWN_END = "Internal error from Core"
-"""How this side's gRPC words that the server ended the stream while a message was being sent."""
+"""gRPC's texts for a stream that the server ended while a message was being sent."""
 CALL_S = 20.0
 READ_S = 0.1
 """A stream that answers at all does so within this time; one that waits for more is left."""

@@ -54,7 +54,7 @@ class Client:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What enrolment has given it."""
+        """The identity that enrolment gave it."""
         found: dict[str, str] = json.loads((self.state / "identity.json").read_text())
         return found
 

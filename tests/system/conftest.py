@@ -59,13 +59,13 @@ def hire(tmp_path: Path) -> Iterator[Hire]:
 
 @pytest.fixture(scope="session")
 def reference_model(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What ``reference.JOB`` makes of ``reference.MODEL`` when nothing goes wrong."""
+    """The final model of an undisturbed ``reference.JOB`` from ``reference.MODEL``."""
     return _undisturbed(shared_server, tmp_path_factory.mktemp("reference"), JOB, MODEL)
 
 
 @pytest.fixture(scope="session")
 def killed_undisturbed(shared_server: Server, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What ``reference.KILLED_JOB`` makes of ``reference.KILLED_MODEL`` when nothing goes wrong."""
+    """The final model of an undisturbed ``reference.KILLED_JOB`` from ``reference.KILLED_MODEL``."""
     return _undisturbed(shared_server, tmp_path_factory.mktemp("undisturbed"), KILLED_JOB, KILLED_MODEL)
 
 

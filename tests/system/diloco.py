@@ -87,7 +87,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Outer:
-    """What outer steps come to.
+    """The result of outer steps.
 
     Attributes:
         weights: float32, after the last one.
@@ -99,7 +99,7 @@ class Outer:
 
 
 def diloco(jobs: Sequence[SiloJob], folder: Path, initial: Arrays, rounds: int, lr: float, momentum: float) -> Outer:
-    """So many outer steps of Nesterov's; a silo counts as much as it has tokens."""
+    """Take this many outer steps with Nesterov's momentum; a silo's weight is its number of tokens."""
     workers = [Worker.of(job, folder) for job in jobs]
     weights = {name: np.array(value, np.float64) for name, value in initial.items()}
     moments = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -126,7 +126,7 @@ def streaming(
     lr: float,
     momentum: float,
 ) -> Outer:
-    """So many rounds, of one fragment each, whose tensors' names are given; every job overlaps by as many steps."""
+    """Play this many rounds, one fragment each, given by tensor names; all jobs overlap by the same number of steps."""
     workers = [Worker.of(job, folder) for job in jobs]
     section = jobs[0].federation
     weights = {name: np.array(value, np.float32) for name, value in initial.items()}

@@ -19,7 +19,7 @@ HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=
 
 
 class Flood:
-    """So many threads of one identity. ``answers`` counts the codes of refusals; empty: welcome."""
+    """Checks in from several threads of one identity. ``answers`` counts codes of refusals; "" counts welcomes."""
 
     def __init__(self, token: str, state: Path, threads: int) -> None:
         self.answers: Counter[str] = Counter()

@@ -24,7 +24,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Forked:
-    """What ``subprocess.Popen`` is of a process whose parent it is; here that is one which tells how it ended."""
+    """Like ``subprocess.Popen`` for a process with another parent, the forker, which reports how it ended."""
 
     def __init__(
         self, arguments: Sequence[str], stderr: int, env: Mapping[str, str], cwd: Path, keep_open: Sequence[int]

@@ -35,7 +35,7 @@ LOADED = (
     "atoll.server.aggregation.kernel",
     "atoll.server.cli.server",
 )
-"""What takes time to load, besides what these load."""
+"""Modules that take time to load, besides those that these load."""
 _HIGH = 100
 """Above the numbers of any descriptor that a process is started with."""
 
@@ -104,7 +104,7 @@ def become(request: Request) -> None:
 
 
 def run(request: Request) -> None:
-    """What the command line says."""
+    """Return the parsed command line."""
     if request.argv[0] != sys.executable:
         from atoll.client.cli import main as atoll  # noqa: PLC0415
 

@@ -24,7 +24,7 @@ from tests.patience import WAIT_S
 
 _READ_BYTES = 1 << 18
 _WINDOW_BYTES = 65_535
-"""That a server may send of an answer before it is read (RFC 9113, 6.9.2)."""
+"""Bytes of an answer that a server may send before they are read (RFC 9113, 6.9.2)."""
 _LEAVE_BYTES = 1 << 20
 
 

@@ -99,12 +99,12 @@ def long_log(processes: Nursery) -> None:
 
 
 def kill(client: Client, _: Proxy) -> None:
-    """As ``kill -9``."""
+    """Kill it as ``kill -9`` does."""
     client.process.kill()
 
 
 def darken(_: Client, network: Proxy) -> None:
-    """As a cable that is pulled."""
+    """Cut the connection like a pulled cable."""
     network.darken()
 
 

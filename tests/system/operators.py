@@ -119,7 +119,7 @@ class Operator:
         raise AssertionError(f"run {run} ended and is not {what}; last seen: {seen}")
 
     def ended(self, run: str, timeout_s: float = WAIT_S) -> control_pb2.RunSummary:
-        """How a run ended, once it has."""
+        """Wait until a run has ended; return its summary."""
         return self.until(run, is_over, "over", timeout_s).summary
 
     def connected(self, run: str, count: int) -> None:

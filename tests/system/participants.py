@@ -58,10 +58,10 @@ class Steady(Participant):
         return Update(weights=weights, weight=self.examples, metrics={"index": float(self.index)})
 
     def ponder(self, task: Task) -> None:
-        """What it does before it trains."""
+        """Act before training."""
 
     def weights(self, weights: Mapping[str, Array], task: Task) -> Mapping[str, Array]:
-        """What it sends instead of its weights."""
+        """Return the weights to send; a subclass may change them."""
         del task
         return weights
 

@@ -25,7 +25,7 @@ ATOLL = (str(Path(sys.executable).with_name("atoll")),)
 _LOG_TAIL = 4000
 _FORKED = {ATOLL, (sys.executable, str(HERE / "dying_server.py")), (sys.executable, str(HERE / "eager_client.py"))}
 _LOADED = ("server", "client")
-"""Of these commands the forker has loaded these rooms (``forked``); with words before it a command starts by itself."""
+"""Rooms that the forker has loaded for ``_FORKED`` commands. A command with other words before it starts by itself."""
 
 T = TypeVar("T")
 
@@ -65,13 +65,13 @@ class Process:
 
     @property
     def lines(self) -> list[str]:
-        """What it has written to standard output so far."""
+        """Its standard output so far."""
         with self._news:
             return list(self._lines)
 
     @property
     def log(self) -> str:
-        """What it has written to standard error so far."""
+        """Its standard error so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def tell(self, line: str) -> None:
@@ -82,7 +82,7 @@ class Process:
         stdin.flush()
 
     def wait_for(self, choose: Callable[[list[str]], T | None], what: str, timeout_s: float = WAIT_S) -> T:
-        """What ``choose`` finds in the lines, once it finds something.
+        """Wait until ``choose`` finds something in the lines; return it.
 
         Raises:
             AssertionError: if the output ends, or the time, before it does; shows what the process wrote.

@@ -20,7 +20,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True)
 class Weather:
-    """What happens to connections. Each draws its own fate from the seed, so that one overtakes the other.
+    """Faults of connections. Each connection draws its own from the seed, so that one can overtake another.
 
     Attributes:
         seed: with the number of the connection, decides everything.
@@ -132,7 +132,7 @@ class Proxy:
         self._flowing.clear()
 
     def lighten(self) -> None:
-        """What was held back passes."""
+        """Forward the bytes that were held back."""
         self._flowing.set()
 
     def _accept(self, listener: socket.socket) -> None:

@@ -79,7 +79,7 @@ class RawParticipant:
         return upload_id, header
 
     def held(self, key: participation_pb2.RoundKey, upload_id: str) -> list[ElementRange]:
-        """What the server holds of an upload."""
+        """Return the ranges of an upload that the server has."""
         named = key_to_proto(UploadKey(key.run, key.round, key.attempt, upload_id))
         answer = self._transfer.GetUploadStatus(transfer_pb2.GetUploadStatusRequest(key=named), timeout=WAIT_S)
         return [range_from_proto(span) for span in answer.held]

@@ -41,7 +41,7 @@ KILLED_JOB = job_toml(
     straggler={"report_window_s": 300, "retry_delay_s": 0.5},
     optimiser={"name": "fedadam", "lr": 0.05},
 )
-"""What the tests of random kills play: as the reference, and every update takes three chunks."""
+"""The job of the tests of random kills: like the reference, but every update takes three chunks."""
 
 LARGE_CHUNKS = 6
 LARGE_MODEL: dict[str, npt.NDArray[Any]] = {

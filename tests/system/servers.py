@@ -104,7 +104,7 @@ class Server:
 
     @property
     def deaths(self) -> list[str]:
-        """What it died of (``dies``), oldest first."""
+        """The moments at which it died (``dies``), oldest first."""
         return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
 
     def went_on(self, what: str) -> None:

@@ -105,7 +105,7 @@ class Silo:
         return self
 
     def outcome(self) -> dict[str, Any]:
-        """How it ended, as it says."""
+        """Wait for its end; return its last message."""
         return self._said("outcome")[-1]
 
     def reported(self, round_: int) -> None:
@@ -128,7 +128,7 @@ class Silo:
 
 
 class Hold:
-    """Where a rank shall be held: give it to ``Silo.start``, then ``wait`` for the rank.
+    """A point at which a rank stops: give it to ``Silo.start``, then ``wait`` for the rank.
 
     Args:
         fifo: made here; gone once a rank was held, so that the next attempt is not.

@@ -36,7 +36,7 @@ REVOKED_WITHIN_S = 5.0
 
 
 def last_line(client: Client) -> str:
-    """What it wrote last to standard error."""
+    """Its last line of standard error."""
     return client.process.log.strip().splitlines()[-1]
 
 

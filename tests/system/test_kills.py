@@ -32,7 +32,7 @@ LATEST = 200
 
 
 def fatal_moments(seed: int) -> list[str]:
-    """Where the server dies in each of its lives: early moments as often as late ones."""
+    """The moments at which the server dies: early ones as often as late ones."""
     draw = random.Random(f"kills {seed}")
     return [f"{ANY}:{int(LATEST ** draw.random())}" for _ in range(KILLS)]
 

@@ -81,7 +81,7 @@ def test_a_round_is_one_trace_across_processes_and_a_crash(
 
 
 def atoll(server: Server, *arguments: str) -> Any:
-    """What a command of the server's operator prints as JSON."""
+    """Return the JSON that a command of the server's operator prints."""
     command = [*ATOLL, *arguments, "--data", str(server.data), "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout)
 

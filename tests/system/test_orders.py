@@ -63,7 +63,7 @@ def test_cancelled_in_mid_round_everyone_is_told_and_the_last_release_stays(shar
 
 
 def cohorts(operator: Operator, run: str) -> list[frozenset[str]]:
-    """Who was invited in each round."""
+    """Return the invited participants of each round."""
     return [frozenset(member.participant for member in seen.members) for seen in operator.rounds(run)]
 
 

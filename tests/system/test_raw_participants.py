@@ -41,7 +41,7 @@ def enter(shared_server: Server, tmp_path: Path) -> Iterator[Enter]:
 
 
 def update_of(index: int) -> Values:
-    """What participant ``index`` of ``participants.py`` sends in the first round."""
+    """Return the update that participant ``index`` of ``participants.py`` sends in the first round."""
     local = trained(MODEL, index, 0)
     return np.concatenate([(local[name] - values).astype(np.float32).ravel() for name, values in MODEL.items()])
 

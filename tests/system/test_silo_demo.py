@@ -33,5 +33,5 @@ def test_silos_and_clients_learn_together_and_leave_only_the_report(tmp_path: Pa
 
 @pytest.mark.parametrize("after", ["before training", pytest.param("[1/", marks=pytest.mark.every_fault)])
 def test_ctrl_c_leaves_nothing(tmp_path: Path, after: str) -> None:
-    """As its processes have just been started; or in training."""
+    """Ctrl-C just after its processes were started, or during training."""
     assert_ctrl_c_leaves_nothing(tmp_path, "silo", "demo", "--rounds", "500", "--inner-steps", "4", after=after)

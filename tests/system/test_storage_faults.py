@@ -188,7 +188,7 @@ FAILING: dict[str, tuple[str, *tuple[Fault, ...]]] = {
         ("open", errno.EROFS, "/faulty/"),
     ),
 }
-"""What fails → what the server's log says of it, and the calls that fail."""
+"""The failing operation → the server's log line about it, and the failing calls."""
 
 
 @needs_compiler
@@ -241,7 +241,7 @@ def damage(paths: Iterable[Path], kind: str) -> None:
 
 
 def blobs_of_the_newest_model(server: Server) -> dict[str, Path]:
-    """Where model and optimiser states lie, as the database of a server that is down names them."""
+    """Return the files of model and optimiser states, from the database of a stopped server."""
     with contextlib.closing(sqlite3.connect(server.data / "atoll.sqlite3")) as database:
         query = "SELECT blob, optimiser_blobs FROM models ORDER BY version DESC LIMIT 1"
         model, states = database.execute(query).fetchone()
@@ -250,7 +250,7 @@ def blobs_of_the_newest_model(server: Server) -> dict[str, Path]:
 
 
 class TestDamage:
-    """What lies on the disk of a server that is down is not what it wrote; one kind of file at a time."""
+    """Files of a stopped server are changed on disk, one kind of file at a time."""
 
     @pytest.mark.parametrize("kind", some_of(DAMAGES, "flipped"))
     @pytest.mark.parametrize("files", [PAYLOADS, RECORDS])

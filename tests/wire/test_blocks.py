@@ -145,7 +145,7 @@ def test_what_was_decoded_is_encoded_to_the_same_bytes(values: F32, encoding: En
 @pytest.mark.parametrize("encoding", QUANTISED)
 @pytest.mark.parametrize("exponent", [-24, -1, 0, 5, 20])
 def test_values_within_a_power_of_two_stay_within_it(encoding: Encoding, exponent: int) -> None:
-    """So no update within ``max_abs``, which is one, is refused for the rounding: rounding keeps the order."""
+    """``max_abs`` itself is representable and rounding keeps the order, so it refuses no update within ``max_abs``."""
     bound = np.float32(2.0**exponent)
     closest = [bound, np.nextafter(bound, np.float32(0)), *(bound * np.float32(1 - 2.0**-k) for k in range(1, 24))]
     for largest in closest:

@@ -268,7 +268,7 @@ def test_renewal_is_due_at_two_thirds(jitter: float) -> None:
 
 
 def test_the_request_names_nobody() -> None:
-    """Who this is, is for the server to say."""
+    """The server assigns the participant's id."""
     from cryptography import x509  # noqa: PLC0415
 
     csr = x509.load_pem_x509_csr(keys.make_csr(keys.make_key()))

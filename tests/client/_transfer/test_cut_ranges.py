@@ -35,7 +35,7 @@ def test_no_more_pieces_than_needed(span: ElementRange, chunk: int) -> None:
 
 @given(element_ranges(), st.integers(1, 40))
 def test_pieces_are_whole_groups_where_that_can_be(span: ElementRange, groups: int) -> None:
-    """So that only a range's last piece, and blocks of odd lengths, have a short group."""
+    """Only a range's last piece, and blocks of odd lengths, may have a short group."""
     chunk = groups * BLOCK
     pieces = list(cut_ranges([span], chunk, BLOCK))
     assert [e for piece in pieces for e in elements(piece)] == elements(span)

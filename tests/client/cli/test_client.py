@@ -179,7 +179,7 @@ async def test_a_join_token_from_a_file_over_tls_and_status(processes: list[Proc
 
 
 async def test_trainers_may_fork(server: Federation, processes: list[Process], tmp_path: Path) -> None:
-    """As torch's DataLoader does with num_workers: gRPC's own fork handlers crash the children."""
+    """Torch's DataLoader forks like this with num_workers: gRPC's own fork handlers crash the children."""
     start = ["client", "start", "trainer_cli:Forking", *insecure(server), "--max-rounds", "5"]
     client = await atoll(processes, tmp_path, *start)
     for number in range(5):

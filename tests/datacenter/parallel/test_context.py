@@ -88,7 +88,7 @@ def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
 
 
 def shares() -> dict[str, Any]:
-    """What ranks know of their parts, and ring attention over these."""
+    """Return positions and labels of this rank's part, and ring attention over the parts."""
     group = dist.group.WORLD
     assert group is not None
     ring, straight = SequenceShare(group, 2), SequenceShare(group, 1)

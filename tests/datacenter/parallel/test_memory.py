@@ -25,7 +25,7 @@ def test_equal_to_one_process(checkpointing: str) -> None:
 
 
 def kept_bytes(checkpointing: str) -> int:
-    """What autograd keeps of a forward pass, parameters left out."""
+    """Return the bytes that autograd keeps of a forward pass, without parameters."""
     job = SiloJob.model_validate(small(model={"layers": 4}))
     spec = spec_of(job.model)
     module = spec.build()

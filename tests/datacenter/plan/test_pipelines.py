@@ -24,7 +24,7 @@ MODEL = {"dim": 64, "heads": 4, "kv_heads": 2, "ffn_dim": 192, "vocab": 256, "la
 
 
 def counted(sections: dict[str, Any]) -> dict[str, Any]:
-    """What one step of this rank takes; on every rank."""
+    """Measure one step of this rank; called on every rank."""
     job = SiloJob.model_validate(sections)
     layout = layout_of(job, dist.get_world_size())
     device = torch.device("cpu")

@@ -144,7 +144,7 @@ class TestIdentify:
     async def test_a_read_that_is_under_way_does_not_outlive_a_revocation(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What was read before the revocation must not be remembered after it."""
+        """A row that was read before the revocation must not be cached after it."""
         participant, pem = await rig.enrol()
         run, began, go = rig.store.reader.run, asyncio.Event(), asyncio.Event()
 

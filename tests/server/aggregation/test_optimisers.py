@@ -88,7 +88,7 @@ def test_several_rounds_follow_the_paper(name: str, seed: int, rounds: int, scal
 
 
 def test_nesterov_is_the_outer_step_of_diloco() -> None:
-    """As torch's SGD(momentum=0.9, nesterov=True) on the gradient g = -Δ: b = 0.9 b + g; w -= lr (g + 0.9 b)."""
+    """Equal to torch's SGD(momentum=0.9, nesterov=True) on the gradient g = -Δ: b = 0.9 b + g; w -= lr (g + 0.9 b)."""
     optimiser = optimiser_named("fedavgm", {"lr": 0.7, "momentum": 0.9, "nesterov": True})
     updates = np.array([[1.0], [0.5], [-2.0]])
     weights, buffer = 3.0, 0.0

@@ -66,7 +66,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "**plan**": (Plan, Spent, Alternative),
     "**contract**": (Contract, AdaptiveClipping),
 }
-"""What JSON holds, by where the page tells its keys: a table row, or a paragraph or table up to the next bold name."""
+"""Keys of JSON output by the place on the page: a table row, or a paragraph or table up to the next bold name."""
 
 
 def section(beginning: str) -> str:

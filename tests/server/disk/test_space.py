@@ -48,7 +48,7 @@ def test_a_disk_that_does_not_answer_has_no_room(tmp_path: Path, monkeypatch: py
 
 
 class Kept:
-    """So much is kept to be written over."""
+    """Files of this many bytes in all, kept to be overwritten."""
 
     def __init__(self, disk: SimpleNamespace, size: int) -> None:
         self.disk = disk

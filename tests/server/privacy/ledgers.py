@@ -55,7 +55,7 @@ def release_of(run_id: str, version: int, promise: Contract) -> Release:
 
 
 def job_of(population: str) -> str:
-    """As much of a job as the ledger reads."""
+    """Return the parts of a job that the ledger reads."""
     return f'[privacy]\npopulation = "{population}"'
 
 

@@ -66,7 +66,7 @@ def poisson(count: int) -> tuple[Event, ...]:
 
 
 def kept(events: Sequence[Event]) -> float:
-    """What the filter makes of events."""
+    """Return the epsilon of the filter for events."""
     return accounting.filtered(events, DELTA)[0]
 
 
@@ -133,7 +133,7 @@ def test_the_clip_norm_of_the_round_is_on_record(clinic: Store) -> None:
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "tree", "banded", "blt"])
 def test_correlated_noise_keeps_to_its_plan(clinic: Store, mechanism: str) -> None:
-    """What the rounds cost one by one adds up to what the contract says of all, and each fits the target."""
+    """The costs of single rounds add up to the contract's cost of all, and each round fits the target."""
     capped = contract(
         mechanism=mechanism,
         sampling=Sampling.NONE,
@@ -319,7 +319,7 @@ def test_no_round_starts_on_a_damaged_ledger(clinic: Store) -> None:
 
 
 def test_a_failed_transaction_is_not_remembered(clinic: Store) -> None:
-    """What was added up inside a transaction that was rolled back is not what the ledger holds."""
+    """A tally made inside a transaction that is rolled back must not be remembered."""
 
     def fail(connection: Connection) -> None:
         ledger.record(connection, release_of(FIRST, 0, contract()), contract(), 0)

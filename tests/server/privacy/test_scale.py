@@ -25,7 +25,7 @@ def test_noise_that_leaves_no_fraction_is_refused_with_the_numbers() -> None:
 
 
 def test_noise_of_too_few_units_is_refused_with_value_and_remedy() -> None:
-    """What is charged is continuous noise: of 2**16 units and more the discrete one costs no more that can be told."""
+    """Continuous noise is charged: from 2**16 units on, discrete noise costs no more to within rounding."""
     least = LEAST_NOISE / private_grid(1600, 32.0, 1.0, 1.0).scale
     assert private_grid(1600, 32.0, least, 1.0).scale * least == LEAST_NOISE
     with pytest.raises(GridError, match=r"is 6\.554e\+04 units .* at least 65536 are needed") as refused:

@@ -19,7 +19,7 @@ def test_under_poisson_sampling_a_round_adds_the_logarithm_of_the_likelihood_rat
 
 
 def covariance_of(contract: Contract) -> Doubles:
-    """Of the releases' noise in units of z, from the mechanism's definition."""
+    """Return the covariance of the releases' noise in units of z, from the mechanism's definition."""
     rounds = contract.rounds
     if contract.mechanism == "gaussian":
         return np.eye(rounds)
@@ -44,7 +44,7 @@ def test_without_a_draw_the_scores_add_up_to_the_logarithm_of_the_likelihood_rat
     inverse = np.linalg.inv(covariance)
 
     def logarithm(row: Doubles, mean: Doubles) -> float:
-        """Of the normal density, but for what does not depend on the mean."""
+        """Return the log of the normal density, without terms that do not depend on the mean."""
         return float(-(row - mean) @ inverse @ (row - mean) / 2)
 
     nothing = np.zeros(contract.rounds)

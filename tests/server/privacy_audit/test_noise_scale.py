@@ -66,7 +66,7 @@ def test_noise_below_the_claim_is_refuted_by_the_audit(terms: Contract) -> None:
 
 @pytest.mark.parametrize("terms", CORRELATED.values(), ids=CORRELATED)
 def test_correlated_noise_is_made_independent(terms: Contract) -> None:
-    """Of noise of these mechanisms, taken as it is, the variance says little; the independent noise has the claim's."""
+    """The raw noise of these mechanisms says little about their variance; the independent noise has the claimed one."""
     found = noise_through_daemon(terms, rounds=8, elements=4096)
     assert found.share == pytest.approx(1, abs=0.02)
     raw = noise(8, 64)

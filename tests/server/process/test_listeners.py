@@ -56,7 +56,7 @@ def test_grpc_gets_a_certificate_only_when_it_is_another(tmp_path: Path, monkeyp
 
 @pytest.fixture
 async def server() -> AsyncIterator[grpc.aio.Server]:
-    """One that answers health checks, to be bound and started."""
+    """Return a server that answers health checks, to be bound and started."""
     made = make_server(Port.MAIN)
     await add_health_and_reflection(made, [])
     yield made
@@ -123,7 +123,7 @@ async def test_a_port_is_shared_only_by_those_who_mean_to(kind: Port, shared: bo
 
 
 async def test_connections_to_the_enrolment_port_are_few_and_do_not_linger() -> None:
-    """Those that find a place are greeted; if they say nothing they are closed long before gRPC's own two minutes.
+    """Connections that find a place are greeted; silent ones are closed long before gRPC's own two minutes.
 
     There are twice as many places as the front takes connections: those that it has just closed may still be there.
     """

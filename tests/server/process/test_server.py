@@ -152,7 +152,7 @@ class TestOperatorFile:
             await world.operator.control.ListRuns(control_pb2.ListRunsRequest(), timeout=WAIT_S)
 
     async def test_a_file_that_the_database_does_not_know_is_replaced(self, tmp_path: Path) -> None:
-        """Else the operator would be locked out until it expires."""
+        """Otherwise the operator would be locked out until it expires."""
         async with World(tmp_path / "data") as world:
             port = int(world.addresses.main.rpartition(":")[2])
         with sqlite3.connect(tmp_path / "data" / "atoll.sqlite3") as database:

@@ -34,7 +34,7 @@ FIXED = (Phase.AGGREGATED, Phase.CHARGED)
 
 
 def reference_terms(policy: RunPolicy, rnd: RoundState) -> dict[str, tuple[int, UpdateRef | None]]:
-    """What each participant must contribute: (integer weight, update). Fails when one would count twice."""
+    """Return each participant's contribution as (integer weight, update). Fails if one would count twice."""
     terms: dict[str, tuple[int, UpdateRef | None]] = {}
 
     def units(examples: int) -> int:
@@ -171,7 +171,7 @@ class Invariants:
 
 
 def check_end(world: World, checked: Invariants) -> None:
-    """What must hold when the run is over."""
+    """Check the invariants of a run that has ended."""
     state, durable = world.state, world.durable
     assert state.status.ended
     assert state.reason

@@ -21,7 +21,7 @@ Upload = tuple[RoundKey, str]
 
 
 class Participants:
-    """What they send for an invitation, and what they remember until a receipt comes."""
+    """Their reports; each is remembered until its receipt arrives."""
 
     def __init__(self, rng: Random, spools: dict[Upload, UpdateRef]) -> None:
         self.rng = rng
@@ -30,7 +30,7 @@ class Participants:
         self.bad: set[str] = set()  # digests of updates that no fold will take
 
     def behave(self, state: RunState, key: RoundKey, participant: str, clumsy: bool) -> list[Event]:
-        """What an invited participant sends, sooner or later, in any order."""
+        """Return the messages that an invited participant sends at some time, in any order."""
         accepted = Accepted(key, participant)
         if not clumsy:
             return [accepted, self.report(state, key, participant)]

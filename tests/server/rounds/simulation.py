@@ -75,7 +75,7 @@ class Crash(Exception):  # noqa: N818 - not an error of the code under test
 
 @dataclass(frozen=True)
 class Faults:
-    """How much goes wrong, as probabilities."""
+    """Probabilities of the faults."""
 
     crash: float = 0.02
     lose: float = 0.15
@@ -92,7 +92,7 @@ CALM = Faults(0, 0, 0, 0, 0, 0, 0, 0)
 
 @dataclass
 class Durable:
-    """What a crash leaves."""
+    """The state that survives a crash."""
 
     log: list[tuple[Event, float]] = field(default_factory=list)
     spools: dict[Upload, UpdateRef] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Durable:
 
 @dataclass
 class Volatile:
-    """What a crash loses."""
+    """The state that a crash loses."""
 
     state: RunState
     answers: list[Callable[[], Event | None]] = field(default_factory=list)
@@ -120,7 +120,7 @@ def value_of(ref: UpdateRef) -> int:
 
 
 def digest_of(terms: tuple[Contribution, ...]) -> str:
-    """What the sum over these contributions is called; equal sets have equal names in any order."""
+    """Return the name of the sum over these contributions; equal sets have equal names in any order."""
     total = sum(t.weight * (value_of(t.update) if t.update else 1) for t in terms)
     return f"sum {total} of {','.join(sorted(t.participant for t in terms))}"
 
@@ -252,7 +252,7 @@ class World:
         return True
 
     def meddle(self) -> Event:
-        """What an operator, an auditor of updates or a dying disk may do at any moment."""
+        """Return an action that an operator, a check of updates or a failing disk may cause at any moment."""
         rnd, acknowledged = self.state.round, list(self.durable.acknowledged)
         choices: list[Event] = [Started()]
         if not self.state.status.ended:

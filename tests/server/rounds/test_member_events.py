@@ -158,7 +158,7 @@ def test_waiting_for_all_does_not_cut_at_the_goal() -> None:
 
 
 def test_where_the_draw_is_secret_a_round_lasts_until_its_deadline_whoever_is_in_it() -> None:
-    """Who reported, left, or was never there must not show in when the next model comes."""
+    """The time of the next model must not reveal who reported, left, or was never drawn."""
     for members in ((), ("pa",), ("pa", "pb", "pc")):
         story = Story(policy(patience=Patience.DEADLINE, quorum=0)).on(Started())
         story.on(story.drawn(*members)).on(story.prepared())
@@ -173,7 +173,7 @@ def test_where_the_draw_is_secret_a_round_lasts_until_its_deadline_whoever_is_in
 
 @pytest.mark.parametrize("unreported", [True, False])
 def test_a_refused_report_may_take_its_place_with_nothing(unreported: bool) -> None:
-    """So that what is in an update never decides whether another one is summed."""
+    """The content of an update must never decide whether another one is summed."""
     told = []
     for wrong in (False, True):
         story = Story(policy(over_selection=1.5, refused_count=True)).training()

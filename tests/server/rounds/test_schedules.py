@@ -38,7 +38,7 @@ RARE = {
 
 
 class Played:
-    """What all schedules together did; ``first`` has the seed that first made a move of the table."""
+    """Totals of all schedules; ``first`` has the seed that first made each move of the table."""
 
     def __init__(self) -> None:
         self.ends: Counter[RunStatus] = Counter()

@@ -134,7 +134,7 @@ class Script:
         self._sums: dict[str, Aggregated] = {}
 
     def run(self, line: str) -> Iterator[str]:
-        """What the line does: the changed state, then the effects in order."""
+        """Return the result of the line: the changed state, then the effects in order."""
         word, _, rest = line.partition(" ")
         if word == "clock":
             self.now += float(rest)

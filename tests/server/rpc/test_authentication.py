@@ -190,7 +190,7 @@ class Door:
 
 
 class FakeContext:
-    """What the authenticator reads of a call."""
+    """The part of a call's context that the authenticator reads."""
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {"x509_pem_cert": [b"pem"]}

@@ -81,7 +81,7 @@ def test_named_connections_are_shut_down_and_no_other(stack: contextlib.ExitStac
 
 
 def test_the_same_peers_connection_with_another_port_stays(stack: contextlib.ExitStack) -> None:
-    """As of two callers behind one gateway, which may give both the same port for different ports of the server."""
+    """Two callers behind one gateway, which may give both the same port for different ports of the server."""
     line, another = Line(stack), Line(stack)
     bystander = another.connect()
     caller = line.connect(source_port=bystander.getsockname()[1])

@@ -147,7 +147,7 @@ class TestTransport:
             assert found.status is grpc.StatusCode.UNAVAILABLE
 
     async def test_a_certificate_that_is_not_on_record_is_refused(self, world: World) -> None:
-        """Of this authority, but the database was replaced, say."""
+        """The certificate is of this authority, but unknown, for example after the database was replaced."""
         ghost = Authority.open(world.config.data / "ca", now=time.time()).issue_operator("ghost", now=time.time())
         caller = Caller(await world.channel(ghost.key_pem, ghost.issued.pem))
         call = caller.control.GetServerInfo(control_pb2.GetServerInfoRequest(), timeout=WAIT_S)

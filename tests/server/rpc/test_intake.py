@@ -253,7 +253,7 @@ async def test_while_a_caller_waits_none_has_more_than_one_place_above_it() -> N
 
 
 async def test_the_places_of_all_stay_as_many_whatever_ends() -> None:
-    """As many places are free as before after messages are cancelled, broken off or completed in any order."""
+    """After messages are cancelled, broken off or completed in any order, all places are free again."""
     most, messages, source = 5, Messages(), random.Random(1)
     intake = Intake(3, most)
     tasks: list[asyncio.Task[str]] = []

@@ -254,7 +254,7 @@ async def test_limits_that_are_refused(clinic: World, request_: dict[str, Any], 
 
 
 async def test_participants_are_not_told(alice: Participant) -> None:
-    """Who was drawn is part of what Poisson sampling keeps secret."""
+    """Poisson sampling relies on secret draws: the answers must not tell who was drawn."""
     for call in (
         alice.control.ListPopulations(control_pb2.ListPopulationsRequest(), timeout=WAIT_S),
         alice.control.ListCharges(control_pb2.ListChargesRequest(population=CLINIC), timeout=WAIT_S),
@@ -267,7 +267,7 @@ async def test_participants_are_not_told(alice: Participant) -> None:
 
 
 async def test_a_start_on_a_damaged_ledger_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And serves: rounds of other populations, and of runs without privacy, go on."""
+    """The server still serves rounds of other populations and of runs without privacy."""
     store = Store.open(tmp_path / "data")
     store.writer.submit(fill).result()
     rows = schema.charges

@@ -28,7 +28,7 @@ HELLO = participation_pb2.CheckInRequest(hello=participation_pb2.Hello(protocol=
 
 @pytest.fixture(autouse=True)
 def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends here ends by the revocation, not because a timer has looked again."""
+    """Calls end here because of the revocation, not because a timer checks them again."""
     monkeypatch.setattr(authentication, "REVOCATION_CHECK_S", 3600.0)
 
 

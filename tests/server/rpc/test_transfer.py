@@ -180,7 +180,7 @@ class TestReport:
         assert not uploads_in_memory(key.run)
 
     async def test_a_small_update_comes_with_its_report(self, world: World, alice: Participant) -> None:
-        """And again, should the answer be lost."""
+        """Reporting again gives the same answer, in case the first one was lost."""
         at = await invited(world, alice)
         (chunk,), key = chunks_of(VALUES, VALUES.size), alice.upload_key(at)
         update, digest = frame_upload(chunk.header, chunk.payload, key), update_digest([chunk.header])

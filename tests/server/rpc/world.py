@@ -110,7 +110,7 @@ def frames_of(key: UploadKey | None, chunks: Sequence[Chunk]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Refusal:
-    """How a call was refused."""
+    """The status and details of a refused call."""
 
     status: grpc.StatusCode
     detail: ErrorDetail | None

@@ -165,7 +165,7 @@ class Client:
 
 @dataclass
 class Federation:
-    """What one server process holds."""
+    """The objects of one server process."""
 
     store: Store
     services: Services

@@ -460,7 +460,7 @@ class TestBreakdown:
         assert rig.driver.stopped
 
     async def test_a_chain_that_cannot_be_stored_either_way_refuses_its_event_alone(self, rig: Rig) -> None:
-        """What followed an earlier event says nothing of this one: it is tried without answers once."""
+        """The answers to an earlier event do not apply to this one: it is tried once without answers."""
         rig.performer.at_once = {DrawCohort: Answer(CohortDrawn(KEY, ((ALICE, 10), (BOB, 10)), 2, "uniform", 1))}
         rig.journal.failures = [ValueError("a bug")] * 2
         with pytest.raises(StorageError):

@@ -95,7 +95,7 @@ async def test_what_a_transaction_tells_of_one_participant_is_learned_together(s
 
 @pytest.mark.parametrize("refused_count", [False, True])
 async def test_a_refused_report_is_one_where_the_run_says_so(store: Store, refused_count: bool) -> None:
-    """What is in an update must not show in who is drawn later."""
+    """The content of an update must not influence later draws."""
     await store.writer.run(participants.add, Participant("p", "acme", ParticipantKind.EDGE, 0.0))
     roster = Roster.of((Member("p", 5, MemberStatus.REJECTED, "not finite", at=130.0),))
     ended = RoundState(

@@ -110,7 +110,7 @@ class TestTidy:
             assert len(kept) == 2
 
     async def test_certificates_stay_as_long_as_they_can_be_renewed(self, tmp_path: Path) -> None:
-        """What is on record of newer ones decides whether an old one may."""
+        """An old certificate may only renew if no newer one was used, so records of newer ones must stay."""
         async with opened(tmp_path / "data") as federation:
             services, grace_s = federation.services, 2 * StorageSettings().keep_credentials_s
             now = services.clock()

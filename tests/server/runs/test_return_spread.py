@@ -47,7 +47,7 @@ class Idle:
 
 
 async def joined(sessions: Sessions, count: int) -> list[Idle]:
-    """So many, one after the other, and everybody is told what there is to tell."""
+    """Connect this many, one after the other, and deliver the spread to all of them."""
     population = []
     for number in range(count):
         population.append(Idle(sessions, number))

@@ -17,7 +17,7 @@ SIZE, RATE = 5, 0.25
 
 
 def others_and_victim(sampler: str) -> list[tuple[frozenset[str], bool]]:
-    """Of each draw, which of the others are in it, and whether the victim is."""
+    """Return for each draw which of the others are in it, and whether the victim is."""
     found = []
     for number in range(DRAWS):
         request = DrawRequest(EVERYONE, SIZE, seed=20261122, round=number, rate=RATE if sampler == "poisson" else None)

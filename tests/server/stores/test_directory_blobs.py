@@ -331,7 +331,7 @@ def test_a_blob_that_is_dropped_half_way_leaves_no_trace(blobs: DirectoryBlobSto
 
 
 def test_the_lock_of_back_ups_is_made_by_who_opens_the_store_first(blobs: DirectoryBlobStore) -> None:
-    """Else a back-up by root would make it root's, and the server could not remove models any more."""
+    """Otherwise a back-up by root would make it root's, and the server could no longer remove models."""
     assert stat.S_IMODE((blobs.root / "kept.lock").stat().st_mode) == 0o600
 
 

@@ -65,7 +65,7 @@ def test_an_order_that_waits_for_itself() -> None:
 
 
 def _calls() -> dict[str, list[str]]:
-    """What PyTorch's loops do on this rank, for the two schedules that it does not write as orders."""
+    """Return the order of PyTorch's loops on this rank, for the two schedules that it does not write as orders."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     inputs = (torch.ones(5, 2),) if rank == 0 else ()
     target = torch.ones(5, 2) if rank == ranks - 1 else None

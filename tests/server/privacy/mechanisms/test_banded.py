@@ -16,7 +16,7 @@ SIGMA = 1e5
 
 
 def prefix_variance(bands: int, releases: int) -> list[float]:
-    """Of the prefix sums of ``C**-1 z``, z of variance 1, by the matrix itself."""
+    """Return the variances of the prefix sums of ``C**-1 z``, z of variance 1, from the matrix itself."""
     coefficients = banded_coefficients(bands)
     matrix = np.zeros((releases, releases))
     for back, one in enumerate(coefficients[:releases]):

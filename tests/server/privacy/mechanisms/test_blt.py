@@ -24,7 +24,7 @@ def blt(strategy: Strategy = STRATEGY, rounds: int = ROUNDS) -> Mechanism:
 
 
 def prefix_variance(strategy: Strategy, releases: int) -> list[float]:
-    """Of the prefix sums of ``C**-1 z``, z of variance 1, by the matrix itself."""
+    """Return the variances of the prefix sums of ``C**-1 z``, z of variance 1, from the matrix itself."""
     matrix = np.zeros((releases, releases))
     for back, one in enumerate(strategy.coefficients(releases)):
         matrix += one * np.eye(releases, k=-back)
@@ -96,7 +96,7 @@ def test_of_equal_outputs_the_centres_differ_by_the_allowance_at_most() -> None:
 
 
 def centres(strategy: Strategy, noise: Integers) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """What z is if the noise of all rounds is this, (rounds, elements)."""
+    """Return z for the noise of all rounds, shape (rounds, elements)."""
     unit = 2.0**strategy.fraction_bits
     buffers = np.zeros((strategy.buffers, noise.shape[1]))
     found = []

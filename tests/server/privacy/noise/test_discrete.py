@@ -91,7 +91,7 @@ def test_agrees_with_the_distribution_far_into_the_tails(sigma: float) -> None:
 
 
 def test_the_tails_of_a_large_sigma_are_there() -> None:
-    """Of 20 million: beyond 4, 4.5 and 5 sigma as many as there should be."""
+    """Among 20 million samples the numbers beyond 4, 4.5 and 5 sigma are as expected."""
     sigma, size = 2.0**35, 20_000_000
     values = np.abs(drawn(sigma, size) / sigma)
     for reach in (4.0, 4.5, 5.0):

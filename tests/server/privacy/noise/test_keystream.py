@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from atoll.server.privacy.noise.keystream import RUN, Run, number, scattered
 
 KEY = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
-"""Of NIST SP 800-38A, Appendix F."""
+"""Key of NIST SP 800-38A, Appendix F."""
 
 
 def test_bits_are_aes_256_in_counter_mode() -> None:

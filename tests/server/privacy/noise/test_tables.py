@@ -35,7 +35,7 @@ def weight(exponent: Fraction) -> Decimal:
 
 
 def block_chance(tables: Tables, block: int) -> Fraction:
-    """That of the definition: the last block's threshold is 2**192."""
+    """The probability of a block by the definition: the last block's threshold is 2**192."""
     ends = (0, *tables.thresholds, 1 << UNIFORM_BITS)
     return Fraction(ends[block + 1] - ends[block], 1 << UNIFORM_BITS)
 
@@ -127,7 +127,7 @@ def test_a_tie_of_highest_words_is_not_decided_by_them() -> None:
 
 
 def test_a_coin_near_the_edge_is_not_decided_by_float64() -> None:
-    """Of block 40's last element at sigma 2**50: the 18-bit coin that the edge falls in, and its neighbours."""
+    """For block 40's last element at sigma 2**50: the 18-bit coin that contains the edge, and its neighbours."""
     sigma, block = 2.0**50, 40
     tables = tables_of(sigma)
     low = (1 << tables.low_bits) - 1

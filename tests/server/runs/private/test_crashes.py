@@ -60,7 +60,7 @@ PRIVACY = {
     "poisson": ADAPTIVE,
 }
 WINDOW_S = 0.2
-"""Of rounds of a random draw, which last as long."""
+"""Report window in seconds of rounds with a random draw, which last that long."""
 
 
 def toml_of(variant: str) -> bytes:
@@ -160,7 +160,7 @@ async def play(federation: Federation, run: str, sends: Sends = values_of) -> st
 
 
 async def finish(federation: Federation, run: str, clients: list[Client], sends: Sends = values_of) -> str:
-    """As ``play``, with clients that have checked in."""
+    """Like ``play``, with clients that have checked in."""
     attending = [asyncio.create_task(attend(client, sends)) for client in clients]
     attending.append(asyncio.create_task(officiate(federation, run)))
     try:
@@ -190,7 +190,7 @@ async def standing(data: Path, run: str) -> tuple[int, int, int]:
 
 
 async def disturbed(federation: Federation, run: str) -> str:
-    """As ``play``, with a limit that is lowered below what is spent while the second round is open."""
+    """Like ``play``, with a limit that is lowered below what is spent while the second round is open."""
     clients = await federation.clients(*NAMES)
     for client in clients:
         task = await client.invitation()

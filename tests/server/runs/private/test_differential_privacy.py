@@ -318,7 +318,7 @@ async def test_a_run_that_does_not_fit_under_the_limit_is_refused(federation: Fe
 async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
-    """As if there had been no limit: the same secret and reports give the same bits, charged once."""
+    """The result is that of a run without a limit: the same secret and reports give the same bits, charged once."""
     monkeypatch.setattr("atoll.server.privacy.run.new_secret", lambda: b"\x07" * 32)
     monkeypatch.setattr("atoll.server.runs.submission.new_run_id", lambda: "r0123456789ab")
 
@@ -629,7 +629,7 @@ async def test_the_writers_thread_works_out_no_account(tmp_path: Path, monkeypat
 async def _one_round(
     federation: Federation, clients: list[Client], run: str, version: int, *, refused: bool = False
 ) -> str:
-    """The one member of that round sends an update; its name."""
+    """The only member of that round sends an update; return its name."""
     drawn = await federation.state(run, lambda state: _open_round(state) == version)
     assert drawn.round is not None
     (member,) = drawn.round.roster

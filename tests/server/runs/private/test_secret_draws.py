@@ -54,7 +54,7 @@ def seeds() -> Iterator[tuple[int, int]]:
 
 @dataclass
 class Seen:
-    """What is seen of one play from outside the private runs."""
+    """Everything that is visible of one play outside the private runs."""
 
     drawn: list[bool] = field(default_factory=list)
     rounds: list[RoundState] = field(default_factory=list)
@@ -171,7 +171,7 @@ async def test_the_deadline_after_a_restart_does_not_depend_on_who_was_drawn(
 
 
 async def played(data: Path, other: bytes, own: list[int], monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """What is seen where the private runs draw with these seeds."""
+    """Return what is visible if the private runs draw with these seeds."""
     now, numbers, figures, steps = [NOON], itertools.count(), RoundFigures(), Steps()
     coming = iter(own)
     open_seeds = random.Random(5)
