@@ -15,9 +15,9 @@ import pytest
 from atoll.server.config.limits import Limits
 from atoll.server.ingest.node import IngestNode
 from atoll.server.process.listeners import Port, make_server
-from atoll.server.rpc.desk_service import DeskService
+from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.worker_service import WorkerService
-from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server, add_WorkerServiceServicer_to_server
+from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server, add_WorkerServiceServicer_to_server
 from tests.patience import WAIT_S
 from tests.server.rpc.world import Participant, World, job
 
@@ -57,7 +57,7 @@ class Live:
         assert daemon._coordinator is not None
         self._private = make_server(Port.INSIDE)
         node = IngestNode("fuzzed", daemon._coordinator._services.spool)
-        add_DeskServiceServicer_to_server(DeskService(daemon._coordinator), self._private)
+        add_CoordinatorServiceServicer_to_server(CoordinatorService(daemon._coordinator), self._private)
         add_WorkerServiceServicer_to_server(
             WorkerService(node, daemon._executor, bytes, lambda *_: None), self._private
         )

@@ -29,7 +29,7 @@ FILES = (control_pb2, enrolment_pb2, participation_pb2, transfer_pb2, ingest_pb2
 METHODS = [
     method for file in FILES for service in file.DESCRIPTOR.services_by_name.values() for method in service.methods
 ]
-INSIDE = {"DeskService", "WorkerService"}
+INSIDE = {"CoordinatorService", "WorkerService"}
 BUGS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
 WITHOUT_DETAIL = {grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED}
 OWN_END = "Internal error from Core"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from atoll.server.aggregation import PartialSum
 from atoll.server.errors import ServerError
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import Node
 from atoll.simulation.bench import Bench, Errand, Facts, Opening, Outcome

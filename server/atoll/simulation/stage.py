@@ -14,7 +14,7 @@ from typing import Protocol
 
 from atoll.server.aggregation import Grid
 from atoll.server.errors import ConflictError, TooLateError
-from atoll.server.ingest.desk import Commit
+from atoll.server.ingest.coordinator_api import Commit
 from atoll.server.ingest.node import SumKey
 from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
 from atoll.server.runs.coordinator import ActiveRun

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.server.errors import NotFoundError, ServerError
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import FileNode, Node
 from atoll.simulation.bench import Bench, Errand, Facts, Opening, Outcome

@@ -10,7 +10,7 @@ import pytest
 from atoll.server.aggregation import MergedSum, PartialSum
 from atoll.server.errors import NotFoundError, ServerError, UnavailableError
 from atoll.server.identity import RevokedError, Role
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.node_pool import FileNode, LocalNode, NodePool
 from atoll.server.ingest.spool import Spool

@@ -10,7 +10,7 @@ import pytest
 
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
 from atoll.server.ingest import upload_quota
-from atoll.server.ingest.desk import Disposition, ReportReceipt
+from atoll.server.ingest.coordinator_api import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll.server.errors import ConflictError, InvalidRequestError, LimitExceededError, StorageError
-from atoll.server.ingest.desk import Disposition, ReportReceipt
+from atoll.server.ingest.coordinator_api import Disposition, ReportReceipt
 from atoll.server.ingest.receiver import RejectedUpdateError
 from atoll.server.ingest.records import RECORD_BYTES
 from atoll.server.ingest.small_update_files import MOST_FILES, UNFINISHED, whole_path

@@ -9,7 +9,7 @@ import numpy as np
 
 from atoll.server.aggregation import Grid, grid_for
 from atoll.server.ingest.commit import DurableUpload, commit_upload
-from atoll.server.ingest.desk import UploadGrant
+from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.wire.chunks import Chunk, ElementRange, header_of, update_digest

@@ -17,7 +17,7 @@ def test_the_folder_is_private_and_its_paths_are_short(tmp_path: Path) -> None:
 
 def test_what_a_killed_server_left_goes_at_the_next_start(tmp_path: Path) -> None:
     killed = SocketFolder(tmp_path)
-    (killed.path / "desk.sock").touch()
+    (killed.path / "coordinator.sock").touch()
     again = SocketFolder(tmp_path)
     assert not killed.path.exists()
     assert (tmp_path / LINK).readlink() == again.path

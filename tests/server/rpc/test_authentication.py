@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from atoll.server.config.limits import Limits
 from atoll.server.errors import LimitExceededError, TooLateError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role
-from atoll.server.ingest.desk import Caller as Identity
+from atoll.server.ingest.coordinator_api import Caller as Identity
 from atoll.server.rpc import authentication
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator, Watch
@@ -66,7 +66,7 @@ CALLERS = {
         "Report": PARTICIPANT,
     },
     "EnrolmentService": {"Enrol": ANYBODY, "RenewExpired": ANYBODY},
-    "DeskService": {"Identify": INSIDE, "GrantUpload": INSIDE, "GrantDownload": INSIDE, "Commit": INSIDE},
+    "CoordinatorService": {"Identify": INSIDE, "GrantUpload": INSIDE, "GrantDownload": INSIDE, "Commit": INSIDE},
     "WorkerService": {
         "Fold": INSIDE,
         "WritePartial": INSIDE,
@@ -176,7 +176,7 @@ class TestInsecure:
 
 
 class Door:
-    """A desk that knows one certificate, until it does not."""
+    """A coordinator that knows one certificate, until it does not."""
 
     def __init__(self) -> None:
         self.shut = False
@@ -206,16 +206,16 @@ def door() -> Door:
 
 def watch_at(door: Door) -> Watch:
     context: Any = FakeContext()
-    desk: Any = door
-    return Watch(Authenticator(desk, Admission(Limits()), insecure=False), context)
+    coordinator: Any = door
+    return Watch(Authenticator(coordinator, Admission(Limits()), insecure=False), context)
 
 
 async def test_a_certificate_is_needed(door: Door) -> None:
-    desk: Any = door
+    coordinator: Any = door
     context: Any = FakeContext()
     context.auth_context = dict
     with pytest.raises(UnauthenticatedError, match="no client certificate"):
-        await Authenticator(desk, Admission(Limits()), insecure=False).identify(context)
+        await Authenticator(coordinator, Admission(Limits()), insecure=False).identify(context)
 
 
 class TestWatch:

@@ -11,7 +11,7 @@ import pytest
 
 from atoll.server.errors import UnavailableError
 from atoll.server.identity import Role
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.rpc import open_calls
 from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.open_calls import OpenCalls

@@ -12,7 +12,7 @@ import pytest
 
 from atoll.server.identity import Role
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.rpc import authentication, transfer
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections

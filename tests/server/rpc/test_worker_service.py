@@ -11,7 +11,7 @@ from atoll.server.aggregation import AggregationError
 from atoll.server.errors import CorruptDataError, NotFoundError, ServerError, StorageError, UnavailableError
 from atoll.server.identity import RevokedError, Role
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode
 from atoll.server.ingest.partial_file import PartialFile
 from atoll.server.ingest.spool import Spool

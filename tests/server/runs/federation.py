@@ -21,7 +21,7 @@ from atoll.server.disk.space import Room
 from atoll.server.errors import TooLateError
 from atoll.server.identity import Authority, ParticipantKind
 from atoll.server.ingest.commit import commit_upload
-from atoll.server.ingest.desk import Commit, ReportReceipt
+from atoll.server.ingest.coordinator_api import Commit, ReportReceipt
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode, NodePool
 from atoll.server.ingest.spool import Spool, UploadRef

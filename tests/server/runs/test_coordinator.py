@@ -18,7 +18,7 @@ from atoll.server.errors import (
     TooLateError,
     UnavailableError,
 )
-from atoll.server.ingest.desk import Commit, Disposition
+from atoll.server.ingest.coordinator_api import Commit, Disposition
 from atoll.server.rounds import (
     Aggregate,
     ChargeAndStore,

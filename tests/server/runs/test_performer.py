@@ -11,7 +11,7 @@ import pytest
 from atoll.server.aggregation import release_model
 from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import ServerError, StorageError, UnavailableError
-from atoll.server.ingest.desk import Disposition
+from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode
 from atoll.server.rounds import Aggregate, Aggregated, CohortDrawn, DrawCohort, Phase, Rejected, RoundKey

@@ -8,7 +8,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from atoll.server.identity import ParticipantKind
-from atoll.server.ingest.desk import Disposition
+from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.rounds import MemberStatus, Phase, PrepareRound, RoundPrepared, RoundState, RunState
 from atoll.server.runs import invitations, pushing
 from atoll.server.runs.instructions import Invitation, serialised

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, TooLateError
-from atoll.server.ingest.desk import Commit, Disposition
+from atoll.server.ingest.coordinator_api import Commit, Disposition
 from atoll.server.rounds import (
     Member,
     MemberStatus,

@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class DeskServiceStub(object):
+class CoordinatorServiceStub(object):
     """Served by the coordinator.
     """
 
@@ -36,28 +36,28 @@ class DeskServiceStub(object):
             channel: A grpc.Channel.
         """
         self.Identify = channel.unary_unary(
-                '/atoll.wire.v1.DeskService/Identify',
+                '/atoll.wire.v1.CoordinatorService/Identify',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.IdentifyRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.IdentifyResponse.FromString,
                 _registered_method=True)
         self.GrantUpload = channel.unary_unary(
-                '/atoll.wire.v1.DeskService/GrantUpload',
+                '/atoll.wire.v1.CoordinatorService/GrantUpload',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadResponse.FromString,
                 _registered_method=True)
         self.GrantDownload = channel.unary_unary(
-                '/atoll.wire.v1.DeskService/GrantDownload',
+                '/atoll.wire.v1.CoordinatorService/GrantDownload',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadResponse.FromString,
                 _registered_method=True)
         self.Commit = channel.unary_unary(
-                '/atoll.wire.v1.DeskService/Commit',
+                '/atoll.wire.v1.CoordinatorService/Commit',
                 request_serializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.CommitRequest.SerializeToString,
                 response_deserializer=atoll_dot_wire_dot_v1_dot_ingest__pb2.CommitResponse.FromString,
                 _registered_method=True)
 
 
-class DeskServiceServicer(object):
+class CoordinatorServiceServicer(object):
     """Served by the coordinator.
     """
 
@@ -90,7 +90,7 @@ class DeskServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
 
-def add_DeskServiceServicer_to_server(servicer, server):
+def add_CoordinatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Identify': grpc.unary_unary_rpc_method_handler(
                     servicer.Identify,
@@ -114,13 +114,13 @@ def add_DeskServiceServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'atoll.wire.v1.DeskService', rpc_method_handlers)
+            'atoll.wire.v1.CoordinatorService', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('atoll.wire.v1.DeskService', rpc_method_handlers)
+    server.add_registered_method_handlers('atoll.wire.v1.CoordinatorService', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class DeskService(object):
+class CoordinatorService(object):
     """Served by the coordinator.
     """
 
@@ -138,7 +138,7 @@ class DeskService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/atoll.wire.v1.DeskService/Identify',
+            '/atoll.wire.v1.CoordinatorService/Identify',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.IdentifyRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.IdentifyResponse.FromString,
             options,
@@ -165,7 +165,7 @@ class DeskService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/atoll.wire.v1.DeskService/GrantUpload',
+            '/atoll.wire.v1.CoordinatorService/GrantUpload',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantUploadResponse.FromString,
             options,
@@ -192,7 +192,7 @@ class DeskService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/atoll.wire.v1.DeskService/GrantDownload',
+            '/atoll.wire.v1.CoordinatorService/GrantDownload',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.GrantDownloadResponse.FromString,
             options,
@@ -219,7 +219,7 @@ class DeskService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/atoll.wire.v1.DeskService/Commit',
+            '/atoll.wire.v1.CoordinatorService/Commit',
             atoll_dot_wire_dot_v1_dot_ingest__pb2.CommitRequest.SerializeToString,
             atoll_dot_wire_dot_v1_dot_ingest__pb2.CommitResponse.FromString,
             options,

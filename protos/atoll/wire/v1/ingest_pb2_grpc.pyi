@@ -27,8 +27,8 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_DeskServiceIdentifyType = typing_extensions.TypeVar(
-    '_DeskServiceIdentifyType',
+_CoordinatorServiceIdentifyType = typing_extensions.TypeVar(
+    '_CoordinatorServiceIdentifyType',
     grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.IdentifyRequest,
         atoll.wire.v1.ingest_pb2.IdentifyResponse,
@@ -43,8 +43,8 @@ _DeskServiceIdentifyType = typing_extensions.TypeVar(
     ],
 )
 
-_DeskServiceGrantUploadType = typing_extensions.TypeVar(
-    '_DeskServiceGrantUploadType',
+_CoordinatorServiceGrantUploadType = typing_extensions.TypeVar(
+    '_CoordinatorServiceGrantUploadType',
     grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.GrantUploadRequest,
         atoll.wire.v1.ingest_pb2.GrantUploadResponse,
@@ -59,8 +59,8 @@ _DeskServiceGrantUploadType = typing_extensions.TypeVar(
     ],
 )
 
-_DeskServiceGrantDownloadType = typing_extensions.TypeVar(
-    '_DeskServiceGrantDownloadType',
+_CoordinatorServiceGrantDownloadType = typing_extensions.TypeVar(
+    '_CoordinatorServiceGrantDownloadType',
     grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.GrantDownloadRequest,
         atoll.wire.v1.ingest_pb2.GrantDownloadResponse,
@@ -75,8 +75,8 @@ _DeskServiceGrantDownloadType = typing_extensions.TypeVar(
     ],
 )
 
-_DeskServiceCommitType = typing_extensions.TypeVar(
-    '_DeskServiceCommitType',
+_CoordinatorServiceCommitType = typing_extensions.TypeVar(
+    '_CoordinatorServiceCommitType',
     grpc.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.CommitRequest,
         atoll.wire.v1.ingest_pb2.CommitResponse,
@@ -91,11 +91,11 @@ _DeskServiceCommitType = typing_extensions.TypeVar(
     ],
 )
 
-class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrantUploadType, _DeskServiceGrantDownloadType, _DeskServiceCommitType]):
+class CoordinatorServiceStub(typing.Generic[_CoordinatorServiceIdentifyType, _CoordinatorServiceGrantUploadType, _CoordinatorServiceGrantDownloadType, _CoordinatorServiceCommitType]):
     """Served by the coordinator."""
 
     @typing.overload
-    def __init__(self: DeskServiceStub[
+    def __init__(self: CoordinatorServiceStub[
         grpc.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.IdentifyRequest,
             atoll.wire.v1.ingest_pb2.IdentifyResponse,
@@ -115,7 +115,7 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
-    def __init__(self: DeskServiceStub[
+    def __init__(self: CoordinatorServiceStub[
         grpc.aio.UnaryUnaryMultiCallable[
             atoll.wire.v1.ingest_pb2.IdentifyRequest,
             atoll.wire.v1.ingest_pb2.IdentifyResponse,
@@ -134,19 +134,19 @@ class DeskServiceStub(typing.Generic[_DeskServiceIdentifyType, _DeskServiceGrant
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
-    Identify: _DeskServiceIdentifyType
+    Identify: _CoordinatorServiceIdentifyType
     """The holder of a certificate that is in force."""
 
-    GrantUpload: _DeskServiceGrantUploadType
+    GrantUpload: _CoordinatorServiceGrantUploadType
     """Whether a participant may upload for a round, and how much."""
 
-    GrantDownload: _DeskServiceGrantDownloadType
+    GrantDownload: _CoordinatorServiceGrantDownloadType
     """Whether a caller may read a blob."""
 
-    Commit: _DeskServiceCommitType
+    Commit: _CoordinatorServiceCommitType
     """Records an upload that is complete and fsynced. Answers once the row is durable."""
 
-DeskServiceAsyncStub: typing_extensions.TypeAlias = DeskServiceStub[
+CoordinatorServiceAsyncStub: typing_extensions.TypeAlias = CoordinatorServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         atoll.wire.v1.ingest_pb2.IdentifyRequest,
         atoll.wire.v1.ingest_pb2.IdentifyResponse,
@@ -165,7 +165,7 @@ DeskServiceAsyncStub: typing_extensions.TypeAlias = DeskServiceStub[
     ],
 ]
 
-class DeskServiceServicer(metaclass=abc.ABCMeta):
+class CoordinatorServiceServicer(metaclass=abc.ABCMeta):
     """Served by the coordinator."""
 
     @abc.abstractmethod
@@ -200,7 +200,7 @@ class DeskServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[atoll.wire.v1.ingest_pb2.CommitResponse, collections.abc.Awaitable[atoll.wire.v1.ingest_pb2.CommitResponse]]:
         """Records an upload that is complete and fsynced. Answers once the row is durable."""
 
-def add_DeskServiceServicer_to_server(servicer: DeskServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_CoordinatorServiceServicer_to_server(servicer: CoordinatorServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
 
 _WorkerServiceFoldType = typing_extensions.TypeVar(
     '_WorkerServiceFoldType',

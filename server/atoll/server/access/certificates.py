@@ -29,7 +29,7 @@ from atoll.server.identity import (
     new_participant_id,
     verify,
 )
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.stores import Reader, Writer, certificates, participants, tokens
 from atoll.server.telemetry.refusal_log import RefusalLog
 from atoll.wire.join_token import JoinToken

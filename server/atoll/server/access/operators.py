@@ -21,7 +21,7 @@ from atoll.server.identity import (
     Role,
     check_operator,
 )
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node_pool import NodePool
 from atoll.server.stores import Reader, Writer, certificates
 from atoll.server.stores.certificates import Certificate

@@ -8,6 +8,6 @@ streams on different connections, or in different worker processes, never share 
     spool/<run>/<round>.<attempt>/<participant>/<digest>.committed           the chosen records, written on commit
 
 ``spool`` manages all of these files. ``receiver`` writes one stream, ``commit`` makes an upload durable, ``node`` folds
-committed uploads, and ``desk`` is the interface of the coordinator: who a caller is, whether an upload is wanted, and
-the durable record of a report. Updates are personal data: a round's folder is removed when the round is released.
+committed uploads, and ``coordinator_api`` is what nodes ask the coordinator: who a caller is, whether an upload is
+wanted, and to record a report. Updates are personal data: a round's folder is removed when the round is released.
 """

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from atoll.server.aggregation import PartialSum, PartialSumError
 from atoll.server.errors import ServerError, UnavailableError
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.partial_file import PartialFile
 

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from atoll.server.aggregation import Inspection, inspect
 from atoll.server.disk.space import is_full
 from atoll.server.errors import ConflictError, InvalidRequestError
-from atoll.server.ingest.desk import UploadGrant
+from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.segment import Segment
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk
 from atoll.server.ingest.upload_quota import ChunkCost, UploadQuota

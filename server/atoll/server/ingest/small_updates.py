@@ -5,7 +5,7 @@ from __future__ import annotations
 from atoll.server.disk.space import is_full
 from atoll.server.disk.stored_checksum import stored_checksum
 from atoll.server.ingest.commit import DurableUpload, check_reported
-from atoll.server.ingest.desk import UploadGrant
+from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.receiver import check_range, check_wanted, measured
 from atoll.server.ingest.records import RECORD_BYTES, Record, norm_of
 from atoll.server.ingest.spool import Spool, UploadRef, refused_by_disk

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from atoll.server.errors import LimitExceededError
-from atoll.server.ingest.desk import UploadGrant
+from atoll.server.ingest.coordinator_api import UploadGrant
 from atoll.server.ingest.records import Extent, read_extent
 from atoll.wire.status import Recovery
 

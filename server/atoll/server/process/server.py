@@ -251,7 +251,7 @@ class Daemon:
         transfer_address = await self._add_transfer(main, services, coordinator, authenticator, main_port)
         participation = ParticipationService(
             sessions=self._sessions,
-            desk=coordinator,
+            coordinator=coordinator,
             authenticator=authenticator,
             transfer_address=transfer_address,
         )
@@ -303,7 +303,7 @@ class Daemon:
         services.nodes.add(LocalNode(node, self._executor))
         transfer = TransferService(
             node=LOCAL_NODE,
-            desk=coordinator,
+            coordinator=coordinator,
             authenticator=authenticator,
             blobs=services.blobs,
             spool=services.spool,

@@ -21,15 +21,15 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import SetupError
-from atoll.server.ingest.desk import Desk
+from atoll.server.ingest.coordinator_api import CoordinatorApi
 from atoll.server.ingest.node_pool import PARTIAL, FileNode, NodePool
 from atoll.server.process.listeners import Port, make_server
 from atoll.server.process.logs import logging_settings
 from atoll.server.process.sockets import SocketFolder
-from atoll.server.rpc.desk_service import DeskService
+from atoll.server.rpc.coordinator_service import CoordinatorService
 from atoll.server.rpc.worker_service import WorkerCalls
 from atoll.server.stores.store import PARTIALS_FOLDER
-from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
+from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +46,10 @@ ANSWER_S = 15.0
 class WorkerPool:
     """Starts ``config.workers`` workers, keeps them running, and stops them; ``restarts`` counts those that ended."""
 
-    def __init__(self, config: ServerConfig, nodes: NodePool, desk: Desk, executor: Executor) -> None:
+    def __init__(self, config: ServerConfig, nodes: NodePool, coordinator: CoordinatorApi, executor: Executor) -> None:
         self._config = config
         self._nodes = nodes
-        self._desk = desk
+        self._coordinator = coordinator
         self._executor = executor
         self._sockets = SocketFolder(config.data)
         self._partials = config.data / PARTIALS_FOLDER
@@ -79,8 +79,8 @@ class WorkerPool:
         self._reserved = _reserve(self._config.host, port)
         bound: int = self._reserved.getsockname()[1]
         self._partials.mkdir(mode=0o700, exist_ok=True)
-        add_DeskServiceServicer_to_server(DeskService(self._desk), self._server)
-        self._server.add_insecure_port(self._sockets.address("desk"))
+        add_CoordinatorServiceServicer_to_server(CoordinatorService(self._coordinator), self._server)
+        self._server.add_insecure_port(self._sockets.address("coordinator"))
         await self._server.start()
         ready = [asyncio.get_running_loop().create_future() for _ in range(self._config.workers)]
         self._keepers = [
@@ -141,7 +141,7 @@ class WorkerPool:
             name=name,
             config=self._config,
             port=port,
-            desk=self._sockets.address("desk"),
+            coordinator=self._sockets.address("coordinator"),
             socket=self._sockets.address(name),
             log_level=level,
             json_log=as_json,

@@ -20,7 +20,7 @@ from atoll.processes.heap import keep_chunks
 from atoll.server.config.config import ServerConfig
 from atoll.server.errors import ServerError
 from atoll.server.identity import Authority
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.spool import Spool
 from atoll.server.process.listeners import Port, add_health_and_reflection, bind, make_server, server_credentials
@@ -28,7 +28,7 @@ from atoll.server.process.logs import configure_logging
 from atoll.server.process.warming import Warming
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.authentication import Authenticator
-from atoll.server.rpc.desk_service import RemoteDesk
+from atoll.server.rpc.coordinator_service import RemoteCoordinator
 from atoll.server.rpc.transfer import SERVICE, TransferService
 from atoll.server.rpc.worker_service import WorkerService
 from atoll.server.stores import DirectoryBlobStore
@@ -47,7 +47,7 @@ class WorkerOrder(BaseModel):
     name: str
     config: ServerConfig
     port: int
-    desk: str
+    coordinator: str
     socket: str
     log_level: str
     json_log: bool
@@ -64,18 +64,18 @@ async def serve(order: WorkerOrder) -> None:
     executor = ThreadPoolExecutor(THREADS, thread_name_prefix=order.name)
     config, figures = order.config, NodeFigures()
     figures.start()
-    async with grpc.aio.insecure_channel(order.desk) as channel:
+    async with grpc.aio.insecure_channel(order.coordinator) as channel:
         room = config.storage.room(config.data)
-        desk, spool = RemoteDesk(channel), Spool(config.data / SPOOL_FOLDER, room)
-        authenticator = Authenticator(desk, Admission(config.limits), insecure=config.insecure)
+        coordinator, spool = RemoteCoordinator(channel), Spool(config.data / SPOOL_FOLDER, room)
+        authenticator = Authenticator(coordinator, Admission(config.limits), insecure=config.insecure)
 
         def shut_out(caller: Caller, error: ServerError) -> None:
-            desk.forget()
+            coordinator.forget()
             authenticator.calls.end(caller, error)
 
         transfer = TransferService(
             node=order.name,
-            desk=desk,
+            coordinator=coordinator,
             authenticator=authenticator,
             blobs=DirectoryBlobStore(config.data / BLOBS_FOLDER),
             spool=spool,

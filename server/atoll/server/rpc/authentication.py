@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from atoll.server.errors import ForbiddenError, LimitExceededError, UnauthenticatedError, UnavailableError
 from atoll.server.identity import Role, check_participant_id
-from atoll.server.ingest.desk import Caller, Desk
+from atoll.server.ingest.coordinator_api import Caller, CoordinatorApi
 from atoll.server.rpc.admission import Admission
 from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.open_calls import OpenCalls
@@ -40,7 +40,7 @@ _ROLES = {Role.OPERATOR: "an operator", Role.PARTICIPANT: "a participant"}
 
 
 class Authenticator:
-    """Asks the desk who holds the peer's certificate; with ``insecure`` (loopback only) trusts the call's metadata.
+    """Asks the coordinator who holds a certificate; with ``insecure`` (loopback only) trusts the call's metadata.
 
     ``enter`` runs before a call's request is received: the call counts against its caller's limits, and a revocation
     ends it (``calls``).
@@ -51,11 +51,11 @@ class Authenticator:
         calls: the open calls of its port.
     """
 
-    def __init__(self, desk: Desk, admission: Admission, *, insecure: bool) -> None:
+    def __init__(self, coordinator: CoordinatorApi, admission: Admission, *, insecure: bool) -> None:
         self.admission = admission
         self.connections = Connections()
         self.calls = OpenCalls(self.connections)
-        self._desk = desk
+        self._coordinator = coordinator
         self._insecure = insecure
         self._refusals = RefusalLog(log)
 
@@ -88,7 +88,7 @@ class Authenticator:
     async def _found(self, context: Context) -> Caller:
         if self._insecure:
             return self._from_metadata(context)
-        return await self._desk.identify(certificate_of(context))
+        return await self._coordinator.identify(certificate_of(context))
 
     async def participant(self, context: Context) -> str:
         """The calling participant's id.

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 from atoll.server.errors import ServerError
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.rpc.connections import Connections
 from atoll.server.rpc.errors import refuse
 

@@ -36,7 +36,7 @@ HELLO_S = 10.0
 """Seconds within which a stream must say hello."""
 
 
-class CheckInDesk(Protocol):
+class CheckInApi(Protocol):
     """Handles what participants say on their check-in streams."""
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
@@ -56,10 +56,10 @@ class ParticipationService:
     """The handler of the check-in stream."""
 
     def __init__(
-        self, *, sessions: Sessions, desk: CheckInDesk, authenticator: Authenticator, transfer_address: str
+        self, *, sessions: Sessions, coordinator: CheckInApi, authenticator: Authenticator, transfer_address: str
     ) -> None:
         self._sessions = sessions
-        self._desk = desk
+        self._coordinator = coordinator
         self._authenticator = authenticator
         self._transfer_address = transfer_address
 
@@ -79,7 +79,7 @@ class ParticipationService:
         participant = await self._authenticator.participant(context)
         await self._authenticator.admission.check_in(participant)
         introduction = await _introduction(request_iterator)
-        await self._desk.introduced(participant, introduction)
+        await self._coordinator.introduced(participant, introduction)
         # The hello may have come long after the call: no await between this and the session.
         await self._authenticator.identify(context)
         session = self._sessions.connect(participant, introduction, lambda: self._sessions.disconnect(session))
@@ -102,7 +102,7 @@ class ParticipationService:
 
     def _close_at_expiry(self, session: Session) -> asyncio.TimerHandle:
         """Close the stream when the certificate expires; a participant that has renewed it connects again."""
-        remaining_s = self._desk.certificate_remaining_s(session.participant)
+        remaining_s = self._coordinator.certificate_remaining_s(session.participant)
 
         def expire() -> None:
             session.close(come_back(ComeBack.CAUSE_CERTIFICATE, 0.0, "the certificate of this connection has expired"))
@@ -119,7 +119,7 @@ class ParticipationService:
                 protocol=PROTOCOL,
                 server_version=atoll.server.__version__,
                 transfer_address=self._transfer_address,
-                certificate_remaining_s=self._desk.certificate_remaining_s(participant),
+                certificate_remaining_s=self._coordinator.certificate_remaining_s(participant),
                 chunk_bytes=DEFAULT_CHUNK_BYTES,
                 return_spread_s=self._sessions.return_spread_s,
             )
@@ -135,7 +135,7 @@ class ParticipationService:
                 replies.count((key.run, key.round, key.attempt))
                 admission.reply(session.participant)
                 request.reply.reason = printable(request.reply.reason[:MAX_REASON_CHARS])
-                await self._desk.replied(session.participant, request.reply)
+                await self._coordinator.replied(session.participant, request.reply)
         finally:
             session.close()
 

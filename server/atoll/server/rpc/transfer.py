@@ -18,14 +18,14 @@ from google.protobuf.message import Message
 from atoll.server.errors import InvalidRequestError, ServerError, TooLateError
 from atoll.server.ingest.arrivals import Arrivals
 from atoll.server.ingest.commit import DurableUpload, commit_upload
-from atoll.server.ingest.desk import Commit, Desk, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Commit, CoordinatorApi, ReportReceipt, UploadGrant
 from atoll.server.ingest.receiver import Receiver, RejectedUpdateError
 from atoll.server.ingest.small_updates import commit_small_update
 from atoll.server.ingest.spool import Spool, UploadRef
 from atoll.server.ingest.transfer_meter import TransferMeter
 from atoll.server.rpc.admission import Allowance
 from atoll.server.rpc.authentication import Authenticator, Context, Watch
-from atoll.server.rpc.desk_service import receipt_to_proto
+from atoll.server.rpc.coordinator_service import receipt_to_proto
 from atoll.server.rpc.open_blobs import OpenBlobs
 from atoll.server.rpc.upload_locks import UploadLocks
 from atoll.server.runs.reporting import ReportRefusedError
@@ -53,7 +53,7 @@ class TransferService:
 
     Args:
         node: name of the ingest node, recorded with each update.
-        desk: the coordinator's desk, which grants uploads and takes reports.
+        coordinator: the coordinator, which grants uploads and takes reports.
         authenticator: identifies callers.
         blobs: the models.
         spool: the uploads.
@@ -65,7 +65,7 @@ class TransferService:
         self,
         *,
         node: str,
-        desk: Desk,
+        coordinator: CoordinatorApi,
         authenticator: Authenticator,
         blobs: BlobStore,
         spool: Spool,
@@ -73,7 +73,7 @@ class TransferService:
         meter: TransferMeter | None = None,
     ) -> None:
         self._node = node
-        self._desk = desk
+        self._coordinator = coordinator
         self._authenticator = authenticator
         self._blobs = blobs
         self._open_blobs = OpenBlobs(blobs, executor)
@@ -109,7 +109,7 @@ class TransferService:
 
     async def get_manifest(self, request: transfer_pb2.GetManifestRequest, context: Context) -> bytes:
         """The manifest of a blob, serialised: it has 16 bytes for each MiB of the model."""
-        await self._desk.grant_download(await self._authenticator.identify(context), request.blob)
+        await self._coordinator.grant_download(await self._authenticator.identify(context), request.blob)
         return await self._call(_manifest, self._blobs, request.blob)
 
     async def download(self, request: transfer_pb2.DownloadRequest, context: Context) -> AsyncIterator[bytes]:
@@ -117,7 +117,7 @@ class TransferService:
         caller = await self._authenticator.identify(context)
 
         def granted() -> Awaitable[None]:
-            return self._desk.grant_download(caller, request.blob)
+            return self._coordinator.grant_download(caller, request.blob)
 
         await granted()
         watch = Watch(self._authenticator, context)
@@ -159,7 +159,7 @@ class TransferService:
         remember(run=key.run, round=f"{key.round}.{key.attempt}")
 
         def granted() -> Awaitable[UploadGrant]:
-            return self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+            return self._coordinator.grant_upload(participant, key.run, key.round, key.attempt)
 
         grant = await granted()
         watch.only_while(granted)
@@ -197,7 +197,7 @@ class TransferService:
 
     async def _tell_rejected(self, participant: str, key: UploadKey, reason: str) -> None:
         try:
-            await self._desk.commit(_rejection(participant, key, self._node, reason))
+            await self._coordinator.commit(_rejection(participant, key, self._node, reason))
         except ServerError as error:
             log.warning("the rejection of an update is not recorded: %s", error, extra={"run": key.run})
 
@@ -205,7 +205,7 @@ class TransferService:
         """What the spool holds of an upload, serialised."""
         participant = await self._authenticator.participant(context)
         key = key_from_proto(request.key)
-        await self._desk.grant_upload(participant, key.run, key.round, key.attempt)
+        await self._coordinator.grant_upload(participant, key.run, key.round, key.attempt)
         async with self._upload_locks.status(participant):
             return await self._call(_status, self._spool, UploadRef.of(key, participant))
 
@@ -221,9 +221,9 @@ class TransferService:
     async def _report(self, participant: str, request: transfer_pb2.ReportRequest) -> transfer_pb2.ReportResponse:
         at = request.round
         try:
-            grant = await self._desk.grant_upload(participant, at.run, at.round, at.attempt)
+            grant = await self._coordinator.grant_upload(participant, at.run, at.round, at.attempt)
         except TooLateError:
-            return receipt_to_proto(await self._desk.commit(Commit(participant, request, self._node, late=True)))
+            return receipt_to_proto(await self._coordinator.commit(Commit(participant, request, self._node, late=True)))
         if grant.receipt is not None:
             _check_same(grant.receipt, request)
             return receipt_to_proto(grant.receipt)
@@ -231,7 +231,7 @@ class TransferService:
         key = _reported_key(request) if request.upload_id else None
         if key is not None:
             commit = await self._make_durable(participant, request, grant, key)
-        receipt = await self._desk.commit(commit)
+        receipt = await self._coordinator.commit(commit)
         if key is not None:
             self._arrivals.reported(UploadRef.of(key, participant))
         return receipt_to_proto(receipt)

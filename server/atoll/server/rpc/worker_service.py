@@ -14,10 +14,10 @@ import grpc.aio
 from atoll.server.aggregation import Grid
 from atoll.server.errors import ServerError
 from atoll.server.identity import RevokedError
-from atoll.server.ingest.desk import Caller
+from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.rpc.authentication import Context
-from atoll.server.rpc.desk_service import role_of
+from atoll.server.rpc.coordinator_service import role_of
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.v1 import ingest_pb2, participation_pb2
 from atoll.wire.v1.ingest_pb2_grpc import WorkerServiceServicer, WorkerServiceStub

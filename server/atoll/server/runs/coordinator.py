@@ -1,4 +1,4 @@
-"""All runs of a server, and the desk that ingest nodes ask."""
+"""All runs of a server; answers ingest nodes and participants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from atoll.server.errors import (
     UnavailableError,
 )
 from atoll.server.identity import ParticipantKind, RevokedError, Role
-from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.ingest.upload_quota import most_chunks
 from atoll.server.jobs import Fragments, JobSpec, fragments_of, parse_job, to_run_policy
 from atoll.server.jobs.refusals import has_secret_draw
@@ -227,15 +227,15 @@ class Coordinator:
         )
         return row
 
-    # What ingest nodes ask (``ingest.desk.Desk``).
+    # What ingest nodes ask (``ingest.coordinator_api.CoordinatorApi``).
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         self._check_open()
         return await self._certificates.identify(certificate_pem)
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         self._check_open()
         self._certificates.check_standing(participant)
         key = RoundKey(round_number, attempt)
@@ -265,7 +265,7 @@ class Coordinator:
         )
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``Desk``: operators may read every blob; participants the model that a round of theirs begins with."""
+        """See ``CoordinatorApi``: operators may read every blob, participants the model of their current rounds."""
         self._check_open()
         if caller.role is Role.PARTICIPANT:
             self._certificates.check_standing(caller.name)
@@ -282,7 +282,7 @@ class Coordinator:
         )
 
     async def commit(self, commit: Commit) -> ReportReceipt:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         self._check_open()
         self._certificates.check_standing(commit.participant)
         at = commit.report.round
@@ -300,10 +300,10 @@ class Coordinator:
         effects = await active.driver.post(event, also=row)
         return answer_to(effects, commit.participant, commit.report.digest)
 
-    # What participants say (``rpc.participation.CheckInDesk``).
+    # What participants say (``rpc.participation.CheckInApi``).
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
-        """See ``CheckInDesk``: keep what the participant says of itself."""
+        """See ``CheckInApi``: keep what the participant says of itself."""
         if self._insecure:
             await self._certificates.adopt_insecure(participant)
         now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
@@ -337,7 +337,7 @@ class Coordinator:
             log.debug("reply of %s not taken: %s", participant, error)
 
     def certificate_remaining_s(self, participant: str) -> float:
-        """See ``CheckInDesk``."""
+        """See ``CheckInApi``."""
         return self._certificates.remaining_s(participant)
 
     def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from atoll.server.config.storage_settings import KEEP_EVENTS
 from atoll.server.errors import CorruptDataError
-from atoll.server.ingest.desk import Disposition
+from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.rounds import (
     Effect,
     Event,

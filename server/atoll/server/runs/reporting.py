@@ -7,7 +7,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from atoll.server.errors import ConflictError, ForbiddenError, InvalidRequestError, ServerError, TooLateError
-from atoll.server.ingest.desk import Commit, Disposition, ReportReceipt
+from atoll.server.ingest.coordinator_api import Commit, Disposition, ReportReceipt
 from atoll.server.rounds import (
     Effect,
     Member,

@@ -1,4 +1,4 @@
-"""The desk across processes: the coordinator serves it on a Unix socket, ingest workers call it."""
+"""The coordinator across processes: the coordinator serves it on a Unix socket, ingest workers call it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import grpc.aio
 
 from atoll.server.errors import InvalidRequestError
 from atoll.server.identity import Role
-from atoll.server.ingest.desk import Caller, Commit, Desk, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Caller, Commit, CoordinatorApi, Disposition, ReportReceipt, UploadGrant
 from atoll.server.rpc.authentication import Context
 from atoll.server.rpc.internal_calls import as_server_errors
 from atoll.wire.v1 import ingest_pb2, participation_pb2, transfer_pb2
-from atoll.wire.v1.ingest_pb2_grpc import DeskServiceServicer, DeskServiceStub
+from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceServicer, CoordinatorServiceStub
 
 if TYPE_CHECKING:
-    from atoll.wire.v1.ingest_pb2_grpc import DeskServiceAsyncStub
+    from atoll.wire.v1.ingest_pb2_grpc import CoordinatorServiceAsyncStub
 
 _RECEIPTS = {
     Disposition.COUNTED: transfer_pb2.ReportResponse.DISPOSITION_COUNTED,
@@ -50,27 +50,27 @@ def role_of(text: str) -> Role:
         InvalidRequestError: if there is none.
     """
     if text not in set(Role):
-        raise InvalidRequestError("desk.role", f"role {text[:20]!r}: there are {', '.join(Role)}")
+        raise InvalidRequestError("caller.role", f"role {text[:20]!r}: there are {', '.join(Role)}")
     return Role(text)
 
 
-class DeskService(DeskServiceServicer):
-    """Serves a desk to the workers."""
+class CoordinatorService(CoordinatorServiceServicer):
+    """Serves the coordinator to the workers."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, coordinator: CoordinatorApi) -> None:
+        self._coordinator = coordinator
 
     async def Identify(self, request: ingest_pb2.IdentifyRequest, context: Context) -> ingest_pb2.IdentifyResponse:
-        """See ``Desk.identify``."""
-        caller = await self._desk.identify(request.certificate_pem)
+        """See ``CoordinatorApi.identify``."""
+        caller = await self._coordinator.identify(request.certificate_pem)
         return ingest_pb2.IdentifyResponse(role=caller.role.value, name=caller.name)
 
     async def GrantUpload(
         self, request: ingest_pb2.GrantUploadRequest, context: Context
     ) -> ingest_pb2.GrantUploadResponse:
-        """See ``Desk.grant_upload``."""
+        """See ``CoordinatorApi.grant_upload``."""
         at = request.round
-        grant = await self._desk.grant_upload(request.participant, at.run, at.round, at.attempt)
+        grant = await self._coordinator.grant_upload(request.participant, at.run, at.round, at.attempt)
         return ingest_pb2.GrantUploadResponse(
             elements=grant.elements,
             max_abs=grant.max_abs,
@@ -85,12 +85,12 @@ class DeskService(DeskServiceServicer):
     async def GrantDownload(
         self, request: ingest_pb2.GrantDownloadRequest, context: Context
     ) -> ingest_pb2.GrantDownloadResponse:
-        """See ``Desk.grant_download``."""
-        await self._desk.grant_download(Caller(role_of(request.role), request.name), request.blob)
+        """See ``CoordinatorApi.grant_download``."""
+        await self._coordinator.grant_download(Caller(role_of(request.role), request.name), request.blob)
         return ingest_pb2.GrantDownloadResponse()
 
     async def Commit(self, request: ingest_pb2.CommitRequest, context: Context) -> ingest_pb2.CommitResponse:
-        """See ``Desk.commit``."""
+        """See ``CoordinatorApi.commit``."""
         commit = Commit(
             participant=request.participant,
             report=request.report,
@@ -101,14 +101,14 @@ class DeskService(DeskServiceServicer):
             late=request.late,
             upload_at=request.upload_at,
         )
-        return ingest_pb2.CommitResponse(response=receipt_to_proto(await self._desk.commit(commit)))
+        return ingest_pb2.CommitResponse(response=receipt_to_proto(await self._coordinator.commit(commit)))
 
 
-class RemoteDesk:
-    """The coordinator's desk, as a worker sees it."""
+class RemoteCoordinator:
+    """The coordinator, as a worker sees it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._stub: DeskServiceAsyncStub = DeskServiceStub(channel)
+        self._stub: CoordinatorServiceAsyncStub = CoordinatorServiceStub(channel)
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
         self._revocations = 0
 
@@ -118,7 +118,7 @@ class RemoteDesk:
         self._known.clear()
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """See ``Desk``; remembered for ``IDENTITY_CACHE_S`` seconds."""
+        """See ``CoordinatorApi``; remembered for ``IDENTITY_CACHE_S`` seconds."""
         now = time.monotonic()
         at, caller = self._known.get(certificate_pem, (float("-inf"), None))
         if caller is not None and now - at < IDENTITY_CACHE_S:
@@ -138,7 +138,7 @@ class RemoteDesk:
         return caller
 
     async def grant_upload(self, participant: str, run: str, round_number: int, attempt: int) -> UploadGrant:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         key = participation_pb2.RoundKey(run=run, round=round_number, attempt=attempt)
         async with as_server_errors("coordinator"):
             request = ingest_pb2.GrantUploadRequest(participant=participant, round=key)
@@ -155,13 +155,13 @@ class RemoteDesk:
         )
 
     async def grant_download(self, caller: Caller, blob: str) -> None:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         request = ingest_pb2.GrantDownloadRequest(role=caller.role.value, name=caller.name, blob=blob)
         async with as_server_errors("coordinator"):
             await self._stub.GrantDownload(request, timeout=CALL_S)
 
     async def commit(self, commit: Commit) -> ReportReceipt:
-        """See ``Desk``."""
+        """See ``CoordinatorApi``."""
         request = ingest_pb2.CommitRequest(
             participant=commit.participant,
             report=commit.report,

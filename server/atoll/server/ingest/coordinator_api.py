@@ -84,7 +84,7 @@ class Commit:
     upload_at: float = 0.0
 
 
-class Desk(Protocol):
+class CoordinatorApi(Protocol):
     """What the coordinator answers to an ingest node."""
 
     async def identify(self, certificate_pem: bytes) -> Caller:

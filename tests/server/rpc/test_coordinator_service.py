@@ -7,12 +7,17 @@ import pytest
 
 from atoll.server import errors
 from atoll.server.identity import Role
-from atoll.server.ingest.desk import Caller, Commit, Disposition, ReportReceipt, UploadGrant
+from atoll.server.ingest.coordinator_api import Caller, Commit, Disposition, ReportReceipt, UploadGrant
 from atoll.server.process.listeners import Port, make_server
-from atoll.server.rpc import desk_service
-from atoll.server.rpc.desk_service import DeskService, RemoteDesk, receipt_from_proto, receipt_to_proto
+from atoll.server.rpc import coordinator_service
+from atoll.server.rpc.coordinator_service import (
+    CoordinatorService,
+    RemoteCoordinator,
+    receipt_from_proto,
+    receipt_to_proto,
+)
 from atoll.wire.v1 import participation_pb2, transfer_pb2
-from atoll.wire.v1.ingest_pb2_grpc import add_DeskServiceServicer_to_server
+from atoll.wire.v1.ingest_pb2_grpc import add_CoordinatorServiceServicer_to_server
 
 RECEIPT = ReportReceipt(Disposition.CARRIED, "d" * 64)
 GRANT = UploadGrant(
@@ -22,7 +27,7 @@ REPORT = transfer_pb2.ReportRequest(round=participation_pb2.RoundKey(run="r", ro
 
 
 class Counter:
-    """A desk that answers what the test wants, and remembers what it was asked."""
+    """A coordinator that answers what the test wants, and remembers what it was asked."""
 
     def __init__(self) -> None:
         self.error: errors.ServerError | None = None
@@ -51,39 +56,39 @@ class Counter:
 
 
 @pytest.fixture
-async def counter(tmp_path: Path) -> AsyncIterator[tuple[Counter, RemoteDesk]]:
-    """A desk, and as it is seen from another process."""
+async def counter(tmp_path: Path) -> AsyncIterator[tuple[Counter, RemoteCoordinator]]:
+    """A coordinator, and as it is seen from another process."""
     made, server = Counter(), make_server(Port.INSIDE)
-    add_DeskServiceServicer_to_server(DeskService(made), server)
-    server.add_insecure_port(f"unix:{tmp_path}/desk.sock")
+    add_CoordinatorServiceServicer_to_server(CoordinatorService(made), server)
+    server.add_insecure_port(f"unix:{tmp_path}/coordinator.sock")
     await server.start()
-    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/desk.sock") as channel:
-        yield made, RemoteDesk(channel)
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/coordinator.sock") as channel:
+        yield made, RemoteCoordinator(channel)
     await server.stop(None)
 
 
-async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter, RemoteDesk]) -> None:
-    made, desk = counter
-    assert await desk.identify(b"pem") == Caller(Role.PARTICIPANT, "paaaaaaaaaaaa")
-    assert await desk.grant_upload("p", "r", 3, 1) == GRANT
+async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter, RemoteCoordinator]) -> None:
+    made, coordinator = counter
+    assert await coordinator.identify(b"pem") == Caller(Role.PARTICIPANT, "paaaaaaaaaaaa")
+    assert await coordinator.grant_upload("p", "r", 3, 1) == GRANT
     made.grant = UploadGrant(0, 0.0, 0, 0, 0, RECEIPT)
-    assert await desk.grant_upload("p", "r", 3, 1) == made.grant
+    assert await coordinator.grant_upload("p", "r", 3, 1) == made.grant
     commit = Commit("p", REPORT, "worker-1", 10, 2.5, rejection="not finite", late=True, upload_at=12.5)
-    assert await desk.commit(commit) == RECEIPT
+    assert await coordinator.commit(commit) == RECEIPT
     assert made.asked == [b"pem", ("p", "r", 3, 1), ("p", "r", 3, 1), commit]
 
 
-async def test_a_revocation_makes_it_ask_again(counter: tuple[Counter, RemoteDesk]) -> None:
+async def test_a_revocation_makes_it_ask_again(counter: tuple[Counter, RemoteCoordinator]) -> None:
     """Also where the answer to an earlier question is still under way."""
-    made, desk = counter
-    await desk.identify(b"pem")
-    await desk.identify(b"pem")
+    made, coordinator = counter
+    await coordinator.identify(b"pem")
+    await coordinator.identify(b"pem")
     assert made.asked == [b"pem"]
-    desk.forget()
-    asking = asyncio.create_task(desk.identify(b"pem"))
+    coordinator.forget()
+    asking = asyncio.create_task(coordinator.identify(b"pem"))
     await asyncio.sleep(0)  # it has asked
     made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
-    desk.forget()
+    coordinator.forget()
     with pytest.raises(errors.UnauthenticatedError):
         await asking
 
@@ -109,57 +114,57 @@ def test_receipts(disposition: Disposition) -> None:
     ],
 )
 async def test_errors_come_out_as_they_went_in(
-    counter: tuple[Counter, RemoteDesk], kind: type[errors.ServerError]
+    counter: tuple[Counter, RemoteCoordinator], kind: type[errors.ServerError]
 ) -> None:
-    made, desk = counter
+    made, coordinator = counter
     made.error = kind("round.over", "too late", "wait", 2.5)
     with pytest.raises(kind) as caught:
-        await desk.grant_upload("p", "r", 0, 0)
+        await coordinator.grant_upload("p", "r", 0, 0)
     assert caught.value.detail == made.error.detail
 
 
-async def test_a_failing_disk_is_worth_another_try(counter: tuple[Counter, RemoteDesk]) -> None:
-    made, desk = counter
+async def test_a_failing_disk_is_worth_another_try(counter: tuple[Counter, RemoteCoordinator]) -> None:
+    made, coordinator = counter
     made.error = errors.StorageError("store.unavailable", "disk full", retry_after_s=1.0)
     with pytest.raises(errors.UnavailableError, match="disk full"):
-        await desk.commit(Commit("p", REPORT, "worker-1"))
+        await coordinator.commit(Commit("p", REPORT, "worker-1"))
 
 
-async def test_a_bug_is_not_taken_for_an_outage(counter: tuple[Counter, RemoteDesk]) -> None:
-    made, desk = counter
+async def test_a_bug_is_not_taken_for_an_outage(counter: tuple[Counter, RemoteCoordinator]) -> None:
+    made, coordinator = counter
     made.error = errors.SetupError("x.y", "odd")
     with pytest.raises(errors.ServerError) as caught:
-        await desk.commit(Commit("p", REPORT, "worker-1"))
+        await coordinator.commit(Commit("p", REPORT, "worker-1"))
     assert type(caught.value) is errors.ServerError
     assert caught.value.detail.code == "x.y"
 
 
 async def test_who_holds_a_certificate_is_remembered_for_a_moment(
-    counter: tuple[Counter, RemoteDesk], monkeypatch: pytest.MonkeyPatch
+    counter: tuple[Counter, RemoteCoordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, desk = counter
+    made, coordinator = counter
     for _ in range(3):
-        await desk.identify(b"pem")
+        await coordinator.identify(b"pem")
     assert made.asked == [b"pem"]
-    monkeypatch.setattr(desk_service, "IDENTITY_CACHE_S", 0.0)
+    monkeypatch.setattr(coordinator_service, "IDENTITY_CACHE_S", 0.0)
     made.error = errors.UnauthenticatedError("certificate.revoked", "revoked")
     with pytest.raises(errors.UnauthenticatedError):
-        await desk.identify(b"pem")
+        await coordinator.identify(b"pem")
 
 
 async def test_what_is_remembered_is_bounded(
-    counter: tuple[Counter, RemoteDesk], monkeypatch: pytest.MonkeyPatch
+    counter: tuple[Counter, RemoteCoordinator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, desk = counter
-    monkeypatch.setattr(desk_service, "_CACHED", 2)
+    made, coordinator = counter
+    monkeypatch.setattr(coordinator_service, "_CACHED", 2)
     for pem in (b"1", b"2", b"3", b"3", b"1"):
-        await desk.identify(pem)
+        await coordinator.identify(pem)
     assert made.asked == [b"1", b"2", b"3", b"1"]
 
 
 async def test_a_coordinator_that_is_gone_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk_service, "CALL_S", 0.2)
+    monkeypatch.setattr(coordinator_service, "CALL_S", 0.2)
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/nobody.sock") as channel:
         with pytest.raises(errors.UnavailableError, match="coordinator does not answer") as caught:
-            await RemoteDesk(channel).identify(b"pem")
+            await RemoteCoordinator(channel).identify(b"pem")
     assert caught.value.detail.retry_after_s is not None
