@@ -29,9 +29,11 @@ PIP_OF_TOOLS := pip==25.1
 BUF := @bufbuild/buf@1.75.0
 MERMAID := mermaid@11.16.0
 
-.PHONY: demo demo-private demo-silo test test-silo test-silo-system test-system test-federation test-fast test-fast-server \
+.PHONY: dev demo demo-private demo-silo test test-silo test-silo-system test-system test-federation test-fast test-fast-server \
   test-fast-rest test-newest node-client lint types types-every format hooks proto proto-check bench bench-silo bench-smoke bench-smoke-every \
   dist dist-check site lock clean
+
+dev: $(VENV)/.dev ## the development environment, in .venv
 
 demo: $(VENV)/.demo ## train a digit classifier over eight client processes
 	$(BIN)/atoll demo
