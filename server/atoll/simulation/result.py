@@ -129,13 +129,13 @@ class Result:
 def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDetail:
     """A run from its rows."""
     run = runs.get(connection, run_id)
-    course = views.Course.of(run.job_toml)
+    numbering = views.RoundNumbering.of(run.job_toml)
     answer = control_pb2.GetRunResponse(summary=views.run_summary(run), job_toml=run.job_toml)
     for row in rounds.newest(connection, run_id, limit=ALL):
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})
         homes = {name: one.organisation for name, one in participants.of(connection, names).items()}
-        answer.rounds.append(course.placed(views.past_round(row, found, homes)))
+        answer.rounds.append(numbering.numbered(views.past_round(row, found, homes)))
     return detail_of(answer)
 
 
