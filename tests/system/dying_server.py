@@ -73,7 +73,7 @@ class Doom:
 
 def install(doom: Doom) -> None:
     """Make this process pass by ``doom``."""
-    append, perform = SqlJournal.append, RunPerformer.perform
+    append, begin = SqlJournal.append, RunPerformer.begin
 
     async def dying_append(self: SqlJournal, entry: Entry) -> None:
         kinds = [played.event.kind for played in entry.logged]
@@ -81,11 +81,11 @@ def install(doom: Doom) -> None:
         await append(self, entry)
         doom.passes(*(f"after {kind}" for kind in kinds))
 
-    def dying_perform(self: RunPerformer, effect: Effect) -> None:
-        doom.around(perform, type(effect).__name__)(self, effect)
+    def dying_begin(self: RunPerformer, effect: Effect) -> None:
+        doom.around(begin, type(effect).__name__)(self, effect)
 
     SqlJournal.append = dying_append  # type: ignore[method-assign]  # faults put in on purpose
-    RunPerformer.perform = dying_perform  # type: ignore[method-assign]
+    RunPerformer.begin = dying_begin  # type: ignore[method-assign]
     Segment.append = doom.around(Segment.append, "chunk")  # type: ignore[method-assign]
     for name in ("fsync", "link", "rename", "replace", "unlink"):
         setattr(os, name, doom.around(getattr(os, name), name))
