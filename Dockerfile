@@ -16,7 +16,8 @@ RUN groupadd --gid 10001 atoll \
     && useradd --uid 10001 --gid atoll --no-create-home --home-dir /var/lib/atoll --shell /usr/sbin/nologin atoll \
     && install --directory --mode 0700 --owner atoll --group atoll /var/lib/atoll /var/cache/atoll
 COPY --from=build /opt/atoll /opt/atoll
-ENV PATH=/opt/atoll/bin:$PATH ATOLL_DATA=/var/lib/atoll NUMBA_CACHE_DIR=/var/cache/atoll PYTHONUNBUFFERED=1
+# Commands by `docker exec` reach the server by loopback: the advertised name may lead nowhere from inside.
+ENV PATH=/opt/atoll/bin:$PATH ATOLL_DATA=/var/lib/atoll ATOLL_SERVER=127.0.0.1:7400 NUMBA_CACHE_DIR=/var/cache/atoll PYTHONUNBUFFERED=1
 USER atoll
 VOLUME /var/lib/atoll
 # Main, enrolment, transfers (with --workers 2 and more), metrics and health (on the container's loopback).

@@ -85,3 +85,4 @@ def test_the_image_holds_what_it_is_built_from_and_runs_as_nobody_special() -> N
         assert f"!{source}" in ignored
     assert text.rindex("USER atoll") > text.rindex("RUN ")
     assert "HEALTHCHECK" in text
+    assert f"ATOLL_SERVER=127.0.0.1:{load_config({}).port}" in text
