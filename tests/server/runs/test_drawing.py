@@ -204,7 +204,7 @@ async def test_so_many_are_in_a_secret_draw_that_there_is_room_for_whoever_is_dr
     private = private_job('size = 1\nsampler = "poisson"\nrate = 0.5')
     drawn = await draw(federation, wanted(1), private)
     assert drawn.eligible == 4
-    assert "of 6 participants 4 are in the draw" in caplog.text
+    assert "only 4 of 6 participants are in the draw" in caplog.text
 
 
 async def test_time_online_is_counted_once(federation: Federation) -> None:

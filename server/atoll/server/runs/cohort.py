@@ -1,4 +1,4 @@
-"""One draw: from those who are there to the members of a round."""
+"""Draws the members of one round from the participants that are available."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from atoll.server.sampling import DrawRequest, Eligible, History, sampler_named
 log = logging.getLogger(__name__)
 
 SEED_BITS = 63
-"""Of a seed that goes on record, so that the draw can be repeated."""
+"""Size of a seed that is recorded, so that the draw can be repeated."""
 SECRET_BITS = 256
-"""Of one that nobody may guess, and that is forgotten."""
+"""Size of the seed of a secret draw, which must not be guessed and is forgotten."""
 
 
 def cohort_from(
@@ -27,17 +27,17 @@ def cohort_from(
     """Draw the members of a round.
 
     Args:
-        there: those who could be drawn.
+        there: sessions of the participants that can be drawn.
         effect: the round.
         spec: its job.
-        known: of each what is known of it; of none where the sampler does not ask.
+        known: history of each participant; empty for samplers that do not use it.
         at: epoch seconds.
     """
     there, secret = _in_draw(spec, there, effect), has_secret_draw(spec)
     cohort = sampler_named(spec.cohort.sampler).draw(
         DrawRequest(
             eligible=tuple(
-                # What counts, not what is claimed: a large number must not lure samplers that go by examples.
+                # At most what counts in the sum: a large claim must not attract samplers that weigh by examples.
                 Eligible(session.participant, min(session.introduction.examples, spec.aggregation.max_weight))
                 for session in there
             ),
@@ -77,11 +77,11 @@ def _in_draw(spec: JobSpec, there: Sequence[Session], effect: DrawCohort) -> Seq
     if len(there) <= most:
         return there
     log.warning(
-        "round %s: of %d participants %d are in the draw, in turns: with cohort.rate %g more could be drawn than the "
-        "noise is made for; submit the job with another cohort.size",
+        "round %s: only %d of %d participants are in the draw, others in other rounds: with cohort.rate %g more could "
+        "be drawn than the sum has room for beside its noise; submit the job with another cohort.size",
         effect.key,
-        len(there),
         most,
+        len(there),
         cohort.rate,
     )
     chosen = rotated((session.participant for session in there), most, effect.key.round)
@@ -89,10 +89,12 @@ def _in_draw(spec: JobSpec, there: Sequence[Session], effect: DrawCohort) -> Seq
 
 
 def _invited(spec: JobSpec, drawn: list[tuple[str, int]], effect: DrawCohort) -> tuple[tuple[str, int], ...]:
-    """Limit the drawn to what a private round can hold; rotate which ones by round."""
+    """Limit the drawn members to what a private round can hold; rotate which ones by round."""
     if spec.privacy is None or len(drawn) <= most_members(spec.cohort.size):
         return tuple(drawn)
     most = most_members(spec.cohort.size)
-    log.warning("round %s: %d were drawn, and there is room for the noise of %d", effect.key, len(drawn), most)
+    log.warning(
+        "round %s: %d participants were drawn; the sum has room for %d beside its noise", effect.key, len(drawn), most
+    )
     chosen = rotated((participant for participant, _ in drawn), most, effect.key.round)
     return tuple(member for member in drawn if member[0] in chosen)

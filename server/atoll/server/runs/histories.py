@@ -1,4 +1,4 @@
-"""What is learned of participants: when they are online, how long they take, how often they are chosen."""
+"""Updates what the server learns about participants: hours online, report times, how often they are drawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def online(start: float, stop: float) -> Change:
 
 
 def seconds_by_hour(start: float, stop: float) -> tuple[float, ...]:
-    """How much of [start, stop) lies in each hour of the day (UTC); 24 numbers. Whole days are added evenly."""
+    """Seconds of [start, stop) in each hour of the day (UTC): 24 numbers. Whole days are spread evenly."""
     hours = [0.0] * HOURS
     if stop <= start:
         return tuple(hours)
@@ -60,7 +60,7 @@ def seconds_by_hour(start: float, stop: float) -> tuple[float, ...]:
 
 
 def record(connection: Connection, changes: Mapping[str, Iterable[Change]], at: float) -> None:
-    """Apply changes to the kept histories of these participants."""
+    """Apply changes to the stored histories of these participants."""
     known = history.of(connection, changes.keys())
     updated = []
     for participant, steps in changes.items():
@@ -72,16 +72,16 @@ def record(connection: Connection, changes: Mapping[str, Iterable[Change]], at: 
 
 
 def record_online(connection: Connection, spells: Mapping[str, tuple[float, float]]) -> None:
-    """Each participant was connected from one epoch second to another."""
+    """Record from which to which epoch second each participant was connected."""
     if spells:
         latest = max(stop for _, stop in spells.values())
         record(connection, {who: [online(start, stop)] for who, (start, stop) in spells.items()}, latest)
 
 
 def record_learned(connection: Connection, played: Iterable[Played], *, refused_count: bool = False) -> None:
-    """What these events tell of participants: who was drawn, and of the rounds that ended who reported, how fast.
+    """Record who was drawn, and for rounds that ended who reported and how fast.
 
-    ``refused_count``: a refused report is one; what is in an update then shows in no later draw.
+    With ``refused_count`` a refused report counts too, so that later draws do not depend on what is in an update.
     """
     reports = {MemberStatus.REPORTED, MemberStatus.REJECTED} if refused_count else {MemberStatus.REPORTED}
     changes: defaultdict[str, list[Change]] = defaultdict(list)

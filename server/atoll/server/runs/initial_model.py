@@ -1,4 +1,4 @@
-"""Whether a run can begin with a model: all of its values are finite."""
+"""Checks that all values of an initial model are finite."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from atoll.wire.encoding import Encoding
 from atoll.wire.layout import Dtype, Layout
 
 BLOCK_BYTES = 16 << 20
-"""Read at a time: a multiple of every element's size, and large beside the chunks that it cuts."""
+"""Bytes read at a time: a multiple of every element's size."""
 
 
 def check_finite(blobs: BlobStore, name: str, layout: Layout) -> None:
-    """Read a model once. Blocks; call it from a worker thread. Holds nothing but views into the blob.
+    """Read a model once; holds views into the blob only. Blocks: call it from a worker thread.
 
     Raises:
         InvalidRequestError: naming the first tensor that has a value that is not finite.

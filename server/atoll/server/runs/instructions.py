@@ -1,4 +1,4 @@
-"""What is pushed to participants over their check-in streams."""
+"""Messages that the server pushes over check-in streams."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from atoll.wire.v1 import participation_pb2
 class Invitation:
     """One member's invitation, in two parts that are joined when it is sent.
 
-    So a layout of thousands of tensors is serialised once a run, and held once however many members wait for theirs.
-    No field of ``Participate`` is in both parts: joined, they are one submessage, which no parser has to merge.
+    A layout of thousands of tensors is so serialised once per run and held once for all members that wait. No field of
+    ``Participate`` is in both parts, so joined they are one submessage that parsers need not merge.
 
     Attributes:
         shared: serialised fields that are the same for every member; one object for all of them.

@@ -1,4 +1,4 @@
-"""How long participants are connected, as it goes into their histories."""
+"""Adds the time that participants are connected to their histories."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from atoll.server.runs.sessions import Session
 log = logging.getLogger(__name__)
 
 COUNT_ONLINE_S = 600.0
-"""Time online is added to the histories when a participant leaves, and at a draw once so much has come together."""
+"""A draw adds the time online of participants that have been connected for this long since it was last added."""
 COUNTED_PER_DRAW = 256
-"""Histories that one draw brings up to date: with thousands connected it must not wait for all of them."""
+"""Maximum number of histories that one draw updates: with thousands connected it must not wait for all."""
 
 
 def count_online(services: Services, sessions: Iterable[Session]) -> Future[None] | None:
-    """Add to the histories how long these have been connected since they were last counted."""
+    """Add the time since each session was last counted to its participant's history."""
     now, spells = services.clock(), {}
     for session in sessions:
         spells[session.participant] = (session.counted_from, now)
@@ -38,7 +38,7 @@ def count_online(services: Services, sessions: Iterable[Session]) -> Future[None
 
 
 def count_overdue(services: Services, sessions: Iterable[Session]) -> None:
-    """As ``count_online``, for some of those who have not been counted for long."""
+    """As ``count_online``, for up to ``COUNTED_PER_DRAW`` sessions that are due."""
     due = services.clock() - COUNT_ONLINE_S
     overdue = (session for session in sessions if session.counted_from <= due)
     count_online(services, itertools.islice(overdue, COUNTED_PER_DRAW))

@@ -1,4 +1,4 @@
-"""For how many released rounds of a run each participant has sent an update, counted as rounds are released."""
+"""In how many released rounds of a run each participant has taken part."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from atoll.server.stores import Reader, rounds
 
 @dataclass
 class _Counted:
-    """What is counted of the rounds before ``before``."""
+    """Participation in the rounds before round ``before``."""
 
     before: int = 0
     known: dict[str, Participation] = field(default_factory=dict)
 
 
 class Participations:
-    """Reads the members of each released round once: all of them at a run's first draw, then those of its new rounds.
+    """Reads the members of each released round once: of all rounds at a run's first draw, then of its new rounds.
 
-    What a round's member counts as never changes once the round is released: a run with a bound on participation is
-    private, and takes no late reports (``jobs.refusals``).
+    The status of a member never changes once its round is released: a run with a limit on participation is private
+    and takes no late reports (``jobs.refusals``).
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -29,7 +29,7 @@ class Participations:
         self._counted: dict[str, _Counted] = {}
 
     async def before(self, run: str, round_number: int) -> Mapping[str, Participation]:
-        """Participants that have sent an update for a train round of the run before this one, which is to be drawn.
+        """Participation in the run's train rounds before the one to draw, by participant.
 
         Raises:
             ServerError: if they cannot be read.
@@ -44,5 +44,5 @@ class Participations:
         return counted.known
 
     def forget(self, run: str) -> None:
-        """The run has ended."""
+        """Forget a run that has ended."""
         self._counted.pop(run, None)

@@ -1,4 +1,4 @@
-"""Rounds and members as they are kept for ``atoll run show``: from the engine's values to the stores' rows."""
+"""Converts the engine's rounds and members to the rows that ``atoll run show`` reads."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ EVALUATION = "eval/"
 EVALUATION_WEIGHT = "eval/examples"
 TRAINING = "train/"
 MAX_MEANS = 64
-"""Names in a round's means, of each kind: as many as one report may have."""
+"""Maximum number of metric names of each kind in a round's means: as many as one report may have."""
 MAX_CLAIM_S = 90 * 86_400.0
-"""No step of a task takes longer than the longest certificate lives."""
+"""Longest credible duration of a step of a task: the longest lifetime of a certificate."""
 
 
 def report_metrics(
     training: Mapping[str, float], evaluation: Mapping[str, float], evaluation_weight: int
 ) -> tuple[tuple[str, float], ...]:
-    """A report's figures under one roof: ``train/...`` and ``eval/...``, the latter with its number of examples.
+    """A report's metrics as ``train/...`` and ``eval/...``, the latter with its number of examples.
 
     Names are made printable.
     """
@@ -36,12 +36,12 @@ def report_metrics(
 
 
 def metrics_of(members: Iterable[Member], max_weight: int) -> dict[str, float]:
-    """Weighted means over the members that reported: training figures by their weight, evaluations by their examples.
+    """Weighted means over the members that reported: training metrics by weight, evaluation metrics by examples.
 
-    ``eval/examples`` is the sum of the latter. Whatever a member reports, it counts for at most what it declared at
-    check-in, and at most ``max_weight`` (``RunPolicy.max_weight``); at least 1 for a member that declared nothing. Of
-    each kind at most ``MAX_MEANS`` names are kept: those that most members reported, then by name. A mean that is not
-    finite is left out. Deterministic: members come in order of their ids.
+    ``eval/examples`` is the sum of the examples. A member counts for at most what it declared at check-in (at least 1)
+    and at most ``max_weight`` (``RunPolicy.max_weight``). At most ``MAX_MEANS`` names of each kind are kept: those that
+    most members reported, then by name. A mean that is not finite is left out. Deterministic: members come in order of
+    their ids.
     """
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
     examples = 0.0
@@ -77,7 +77,7 @@ def _mean(figures: Sequence[tuple[float, float]]) -> float:
 
 
 def claimed_seconds(report: transfer_pb2.ReportRequest) -> tuple[tuple[str, float], ...]:
-    """What the participant says that it spent on each step; what it leaves out, or what cannot be true, is left out."""
+    """Seconds that the participant says each step took; steps with missing or impossible values are left out."""
     said = {
         "download": report.download_seconds,
         "evaluate": report.evaluate_seconds,
@@ -113,7 +113,7 @@ def round_record(run: str, state: RoundState, metrics: Mapping[str, float]) -> r
 
 
 def member_record(run: str, state: RoundState, member: Member, report: reports.Report | None) -> rounds.Member:
-    """The row of a member of an attempt, with what its acknowledged report adds."""
+    """The row of a member of an attempt; ``report`` is its acknowledged report."""
     return rounds.Member(
         run_id=run,
         round=state.key.round,

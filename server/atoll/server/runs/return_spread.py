@@ -1,4 +1,4 @@
-"""Over how long participants are asked to spread their return, should they lose their connections together."""
+"""Over how many seconds participants spread their return when they lose their connections together."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 RETURNS_PER_S = 250.0
-"""Participants that lost their connection together are asked to keep to this pace (TLS, check-in) coming back."""
+"""Rate at which participants may return after a common loss of connection: each costs a TLS handshake and check-in."""
 STEP = 1.5
-"""A spread is good for so many times the participants that it was told to, so that not each one changes it."""
+"""A spread suffices for this many times the connected participants, so that not every newcomer changes it."""
 LEAST = 50
-"""Participants that every spread suffices for: they come back within 0.2 s, a client's shortest delay."""
+"""Every spread suffices for this many participants: they return within 0.2 s, a client's shortest delay."""
 SHRINK_AFTER_S = 600.0
-"""So long a population must be smaller before it is told a shorter spread: it may be about to come back."""
+"""A population must stay smaller for this long before its spread shrinks: participants may be about to return."""
 
 
 def return_spread_s(count: int) -> float:
-    """Seconds over which so many participants should spread their return."""
+    """Seconds over which ``count`` participants should spread their return."""
     return count / RETURNS_PER_S
 
 
 @dataclass
 class ReturnSpread:
-    """The spread for the population that is connected now; it changes in steps, as the population does.
+    """The spread for the connected population; it changes in steps, not with every participant.
 
     Attributes:
         clock: seconds.
-        suffices_for: participants that keep to the pace with this spread.
+        suffices_for: number of participants that keep to the rate with this spread.
     """
 
     clock: Callable[[], float]
@@ -35,11 +35,11 @@ class ReturnSpread:
 
     @property
     def seconds(self) -> float:
-        """What participants are told."""
+        """Seconds that participants receive."""
         return return_spread_s(self.suffices_for)
 
     def adjust(self, connected: int) -> bool:
-        """Follow the population; whether those connected are to be told anew."""
+        """Follow the population; returns whether connected participants need the new spread."""
         if connected > self.suffices_for:
             self.suffices_for = max(int(STEP * self.suffices_for), connected)
             self._small_since = None

@@ -1,4 +1,4 @@
-"""How the connected participants stand to a run that waits for its draw, brought up to date by what changes."""
+"""How many connected participants a waiting run could draw, kept up to date as participants change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from atoll.server.runs.sessions import Changes, Session, Sessions
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What holds of one connected participant.
+    """Whether a run can draw one connected participant.
 
     Attributes:
         free: it could be drawn now.
-        idle: no other run expects a report from it, nor has just drawn it.
-        unfit: it cannot send the run's encoding, so it is never drawn.
-        resting: a bound on participation keeps it from this draw.
+        idle: no other run expects a report from it or has just drawn it.
+        unfit: it cannot send the run's encoding, so the run never draws it.
+        resting: a limit on participation keeps it out of this draw.
     """
 
     free: bool
@@ -27,7 +27,7 @@ class Standing:
 
 @dataclass
 class Count:
-    """How many of the connected participants each of ``Standing``'s fields holds of."""
+    """For each field of ``Standing``, the number of connected participants for which it is true."""
 
     free: int = 0
     idle: int = 0
@@ -48,16 +48,16 @@ Judge = Callable[[Session, Collection[str]], Standing]
 
 @dataclass
 class Standings:
-    """Counts participants by how they stand to one run.
+    """Counts participants by their standing with one run.
 
     A participant is judged once when the wait begins, and again when something about it changes: with thousands
-    connected, a run that waits must not look at each of them whenever one of them reports to another run.
+    connected, a waiting run must not judge all of them whenever one reports to another run.
 
     Args:
         sessions: who is connected.
-        changes: what changes, as ``sessions`` tells.
-        taken: which of the named participants (None: of all) other runs have.
-        judge: how a session stands, given which participants are taken.
+        changes: participants that ``sessions`` reports as changed.
+        taken: returns which of these participants (None: of all) other runs have.
+        judge: returns the standing of a session, given the participants that are taken.
     """
 
     sessions: Sessions
@@ -68,7 +68,7 @@ class Standings:
     _count: Count = field(default_factory=Count)
 
     def count(self) -> Count:
-        """How many stand how now."""
+        """The counts now."""
         changed = self.changes.take()
         if changed is None:
             self._known, self._count = {}, Count()

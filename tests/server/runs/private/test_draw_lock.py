@@ -31,7 +31,7 @@ def test_nobody_draws_while_the_members_of_a_secret_draw_are_at_work() -> None:
     assert order.may_begin("a", secret=True)
     for secret in (False, True):
         assert not order.may_begin("b", secret=secret)
-    assert "run a has drawn in secret" in order.waits_for("b")
+    assert "private run a is in a round" in order.waits_for("b")
     assert order.waits_for("a") == ""
 
 

@@ -1,4 +1,4 @@
-"""When a run may draw, so that draws which must be secret stay so."""
+"""Keeps draws that must stay secret apart from the draws of other runs."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from collections.abc import Callable
 class DrawLock:
     """Lets runs draw one after another where a draw must stay secret.
 
-    A *secret* draw is one that a private run's account counts on (``jobs.refusals.has_secret_draw``). While its
-    members are at work nobody else draws: whom another run could not get would tell who they are, and a draw that
-    leaves them out is not independent of theirs, as the account assumes. Nor is it made while another run is choosing.
+    A *secret* draw is one that the privacy accounting of a run relies on (``jobs.refusals.has_secret_draw``). While
+    its members are at work no other run draws: the participants that another run could not draw would reveal them, and
+    a draw without them would not be independent of theirs, as the accounting assumes. A secret draw also waits until
+    no other run is drawing.
 
     Args:
-        secret_round: a run other than the given one that has a round of a secret draw in work, or "".
-        changed: called when another run may have its turn now.
+        secret_round: returns a run, other than the given one, that has a round of a secret draw in work, or "".
+        changed: called when another run may be able to draw.
     """
 
     def __init__(self, secret_round: Callable[[str], str], changed: Callable[[], None]) -> None:
         self._secret_round = secret_round
         self._changed = changed
-        self._choosing: dict[str, bool] = {}
+        self._drawing: dict[str, bool] = {}
 
     def may_begin(self, run: str, *, secret: bool) -> bool:
-        """Whether the run may choose its members now."""
-        others = [theirs for other, theirs in self._choosing.items() if other != run]
+        """Whether the run may draw now."""
+        others = [theirs for other, theirs in self._drawing.items() if other != run]
         return not (any(others) or (secret and others) or self._secret_round(run))
 
     def begin(self, run: str, *, secret: bool) -> None:
-        """The run chooses its members, until ``end``."""
-        self._choosing[run] = secret
+        """The run draws, until ``end``."""
+        self._drawing[run] = secret
 
     def end(self, run: str) -> None:
-        """The run's members are in its state, or it has none."""
-        if self._choosing.pop(run, None) is not None:
+        """The draw is over: its members are in the run's state, or it was given up."""
+        if self._drawing.pop(run, None) is not None:
             self._changed()
 
     def waits_for(self, run: str) -> str:
-        """Which run's round keeps this one from drawing, and what to do about it; "" if none does."""
+        """Which other run keeps this one from drawing, and what to do about it; "" if none does."""
         secret = self._secret_round(run)
         return secret and (
-            f"run {secret} has drawn in secret (privacy), and nobody else draws until its round is over: "
-            "a shorter straggler.report_window_s of that run shortens the wait"
+            f"private run {secret} is in a round; its draw must stay secret until that round ends. "
+            "A shorter straggler.report_window_s of that run shortens the wait"
         )
