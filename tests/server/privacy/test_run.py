@@ -38,7 +38,7 @@ def test_a_run_reads_back_as_it_was_stored() -> None:
     run = PrivateRun.begin(CONTRACT, 3.5)
     again = PrivateRun.from_text(run.to_text())
     assert (again.contract, again.epsilon, again.state) == (run.contract, run.epsilon, run.state)
-    later = run.settle(summed(run))
+    later = run.after_release(summed(run))
     assert PrivateRun.from_text(later.to_text()).state == later.state
 
 
@@ -71,7 +71,7 @@ def test_noise_is_as_wide_as_the_contract_says_in_the_grids_units() -> None:
 
 def test_what_was_released_cannot_be_noised_again() -> None:
     run = PrivateRun.begin(CONTRACT, 3.5)
-    later = run.settle(summed(run))
+    later = run.after_release(summed(run))
     assert later.state.version == 1
     assert later.state.noise.secret != run.state.noise.secret
     stale = PrivateRun(CONTRACT, 3.5, replace(later.state, noise=replace(later.state.noise, mechanism="tree")))
@@ -102,14 +102,14 @@ def adaptive(clip: float, noise: float = 2**-5) -> PrivateRun:
 )
 def test_an_adaptive_norm_follows_the_count(norms: tuple[float, ...], moves: int) -> None:
     run = adaptive(1.0)
-    after = run.settle(summed(run, norms=norms)).state.clip
+    after = run.after_release(summed(run, norms=norms)).state.clip
     assert (after > 1.04) - (after < 0.96) == moves
 
 
 def test_an_adaptive_norm_stops_where_the_grid_would_be_too_coarse_for_its_noise() -> None:
     run = adaptive(1.0)
     for _ in range(400):  # all updates are within any norm: it falls by a tenth each time
-        run = run.settle(summed(run, norms=(0.0, 0.0)))
+        run = run.after_release(summed(run, norms=(0.0, 0.0)))
     grid = run.grid(0, 32.0)
     units = run.contract.noise_multiplier * run.contract.weight_bound * run.state.clip * grid.scale
     assert LEAST_NOISE <= units < 1.01 * LEAST_NOISE
@@ -117,7 +117,7 @@ def test_an_adaptive_norm_stops_where_the_grid_would_be_too_coarse_for_its_noise
 
 def test_terms_tell_the_norm_in_force() -> None:
     run = adaptive(1.0)
-    later = run.settle(summed(run, norms=(5.0, 5.0)))
+    later = run.after_release(summed(run, norms=(5.0, 5.0)))
     assert later.terms.clip_norm == later.state.clip > 1.0
     assert (later.terms.epsilon, later.terms.population) == (3.5, "people")
 

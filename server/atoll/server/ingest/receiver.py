@@ -58,7 +58,7 @@ class Receiver:
             StorageError: if the disk refuses.
             TooLateError: if the round's uploads have been removed.
         """
-        await self.settle()
+        await self.finish()
         charged = self._charge(chunk.header)
         self._writing = self._executor.submit(self._write, chunk, charged)
         self._writing.add_done_callback(
@@ -73,10 +73,6 @@ class Receiver:
         self.chunks += 1
         self.payload_bytes += chunk.header.payload_bytes
 
-    async def finish(self) -> None:
-        """Wait for the last write. Raises as ``add``."""
-        await self.settle()
-
     def close(self) -> None:
         """Close the files once a write under way has ended; does not wait for it."""
         writing, self._writing = self._writing, None
@@ -85,8 +81,8 @@ class Receiver:
         else:
             writing.add_done_callback(lambda _: self._close_segment())
 
-    async def settle(self) -> None:
-        """Wait for the write under way; after a cancellation it can be waited for again."""
+    async def finish(self) -> None:
+        """Wait for the write under way; may be called again after a cancellation. Raises as ``add``."""
         if self._writing is not None:
             await asyncio.wrap_future(self._writing)
             self._writing = None

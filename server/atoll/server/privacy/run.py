@@ -69,7 +69,7 @@ class Summed:
 
 
 class PrivateRun:
-    """A run's contract with its current state; ``settle`` gives the next state, ``to_text`` the stored form.
+    """A run's contract with its current state; ``after_release`` gives the next state, ``to_text`` the stored form.
 
     ``epsilon`` is what all planned rounds cost together, at the contract's delta.
     """
@@ -151,7 +151,7 @@ class PrivateRun:
         """
         nothing = Summed(self.grid(0, max_abs), elements, b"", ())
         self.noise(nothing, {}).block(0, 1)
-        self.settle(nothing)
+        self.after_release(nothing)
 
     def noise(self, summed: Summed, history: Mapping[str, Readable]) -> RoundNoise:
         """The noise of the next release."""
@@ -174,7 +174,7 @@ class PrivateRun:
             population=contract.population,
         )
 
-    def settle(self, summed: Summed) -> PrivateRun:
+    def after_release(self, summed: Summed) -> PrivateRun:
         """The run after this release, with a new secret."""
         before, version = self.state, self.state.version
         noise = self._mechanism.advance(before.noise, version, summed.binding, self._sigma(summed), new_secret())

@@ -134,7 +134,7 @@ class Rehearsal:
         self.model = np.frombuffer(model.getvalue(), np.float32)
         self._optimiser_state = {name: one.getvalue() for name, one in state.items()}
         if not silent:
-            self._run = self._run.settle(summed)
+            self._run = self._run.after_release(summed)
         if noise.keeps:
             self._kept[noise.keeps] = keeping.sealed()
 

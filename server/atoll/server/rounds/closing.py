@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from atoll.server.rounds.effects import Aggregate, StartRetry, Stop
-from atoll.server.rounds.lifecycle import advance, attempts_left, carries, drop_spools, end_run, pause, settle
+from atoll.server.rounds.lifecycle import advance, attempts_left, carries, drop_spools, end_run, pause, archive
 from atoll.server.rounds.policy import Patience
 from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
 from atoll.server.rounds.run_state import Carried, Phase, RoundKind, RoundState, RunState, RunStatus
@@ -121,7 +121,7 @@ def void(state: RunState, reason: str, outstanding: MemberStatus, keep: bool, no
     taken = tuple(Carried(c.update, c.version) for c in rnd.carried)
     ended = replace(rnd, phase=Phase.ABANDONED, reason=reason, roster=roster, carried=(), ended_at=now)
     tally = replace(state.tally, abandoned=state.tally.abandoned + 1)
-    return settle(replace(state, carried=(*taken, *state.carried, *own), tally=tally), ended)
+    return archive(replace(state, carried=(*taken, *state.carried, *own), tally=tally), ended)
 
 
 def _await_retry(state: RunState, now: float) -> Step:

@@ -91,7 +91,7 @@ def drop_unneeded(paused: RunState) -> tuple[DropSpools, ...]:
     return () if rnd is not None and rnd.phase is Phase.AGGREGATED else drop_spools(paused, paused.carried)
 
 
-def settle(state: RunState, rnd: RoundState) -> Step:
+def archive(state: RunState, rnd: RoundState) -> Step:
     """Record an ended round and keep it for its late reports; forget rounds whose late reports are too stale."""
     late = state.policy.straggler.late
     if late.mode is LateMode.CARRY:

@@ -6,7 +6,7 @@ from atoll.server.rounds.closing import abandon
 from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
 from atoll.server.rounds.errors import MismatchedSum
 from atoll.server.rounds.events import Aggregated, Charged, Published, Rejected, RetryDue, SumLost
-from atoll.server.rounds.lifecycle import advance, amend, end_run, member_of, retry, settle
+from atoll.server.rounds.lifecycle import advance, amend, end_run, member_of, retry, archive
 from atoll.server.rounds.member_events import sum_anew, without
 from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.run_state import Phase, RoundKind, RunState, RunStatus
@@ -102,13 +102,13 @@ def on_published(state: RunState, event: Published, now: float) -> Step:
     del event
     recorded = _record_carried(state, now)
     released = _count(recorded.state)
-    settled = settle(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
-    after = settled.state
+    archived = archive(released, replace(live(released), phase=Phase.RELEASED, ended_at=now))
+    after = archived.state
     if after.cancel_requested is not None:
         then = end_run(after, RunStatus.CANCELLED, after.cancel_requested, now)
     else:
         then = advance(after, now)
-    return then.after(*recorded.effects, *settled.effects)
+    return then.after(*recorded.effects, *archived.effects)
 
 
 def _count(state: RunState) -> RunState:

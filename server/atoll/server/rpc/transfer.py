@@ -181,7 +181,7 @@ class TransferService:
                 self._meter.uploaded_bytes += chunk.header.payload_bytes
                 del message, chunk
                 if self._meter.uploads_open > AHEAD:
-                    await receiver.settle()
+                    await receiver.finish()
             await receiver.finish()
         except RejectedUpdateError as error:
             await self._tell_rejected(participant, key, str(error))

@@ -1,8 +1,8 @@
-"""One run: events in, made durable, effects out.
+"""Drives one run: takes events, makes them durable, begins their effects.
 
-Everything that happens to a run passes through ``RunDriver.post``. A single task takes all events that wait, steps the
-pure engine over them, and stores the events with what they record in one transaction; only then are the effects done
-and the posters told. So what was acknowledged is durable, and a restart that replays the log stands where it stood.
+Every event of a run passes through ``RunDriver.post``. A single task takes all waiting events, steps the pure engine
+over them, and stores the events with their records in one transaction. Only then does it begin the effects and answer
+the posters. So what was acknowledged is durable, and a restart that replays the log reaches the same state.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 RESTORE = "stop the server and restore the data directory from a back-up; the run goes on from there"
 PATIENCE_S = 0.05
-"""How long an event that nobody waits for may wait for others to share its transaction."""
+"""How long a patient event waits for others to share its transaction."""
 
 
 class RefusedEventError(ConflictError):
-    """The run's state does not allow the event, now or ever: it came too late, or twice."""
+    """The run's state does not allow the event: it came too late, or twice."""
 
 
 class Journal(Protocol):
@@ -37,7 +37,7 @@ class Journal(Protocol):
         """Store events, the records that their effects ask for, and what posters add, in one transaction.
 
         Raises:
-            ServerError: if it could not be made durable. Nothing was stored; after a ``StorageError`` that is not sure.
+            ServerError: if they could not be made durable. After a ``StorageError`` they may be stored all the same.
         """
         ...
 
@@ -90,7 +90,7 @@ class RunDriver:
         state: the run, as of the last durable event.
         next_seq: the place of the next event in the run's log.
         moved: called after every durable change.
-        stored: told of every entry once it is durable, also of one that is read back from the log.
+        stored: called with every entry once it is durable, also with one that is read back from the log.
         changed: set, and replaced, at every change; watchers wait on it.
     """
 
@@ -118,28 +118,28 @@ class RunDriver:
 
     @property
     def waiting(self) -> int:
-        """Events that are not stepped yet."""
+        """Number of events that are not stepped yet."""
         return len(self._inbox)
 
     @property
     def stopped(self) -> bool:
-        """Whether no further event is taken: the run has ended or broken down, or the server is stopping."""
+        """Whether the run takes no more events: it has ended or broken down, or the server is stopping."""
         return self._stopped
 
     @property
     def broken(self) -> ServerError | None:
-        """Why the run cannot go on until the server is started anew: what its log says can no longer be known."""
+        """Why the run cannot go on before a restart, if it cannot: the content of its log is unknown."""
         return self._broken
 
     def start(self, performer: Performer) -> None:
-        """Begin to take events, and do again what a restarted run is waiting for."""
+        """Begin to take events, and begin again the effects that a restarted run waits for."""
         self.performer = performer
-        # What it logs is about the run, not about whoever happened to submit it.
+        # A context of its own: its log lines must not name the operator who submitted the run.
         self._task = asyncio.create_task(self._play(), name=f"run {self.run}", context=contextvars.Context())
         self._begin(resume(self.state, self.clock()))
 
     async def stop(self) -> None:
-        """Take no more events; what was posted but not stored is refused."""
+        """Take no more events; refuse those that are not stored."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -152,9 +152,9 @@ class RunDriver:
     def post(
         self, event: Event, also: Also | None = None, *, patient: bool = False
     ) -> asyncio.Future[tuple[Effect, ...]]:
-        """Hand in an event; the future gives its effects once it is durable and they are begun.
+        """Post an event; the future gives its effects once the event is durable and they have begun.
 
-        A ``patient`` one waits up to ``PATIENCE_S`` for another that is not, to be stored with it; it happened now.
+        A ``patient`` event waits up to ``PATIENCE_S`` to share the transaction of one that is not. Its time is now.
 
         The future fails with ``RefusedEventError`` if the run's state does not allow the event, with
         ``UnavailableError`` if the server is stopping, with the journal's error if it could not be stored, and with
@@ -174,7 +174,7 @@ class RunDriver:
         return done
 
     async def _play(self) -> None:
-        """Take events until the run has ended: whatever comes after that cannot change it any more."""
+        """Take events until the run has ended."""
         remember(run=self.run)
         while self._inbox or not self.state.status.ended:
             await self._wake.wait()
@@ -185,13 +185,13 @@ class RunDriver:
             except asyncio.CancelledError:
                 self._refuse(batch)
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it was, nobody may wait for a run that stands still
+            except Exception as error:  # noqa: BLE001 - posters must not wait for a run that stands still
                 self._break_down(batch, error)
                 return
         self._stopped = True
 
     def _break_down(self, batch: list[_Posted], error: Exception) -> None:
-        """Take no more events: what is in the log is unknown, so that nothing can be added to it."""
+        """Take no more events: the content of the log is unknown, so nothing can be added to it."""
         said = error.logged if isinstance(error, ServerError) else error
         log.error("run %s has broken down: %s", self.run, said, exc_info=error, extra={"run": self.run})
         what = error.detail.message if isinstance(error, ServerError) else f"unexpected {type(error).__name__}"
@@ -202,12 +202,12 @@ class RunDriver:
         self.announce()
 
     async def _play_batch(self, batch: list[_Posted], *, at_once: bool = True) -> None:
-        """Store all events together, with the answers that are at hand.
+        """Store all events together, with the answers that effects have at once.
 
-        If that cannot be stored, one by one, and without answers, so that only what is at fault is refused.
+        If that fails, store them one by one and without such answers, so that only the event at fault is refused.
 
         Raises:
-            Exception: if the log is damaged or cannot be followed; posters that were not told yet still wait.
+            Exception: if the log is damaged or cannot be followed; the remaining posters still wait.
         """
         try:
             await self._catch_up()
@@ -218,7 +218,7 @@ class RunDriver:
             await self._store(batch, at_once=at_once)
         except CorruptDataError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the journal raises, the run must take further events
+        except Exception as error:  # noqa: BLE001 - the run must take further events
             self._unsure = True
             if _is_outage(error) or not (len(batch) > 1 or (at_once and self._followed)):
                 self._refuse_for(batch, _as_server_error(error))
@@ -270,7 +270,7 @@ class RunDriver:
         return made if isinstance(made, Answer) else None
 
     async def _catch_up(self) -> None:
-        """After a failure that left open what was stored: take from the log what was."""
+        """After a failure that left open what was stored, follow the log."""
         if not self._unsure:
             return
         events, effects = await self.journal.read(self.run, self.next_seq), list[Effect]()
@@ -309,7 +309,7 @@ class RunDriver:
             posted.refuse(error)
 
     def announce(self) -> None:
-        """Tell those who watch that there is something new to see."""
+        """Wake the watchers of the run."""
         self.changed.set()
         self.changed = asyncio.Event()
         self.moved(self)
@@ -326,7 +326,7 @@ def _refusal(error: RoundError) -> ServerError:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether database or disk are at fault, and not one of the events."""
+    """Whether the database or the disk is at fault, not an event."""
     return isinstance(error, UnavailableError | StorageError) and error.detail.retry_after_s is not None
 
 
@@ -338,6 +338,6 @@ def _as_server_error(error: Exception) -> ServerError:
 
 
 def _retrieved(future: asyncio.Future[tuple[Effect, ...]]) -> None:
-    """Posters may not care; their failures are logged where they happen."""
+    """Mark the exception as retrieved: posters may ignore it, and it is logged where it happens."""
     if not future.cancelled():
         future.exception()

@@ -150,7 +150,7 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
     loop = asyncio.get_running_loop()
     done: asyncio.Future[dict[str, float]] = loop.create_future()
 
-    def settle(result: dict[str, float] | Exception) -> None:
+    def hand_over(result: dict[str, float] | Exception) -> None:
         if done.done():
             return
         if isinstance(result, Exception):
@@ -164,7 +164,7 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
         except BaseException as error:  # noqa: BLE001 - handed over, whatever it is: somebody waits for it
             result = _as_exception(error)
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(settle, result)
+            loop.call_soon_threadsafe(hand_over, result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await done

@@ -1,4 +1,4 @@
-"""What each effect does. One performer per run; every method may be asked for again and then changes nothing more."""
+"""Performs the effects of one run. Performing an effect again changes nothing more."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 3600.0
-"""How long workers may refuse an effect before the run is given up; disk and database are waited for without end."""
+"""How long workers may refuse an effect before the run fails; disk and database are waited for without limit."""
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 10.0
 _FAILING = "fail"
@@ -88,13 +88,13 @@ _KINDS: dict[type[Effect], str] = {
 }
 """Names the tasks of effects that may have an answer at once; other effects that fail at once go by their own name."""
 _REPEATED = frozenset({_FAILING, "fold", "drop", "retain", "finish"})
-"""Tasks whose crash fails no run: the sum folds what is missing, the next start tidies up."""
+"""Tasks whose failure does not fail the run: the sum folds what is missing, the next start tidies up."""
 _TRANSIENT = (StorageError, UnavailableError)
 _UNUSABLE = (CorruptDataError, NotFoundError, InvalidRequestError)
 
 
 class RunPerformer:
-    """Does the effects of one run."""
+    """Performs the effects of one run."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class RunPerformer:
         self._tasks = Tasks(driver.run, self._crashed)
         self._fold_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         invitations = Invitations(driver.run, spec, layout, layout_message, services.blobs, privacy)
-        self.members = Pusher(driver, invitations, services, self._tasks, self._tell)
+        self.members = Pusher(driver, invitations, services, self._tasks, self._post_soon)
         # Receipts and records of members are no work: the poster answers, the journal has recorded.
         self._works: dict[type[Effect], Callable[[Any], None]] = {
             Invite: self.members.invite_all,
@@ -170,21 +170,20 @@ class RunPerformer:
 
     @property
     def trouble(self) -> str:
-        """What the run cannot do now and tries again; empty if all is well.
+        """What the run is retrying and why; empty if nothing. Why it broke down, if it did.
 
-        Disk, database or workers refuse it, or participants that are there cannot do what the job asks. Of a run that
-        has broken down, why.
+        Disk, database or workers refuse something, or connected participants cannot do what the job asks.
         """
         if self._driver.broken is not None:
             return str(self._driver.broken.detail)
         return "; ".join(f"{what} waits: {why}" for what, why in sorted(self._troubles.items()))
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
-        """What the operator's evaluator said of the round's model; empty if there is nothing (yet)."""
+        """Metrics that the operator's evaluator gave the round's model; empty if there are none (yet)."""
         return self._aggregator.server_metrics(key)
 
     def _start_retry(self, effect: StartRetry) -> None:
-        self._tasks.after("retry", effect.delay_s, lambda: self._tell(RetryDue(effect.key)))
+        self._tasks.after("retry", effect.delay_s, lambda: self._post_soon(RetryDue(effect.key)))
 
     def _draw(self, effect: DrawCohort) -> Answer | Work:
         name = TaskName("draw", effect.key)
@@ -216,7 +215,7 @@ class RunPerformer:
         self._pool.finish_draw(self._driver.run)
 
     async def _room_for_a_round(self) -> None:
-        """A round that begins on a full disk would lose its members' work."""
+        """Check for disk space: a round that begins on a full disk would lose its members' work."""
         await self._services.call(self._services.room.require, _ROUND)
 
     def _prepare(self, effect: PrepareRound) -> Answer | Work:
@@ -239,7 +238,7 @@ class RunPerformer:
             return
         update = effect.update
         try:
-            # They would wait for each other in the node, and keep its threads from the chunks that come in.
+            # Folds of one node would wait for each other, and block its threads for arriving chunks.
             async with self._fold_locks[update.node]:
                 await self._aggregator.fold(effect, live.grid)
         except _UNUSABLE as error:
@@ -249,7 +248,7 @@ class RunPerformer:
             log.log(level, "run %s: %s is folded later: %s", self._driver.run, update.participant, error.logged)
 
     async def _aggregate(self, effect: Aggregate) -> None:
-        # The sum is read without a lock: nothing may be folded into it any more.
+        # The sum is read without a lock, so all folds into it must have ended.
         await self._tasks.ended(lambda name: name.kind == "fold" and name.key == effect.key)
         try:
             done = await self._retrying("aggregation", lambda: self._aggregator.aggregate(effect))
@@ -259,7 +258,7 @@ class RunPerformer:
             await self._answer(done)
 
     async def _leave_out(self, effect: Aggregate, error: ServerError) -> None:
-        """A sum could not be taken: leave out the updates that can no longer be read, or give the run up."""
+        """Reject the updates that can no longer be read, since the sum failed; raise if all can be read."""
         damaged = await self._retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
         if not damaged:
             raise error
@@ -307,7 +306,7 @@ class RunPerformer:
         await self._tidy("old models", self._aggregator.retain())
 
     async def _judged(self, effect: Publish) -> Judgement:
-        """What the operator's evaluator says; a run that is to be cancelled does not wait for it."""
+        """The judgement of the operator's evaluator; a cancellation does not wait for it."""
         judging = asyncio.create_task(self._aggregator.evaluate(effect))
         unwanted = asyncio.create_task(self._cancel_requested())
         try:
@@ -326,7 +325,7 @@ class RunPerformer:
                 await asyncio.Event().wait()
 
     async def _drop(self, effect: DropSpools) -> None:
-        """Whatever is still being done for these rounds is not wanted any more."""
+        """End the work on these rounds and delete their uploads."""
         kinds = ("fold", "aggregate", "charge")
         await self._tasks.end(lambda name: name.kind in kinds and name.key is not None and name.key <= effect.through)
         await self._tidy("uploads", self._aggregator.drop(effect))
@@ -342,15 +341,15 @@ class RunPerformer:
         await self._tidy("uploads", self._aggregator.drop_all())
 
     async def _tidy(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Remove what is not needed any more. If that fails the run goes on, and the next sweep removes it."""
+        """Remove what is no longer needed. If that fails, the run goes on and the next sweep removes it."""
         try:
             await work
         except (ServerError, OSError) as error:
             log.warning("run %s: %s not removed: %s", self._driver.run, what, error, extra={"run": self._driver.run})
 
-    def _tell(self, event: Event) -> None:
-        """Hand in an event that nobody waits for."""
-        name = TaskName("tell", getattr(event, "key", None), f"{event.kind} {getattr(event, 'participant', '')}")
+    def _post_soon(self, event: Event) -> None:
+        """Post an event without waiting for it."""
+        name = TaskName("post", getattr(event, "key", None), f"{event.kind} {getattr(event, 'participant', '')}")
         self._start(name, lambda: self._answer(event))
 
     async def _post(self, answer: Answer) -> None:
@@ -361,10 +360,10 @@ class RunPerformer:
             answer.cleanup()
 
     async def _answer(self, event: Event, also: Also | None = None) -> None:
-        """Post an event until it is stored: without it the run would stand still until the server is started anew.
+        """Post an event until it is stored: without it the run would stand still until the server restarts.
 
         Raises:
-            ServerError: if the run cannot take it though it should: it contradicts what is on record.
+            ServerError: if the event contradicts what is on record.
         """
 
         async def post() -> None:
@@ -376,12 +375,12 @@ class RunPerformer:
             log.debug("run %s: %s not taken: %s", self._driver.run, event.kind, error)
 
     async def _retrying(self, what: str, work: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
-        """Do something that disk, database or a worker may refuse for a while; every refusal is logged.
+        """Retry work that disk, database or a worker may refuse for a while; log every refusal.
 
-        Disk and database are not given up: they work again once somebody mends them, who may as well cancel the run.
+        Disk and database are retried without limit: an operator repairs them or cancels the run.
 
         Raises:
-            ServerError: for a refusal that waiting does not mend, or that of a worker that it has not mended.
+            ServerError: for an error that waiting does not solve, or a worker's after ``patience_s``.
         """
         loop, delay_s = asyncio.get_running_loop(), _FIRST_RETRY_S
         until = loop.time() + patience_s
@@ -405,7 +404,7 @@ class RunPerformer:
             self._trouble(what, "")
 
     def _trouble(self, what: str, why: str) -> None:
-        """Have those who watch the run see what it waits for; nothing, if ``why`` is empty."""
+        """Show watchers what the run waits for; an empty ``why`` removes it."""
         before = dict(self._troubles)
         self._troubles.pop(what, None)
         if why:
@@ -414,7 +413,7 @@ class RunPerformer:
             self._driver.announce()
 
     def _start(self, name: TaskName, body: Body, *, replaces: bool = False) -> None:
-        # Folds name members, and are as many as they.
+        # There is one fold for each member that reported, and its name says which.
         hidden = name.kind == "fold" and self._has_secret_draw
         observer = NO_OBSERVER if hidden else self._services.observer
 
@@ -429,11 +428,11 @@ class RunPerformer:
 
     @property
     def _has_secret_draw(self) -> bool:
-        """Whether neither log nor traces may tell who is in the round."""
+        """Whether log and traces must not show who is in the round."""
         return self._driver.state.policy.secret_draw
 
     def _crashed(self, name: TaskName, error: BaseException) -> None:
-        """What cannot be done for the round in work fails the run, with the reason; want of budget pauses it."""
+        """Fail the run if the task was for its current round; pause it if its budget is spent."""
         run, known = self._driver.run, isinstance(error, ServerError)  # it says what is wrong: no traceback
         said = error.logged if isinstance(error, ServerError) else error
         if isinstance(error, BudgetSpentError):
@@ -443,7 +442,7 @@ class RunPerformer:
         live = self._driver.state.round
         if name.kind in _REPEATED or live is None or (name.key is not None and name.key != live.key):
             return
-        # It travels to the members: what an unknown error says may name paths of this machine, the log has it.
+        # Members receive the reason. The text of an unknown error may name paths of this machine: it is only logged.
         reason = f"unexpected {type(error).__name__}; the server's log has more"
         if isinstance(error, ServerError):
             reason = str(error.detail)

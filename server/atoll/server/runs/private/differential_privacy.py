@@ -160,7 +160,7 @@ class DifferentialPrivacy:
         """
         before, basis = self.at(summed.version), self._noise_basis(summed)
         with self._noised(before, summed, basis) as noised:
-            yield noised, PrivateOutcome(before.settle(basis), before.state.clip)
+            yield noised, PrivateOutcome(before.after_release(basis), before.state.clip)
 
     def _noised(self, before: PrivateRun, summed: RoundSum, basis: Summed) -> NoisedSum:
         """The sum with its noise. What later rounds need of the noise is written, sealed, to a blob."""
