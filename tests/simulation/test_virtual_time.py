@@ -38,3 +38,13 @@ def test_time_stands_still_while_something_outside_is_awaited() -> None:
         return loop.time(), passed.is_set()
 
     assert play(main) == (0.0, False)
+
+
+def test_timers_fire_after_years_too() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        for _ in range(3):
+            await asyncio.sleep(1e8 / 3)
+            await asyncio.sleep(0.1)
+        return loop.time()
+
+    assert abs(play(main) - 1e8 - 0.3) < 1e-3

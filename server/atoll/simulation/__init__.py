@@ -17,12 +17,14 @@ from atoll.server.jobs import (
     Privacy,
     Straggler,
 )
+from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
 from atoll.simulation.federation import Federation
 from atoll.simulation.result import History, Result
 
 __all__ = [
     "Aggregation",
+    "Behaviour",
     "Cohort",
     "Evaluation",
     "FedAdagrad",

@@ -112,6 +112,13 @@ class _Round:
     opening: Opening
     order: Order
     model: Model
+    mapped: _Mapped | None
+
+    def ends_with(self, through: tuple[int, int]) -> bool:
+        """Whether no task of it can count any more, once the rounds up to this attempt are dropped."""
+        late = self.opening.policy.straggler.late.max_staleness if self.opening.keep else 0
+        number, attempt = self.opening.key[1:]
+        return (number + 2 * late, attempt) <= through
 
 
 class Bench:
@@ -131,7 +138,6 @@ class Bench:
         self._performer = Performer(policy, chunk_bytes=DEFAULT_CHUNK_BYTES)
         self._participants: OrderedDict[str, Participant] = OrderedDict()
         self._rounds: dict[tuple[str, int, int], _Round] = {}
-        self._model: _Mapped | None = None
         self._sums: dict[tuple[str, int, int], Accumulator] = {}
         self._kept: dict[tuple[str, int, int, str], Completed] = {}
         self._spare: Accumulator | None = None
@@ -144,12 +150,9 @@ class Bench:
     def open(self, opening: Opening) -> None:
         """A round's tasks come next."""
         order = Order.of(opening.shared)
-        if order.content:
-            model = Model(order.layout, order.content)
-        else:
-            self._model = _Mapped(opening.model)
-            model = Model(order.layout, self._model.bytes[: order.layout.size_bytes])
-        self._rounds[opening.key] = _Round(opening, order, model)
+        mapped = None if order.content else _Mapped(opening.model)
+        buffer = memoryview(order.content) if mapped is None else mapped.bytes[: order.layout.size_bytes]
+        self._rounds[opening.key] = _Round(opening, order, Model(order.layout, buffer), mapped)
 
     def work(self, key: tuple[str, int, int], errand: Errand) -> Outcome:
         """Do a task of an open round, and add its update to the round's sum."""
@@ -216,7 +219,7 @@ class Bench:
         """Forget sums and tasks of a run's rounds up to this attempt."""
         for key in [key for key in self._sums if key[0] == run and key[1:] <= through]:
             self._spare = self._sums.pop(key)
-        for key in [key for key in self._rounds if key[0] == run and key[1:] <= through]:
+        for key in [key for key, live in self._rounds.items() if key[0] == run and live.ends_with(through)]:
             del self._rounds[key]
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:

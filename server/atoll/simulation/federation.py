@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from atoll.server.runs.evaluators import Evaluator, InPlace
 from atoll.server.runs.sessions import Introduction
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.settings import to_toml
+from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.bench import KEEP_PARTICIPANTS, Bench, Facts
 from atoll.simulation.crew import Crew, InlineCrew
 from atoll.simulation.errors import RunFailedError, SetupError
@@ -27,7 +28,7 @@ from atoll.simulation.home import Home, make_folder
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.population import Population
 from atoll.simulation.result import History, Result, detail_from
-from atoll.simulation.stage import Behaviour, Instant, Stage
+from atoll.simulation.stage import Stage
 from atoll.simulation.threads import one_thread
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.workers import WorkerCrew
@@ -36,6 +37,8 @@ from atoll.wire.views import tensor_views
 
 STARTS_AT = 1_704_067_200.0
 """Epoch seconds at virtual second 0: Monday, 2024-01-01, 00:00 UTC."""
+STUCK_S = 366 * 86_400.0
+"""Virtual seconds without any change of the run after which it is given up."""
 HOLDOUT = "holdout"
 """Name of the evaluator that ``run(evaluate=...)`` installs."""
 _ENCODINGS = frozenset(Encoding)
@@ -55,7 +58,7 @@ class Federation:
         examples: how many examples each declares, one number for all or one for each. None: every participant is made
             once before the run to say it, as each says it to a server when it checks in.
         policy: what participants send besides updates; the SDK's default if None.
-        behaviour: speed in virtual time; everyone reports at once if None.
+        behaviour: how they behave in virtual time; by default everyone is there and reports at once.
         keep: participants' objects that each process keeps; more are closed, and made again when they are drawn.
 
     Raises:
@@ -66,7 +69,7 @@ class Federation:
     population: int | Sequence[str]
     examples: Examples | None = None
     policy: Policy | None = None
-    behaviour: Behaviour | None = None
+    behaviour: Behaviour = field(default_factory=Behaviour)
     keep: int = KEEP_PARTICIPANTS
 
     def __post_init__(self) -> None:
@@ -116,7 +119,7 @@ class Federation:
         crew = self._crew(folder, workers)
 
         async def main(loop: VirtualLoop) -> Result:
-            stage = Stage(crew, people, self.behaviour or Instant(), strict=strict)
+            stage = Stage(crew, people, self.behaviour, strict=strict)
             show = _Show(loop, crew, stage, people, folder)
             return await show.run(played, model, evaluators, self.examples)
 
@@ -165,8 +168,7 @@ class _Show:
         for node in self.crew.nodes:
             home.services.nodes.add(node)
         await home.enrol(self.people.names)
-        for name, introduction in (await self._introductions(examples)).items():
-            home.sessions.join(name, introduction)
+        self.stage.enter(await self._introductions(examples))
         with home.services.blobs.create(expected_bytes=model.layout.size_bytes) as writer:
             for piece in model.pieces():
                 writer.write(piece)
@@ -208,8 +210,14 @@ class _Show:
                 return
             waiting = asyncio.ensure_future(changed.wait())
             either: set[asyncio.Future[Any]] = {waiting, self.stage.failed}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
+            if changed is active.driver.changed and not self.stage.failed.done():
+                raise RunFailedError(
+                    f"the run waits for {STUCK_S / 86_400:.0f} virtual days: {len(home.sessions)} participants are "
+                    f"connected, and nothing changes any more ({active.performer.trouble or state.status}); check the "
+                    "availability of participants and cohort.min_available"
+                )
             if self.stage.failed.done():
                 self.stage.failed.result()
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from itertools import groupby
+from typing import Any
 
 from atoll.server.aggregation import Grid
 from atoll.server.errors import ConflictError, TooLateError
@@ -19,6 +21,8 @@ from atoll.server.ingest.node import SumKey
 from atoll.server.rounds import LateMode, Patience, Phase, RoundKey, RoundKind, RunState, wants
 from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
+from atoll.server.runs.sessions import Introduction
+from atoll.simulation.behaviour import Behaviour, Presence
 from atoll.simulation.bench import Errand, Opening, Outcome
 from atoll.simulation.crew import Crew, Key
 from atoll.simulation.errors import ParticipantError
@@ -34,30 +38,14 @@ SHOWN = 3
 """Failures of participants' code that are logged with their traceback."""
 
 
-class Behaviour(Protocol):
-    """How participants behave in virtual time."""
-
-    def task_s(self, number: int, round_number: int) -> float:
-        """Virtual seconds from a participant's invitation to its report."""
-        ...
-
-
-class Instant:
-    """Everyone reports at the second of the invitation."""
-
-    def task_s(self, number: int, round_number: int) -> float:
-        """See ``Behaviour``."""
-        del number, round_number
-        return 0.0
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Arrival:
-    """A report that comes, if its task succeeds; ordered by the virtual second."""
+    """A report that comes, if its task succeeds, or a participant that drops out; ordered by the virtual second."""
 
     at: float
     number: int
     errand: Errand = field(compare=False)
+    reports: bool = field(default=True, compare=False)
 
 
 @dataclass
@@ -88,6 +76,9 @@ class Stage:
         self._crew = crew
         self._population = population
         self._behaviour = behaviour
+        self._presence = Presence(behaviour, population)
+        self._introductions: Mapping[str, Introduction] = {}
+        self._away_until: dict[str, float] = {}
         self._strict = strict
         self._called: dict[Key, _Called] = {}
         self._latest: tuple[bytes, Key] = (b"", ("", 0, 0))
@@ -95,6 +86,41 @@ class Stage:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_until: dict[str, float] = {}
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def enter(self, introductions: Mapping[str, Introduction]) -> None:
+        """Connect the participants, each when it is there."""
+        self._introductions = introductions
+        if self._presence.everyone_stays:
+            for name, introduction in introductions.items():
+                self.home.sessions.join(name, introduction)
+        else:
+            self._begin(self._come_and_go(), "presence")
+
+    async def _come_and_go(self) -> None:
+        loop = asyncio.get_running_loop()
+        changes = sorted(self._presence.changes())
+        for at, together in groupby(changes, key=lambda change: change[0]):
+            if at > loop.time():
+                await asyncio.sleep(at - loop.time())
+            for _, number, comes in together:
+                if comes:
+                    self._join(number)
+                else:
+                    self.home.sessions.leave(self._population.names[number])
+
+    def _join(self, number: int) -> None:
+        """Connect a participant, unless it is away or is connected already."""
+        name, now = self._population.names[number], asyncio.get_running_loop().time()
+        there = self._presence.next_there(number, now) <= now and self._away_until.get(name, 0.0) <= now
+        if there and self.home.sessions.get(name) is None:
+            self.home.sessions.join(name, self._introductions[name])
+
+    def _drop_out(self, number: int) -> None:
+        """A participant leaves without its work, and comes back later."""
+        name, loop = self._population.names[number], asyncio.get_running_loop()
+        self._away_until[name] = loop.time() + self._behaviour.back_s
+        self.home.sessions.leave(name)
+        loop.call_at(self._away_until[name], self._join, number)
 
     def tell(self, participant: str, instruction: Instruction) -> None:
         """What a participant is told over its session."""
@@ -104,7 +130,7 @@ class Stage:
         called = self._called.get(key)
         if called is None:
             called = self._called[key] = _Called(instruction.shared)
-            self._start(key)
+            self._begin(self._play(key), f"round {key[1]}.{key[2]}")
         called.errands.append(Errand(participant, self._population.seed_of(participant), instruction.own))
 
     async def close(self) -> None:
@@ -121,8 +147,8 @@ class Stage:
             self._latest = shared, key
         return key
 
-    def _start(self, key: Key) -> None:
-        task = asyncio.create_task(self._play(key), name=f"round {key[1]}.{key[2]}")
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -139,7 +165,7 @@ class Stage:
         if active is None or not _is_open(active.driver.state, key):
             return
         await self._crew.open(_opening(key, called.shared, active, self.home))
-        arrivals = self._arrivals(key, called.errands)
+        arrivals = self._arrivals(key, called.errands, carries=_carries(active.driver.state))
         self._expect(key, arrivals, active)
         while arrivals and (wanted := _wanted(active, key, arrivals)):
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
@@ -149,12 +175,22 @@ class Stage:
                 await asyncio.sleep(batch[0].at - loop.time())
             await self._deliver(key, batch, active)
 
-    def _arrivals(self, key: Key, errands: Sequence[Errand]) -> list[Arrival]:
+    def _arrivals(self, key: Key, errands: Sequence[Errand], *, carries: bool) -> list[Arrival]:
+        """When each member reports or drops out; without those that never do."""
         now, found = asyncio.get_running_loop().time(), []
         for errand in errands:
-            number = self._population.number_of(errand.participant)
-            start = max(now, self._busy_until.get(errand.participant, 0.0))
-            found.append(Arrival(start + self._behaviour.task_s(number, key[1]), number, errand))
+            name, number = errand.participant, self._population.number_of(errand.participant)
+            start = max(now, self._busy_until.get(name, 0.0))
+            task_s = self._behaviour.task_s(number, key[1])
+            share = self._behaviour.leaves_after(number, key[1], key[2])
+            if share is not None:
+                found.append(Arrival(start + share * task_s, number, errand, reports=False))
+                continue
+            at = self._presence.next_there(number, start + task_s)
+            if carries:
+                self._busy_until[name] = at
+            if at < math.inf:
+                found.append(Arrival(at, number, errand))
         return sorted(found)
 
     def _expect(self, key: Key, arrivals: Sequence[Arrival], active: ActiveRun) -> None:
@@ -163,7 +199,7 @@ class Stage:
         if state.round is None:
             return
         closes_at = asyncio.get_running_loop().time() + state.round.window_s
-        timely = [one for one in arrivals if one.at <= closes_at]
+        timely = [one for one in arrivals if one.at <= closes_at and one.reports]
         self._crew.expect(key, [one.errand for one in timely[: _wanted(active, key, timely)]])
 
     async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
@@ -171,6 +207,9 @@ class Stage:
         done: list[tuple[str, Outcome]] = []
         for arrival in batch:
             name = arrival.errand.participant
+            if not arrival.reports:
+                self._drop_out(arrival.number)
+                continue
             if not wants(active.driver.state, RoundKey(*key[1:]), name):
                 continue
             node, outcome = await self._crew.outcome(key, arrival.errand)
@@ -222,8 +261,12 @@ def _wanted(active: ActiveRun, key: Key, arrivals: Sequence[Arrival]) -> int:
         if straggler.patience is not Patience.GOAL:
             return len(arrivals)
         return min(len(arrivals), straggler.cohort_size - live.counted)
-    carried = straggler.late.mode is LateMode.CARRY and not state.status.ended
-    return len(arrivals) if carried else 0
+    return len(arrivals) if _carries(state) and not state.status.ended else 0
+
+
+def _carries(state: RunState) -> bool:
+    """Whether late reports count in a later round."""
+    return state.policy.straggler.late.mode is LateMode.CARRY
 
 
 def _opening(key: Key, shared: bytes, active: ActiveRun, home: Home) -> Opening:
@@ -233,5 +276,4 @@ def _opening(key: Key, shared: bytes, active: ActiveRun, home: Home) -> Opening:
     if live is not None and live.kind is RoundKind.TRAIN and live.grid is not None:
         part = active.fragments.of_round(live.version)
         sum_key = SumKey(*key, part.size, Grid(**asdict(live.grid)), part.offset)
-    keep = state.policy.straggler.late.mode is LateMode.CARRY
-    return Opening(key, shared, home.model_path(state.model), sum_key, state.policy, keep)
+    return Opening(key, shared, home.model_path(state.model), sum_key, state.policy, _carries(state))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 T = TypeVar("T")
+LEAST_S = 1e-6
+"""Shortest jump, and resolution of the clock: a float of many days does not change by a nanosecond."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -36,7 +38,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None and timeout > 0:
             found = super().select(0)
             if not found:
-                self.now_s += timeout
+                self.now_s += max(timeout, LEAST_S)
             return found
         return super().select(timeout)
 
@@ -47,6 +49,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # asyncio fires timers that are due before now + resolution; with its nanosecond the sum would be now itself.
+        self._clock_resolution = LEAST_S
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
