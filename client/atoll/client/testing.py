@@ -13,6 +13,7 @@ wire's encoding, and the model of round r + 1 is that of round r plus the weight
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -151,8 +152,8 @@ class FakeServer:
             privacy=self._privacy,
         )
         played = []
-        with TemporaryDirectory() as forgotten:
-            members = self._members(participants, policy or Policy(), self._state or Path(forgotten))
+        with TemporaryDirectory() if self._state is None else nullcontext(self._state) as state:
+            members = self._members(participants, policy or Policy(), Path(state))
             for number in range(rounds):
                 played.append(self._round(replace(task, key=RoundKey("rtest", number, 0)), members))
                 self._model = self._averaged(played[-1].reports)

@@ -192,8 +192,12 @@ server.run(Killed(), rounds=5, policy=policy)
 
 
 def test_a_round_that_was_killed_in_training_is_charged(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=os.environ, check=False, timeout=WAIT_S)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False, timeout=WAIT_S)
     assert done.returncode == -signal.SIGKILL
+    assert not list(temporary.iterdir())
     account = read_account(tmp_path / "0" / "privacy" / "updates.json")
     assert account is not None
     assert account.rounds == 3

@@ -5,9 +5,10 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc.aio
@@ -213,7 +214,14 @@ async def test_a_frozen_worker_is_replaced_and_nothing_is_lost(
     assert await model_of(crowd, run) == reference
 
 
-async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a path short enough for Unix sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="at-") as folder:
+        yield Path(folder)
+
+
+async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path, short_folder: Path) -> None:
     """They hold the reading end of a pipe that closes with it, however it ends."""
     script = (
         "import asyncio, sys\n"
@@ -226,7 +234,13 @@ async def test_workers_end_with_a_coordinator_that_is_killed(tmp_path: Path) -> 
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
-    coordinator = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    coordinator = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        script,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(short_folder)},  # a server that is killed leaves its sockets there
+    )
     assert coordinator.stdout is not None
     assert await asyncio.wait_for(coordinator.stdout.readline(), WAIT_S) == b"serving\n"
     children = processes()
