@@ -13,7 +13,7 @@ _KEPT: list[bytes] = []
 
 
 def leak() -> None:
-    """For ever, ten times a second."""
+    """Leak for ever, ten times a second."""
     tick = threading.Event()
     while not tick.wait(_EVERY_S):
         _KEPT.append(os.urandom(_BYTES))

@@ -222,7 +222,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self._server = server
 
     def add_services(self, server: grpc.aio.Server) -> None:
-        """For servers with more services."""
+        """A hook for servers with more services."""
 
     def listen(self, server: grpc.aio.Server, address: str) -> int:
         """Plaintext; overridden for TLS."""

@@ -107,7 +107,7 @@ def test_what_silos_import_is_listed_in_the_docstring() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_importing_is_cheap() -> None:
-    """At most 60 MB, and three times what numpy takes, which it needs; the best of several, as the machine is busy."""
+    """At most 60 MB and three times what numpy takes, which it needs; the best of several tries."""
     own, numpy = float("inf"), float("inf")
     for _ in range(5):
         seconds, kilobytes, heavy = measured("atoll.client")

@@ -72,7 +72,7 @@ class Authority:
 class SecureFederation(
     Federation, enrolment_pb2_grpc.RenewalServiceServicer, enrolment_pb2_grpc.EnrolmentServiceServicer
 ):
-    """With mutual TLS, and enrolment on a port of its own."""
+    """A federation with mutual TLS, and enrolment on a separate port."""
 
     def __init__(self, model: Mapping[str, npt.NDArray[Any]], lifetime_s: float = 600.0) -> None:
         super().__init__(model)

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 
 GROWTH_BYTES = 64 << 20
-"""By so much no message, however odd, may make a process grow."""
+"""Bytes by which no message may make a process grow."""
 
 
 def peak_bytes(pid: int) -> int:

@@ -80,7 +80,7 @@ class Forked:
 
 @cache
 def _requests() -> socket.socket:
-    """To the forker, which is started with the first request and ends with this process."""
+    """Connect to the forker, which starts with the first request and ends with this process."""
     ours, its = socket.socketpair()
     with its:
         forker = subprocess.Popen(

@@ -73,7 +73,7 @@ def _exactly(requests: socket.socket, length: int) -> bytes:
 
 
 def guard(request: Request) -> None:
-    """In a fork: start the process and tell how it ended. Returns in the process itself alone."""
+    """Start the process in a fork and report how it ended. Only the started process returns from this call."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:

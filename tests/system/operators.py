@@ -182,7 +182,7 @@ class Operator:
 
 
 def seconds_since(start: float) -> float:
-    """On the monotonic clock."""
+    """Return the seconds since then on the monotonic clock."""
     return time.monotonic() - start
 
 

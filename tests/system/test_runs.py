@@ -101,7 +101,7 @@ def test_a_participant_that_cannot_evaluate_does_not_hold_up_the_end_of_a_run(
 def test_quantised_updates_give_the_mean_of_what_they_decode_to(
     shared_server: Server, hire: Hire, encoding: Encoding
 ) -> None:
-    """In several chunks: an element's block is the same wherever its chunk was cut. Without the rounding it is not."""
+    """An element's block is the same for any cut into chunks, because cuts are rounded to whole blocks."""
     operator = shared_server.operator
     hire(shared_server).steady(SIZE)
     name = encoding.name.lower().removesuffix("_block")

@@ -45,7 +45,7 @@ TOKENS = STEPS * GLOBAL_BATCH * SEQUENCE
 
 
 def reported_weights(operator: Operator, run: str) -> list[list[int]]:
-    """By released round, what its members counted for; every attempt must have been released."""
+    """Return the weights of each released round's members; every attempt must have been released."""
     rounds = operator.rounds(run)
     assert all(seen.phase == "released" for seen in rounds), rounds
     return [sorted(member.weight for member in seen.members if member.status == "reported") for seen in rounds]

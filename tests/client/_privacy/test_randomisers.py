@@ -56,7 +56,7 @@ MECHANISMS = [Gaussian(1.0, 1e-5, 2.0), Sphere(1.0, 2.0)]
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
 def test_a_chunk_that_is_sent_again_has_the_same_noise(mechanism: Mechanism, chunk: int) -> None:
-    """Also when it is cut otherwise then: two different copies would average to less noise than was paid for."""
+    """This holds for another cut too: two different copies would average to less noise than was charged."""
     values = np.random.default_rng(1).normal(size=300)
     np.testing.assert_array_equal(randomised(mechanism, values, chunk=chunk), randomised(mechanism, values))
     assert not np.array_equal(randomised(mechanism, values, seed=1), randomised(mechanism, values))

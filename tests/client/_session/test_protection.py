@@ -101,7 +101,7 @@ def test_private_rounds_report_no_metrics() -> None:
 
 
 def test_a_randomiser_noises_whatever_the_server_says(tmp_path: Path) -> None:
-    """Also with privacy terms, whose clip norm is then the server's business."""
+    """This holds with privacy terms too; the server then clips to its own norm."""
     for privacy in (None, TERMS):
         server = FakeServer(START, privacy=privacy, state=tmp_path, max_abs=1e3)
         (report,) = server.run(Steady(3.0), policy=Policy(local_privacy=local())).rounds[0].reports

@@ -98,7 +98,7 @@ def test_anything_else_is_refused(tmp_path_factory: pytest.TempPathFactory, cont
 
 
 def resealed(content: bytes) -> bytes:
-    """With a header checksum that is valid again: a file changed on purpose."""
+    """The header's checksum is valid again: the file was changed on purpose."""
     fields = content[:CHECKED_BYTES]
     return fields + blake3.blake3(fields).digest(length=16) + content[CHECKED_BYTES + 16 :]
 

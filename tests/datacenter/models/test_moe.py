@@ -22,7 +22,7 @@ DIM, EXPERTS = 16, 6
 
 
 def routed(**keys: Any) -> RoutedExperts:
-    """With random weights, the same each time."""
+    """Return experts with random weights, the same each time."""
     torch.manual_seed(0)
     module = RoutedExperts(DIM, MoeSection.model_validate({"experts": EXPERTS, "expert_dim": 8, **keys}))
     for parameter in module.parameters():

@@ -125,7 +125,7 @@ async def test_what_cannot_be_renewed_is_told_and_tried_again(rig: Rig, told: To
 
 
 async def test_one_that_ends_with_its_authority_is_not_renewed(rig: Rig) -> None:
-    """None could last longer: each look would write another."""
+    """No credential could last longer, so each check would write another."""
     rig.clock.now = rig.authority.not_after - 10 * DAY_S
     first = await rig.start_again()
     assert await rig.start_again() == first

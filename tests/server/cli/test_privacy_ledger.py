@@ -230,7 +230,7 @@ async def test_what_can_be_read_of_a_damaged_ledger_is_shown(world: World, ask: 
 
 
 async def test_a_damaged_ledger_is_exported_as_it_stands(world: World, ask: Ask, tmp_path: Path) -> None:
-    """With those in order beside it: what is left is what there is to compare with an older export."""
+    """Export it beside the intact ones: the remaining lines can be compared with an older export."""
     await ask("limit", "school", "--epsilon", "1", "--delta", "1e-6", "--create")
     rows, file = schema.charges, tmp_path / "ledger.jsonl"
     clinic = update(schema.populations).where(schema.populations.c.name == CLINIC)
@@ -269,7 +269,7 @@ async def test_a_population_whose_record_is_gone_is_exported(world: World, ask: 
 
 
 async def test_a_population_that_is_gone_is_named(world: World, ask: Ask) -> None:
-    """With its charges, so that what is left is in order: the runs that it had still name it."""
+    """Its charges are removed too, so the rest is consistent; but runs still name the population."""
     alice = await world.participant()
     await write(world, draw, FIRST, alice.name, drawn=3, counted=2)
     await write(world, forget)

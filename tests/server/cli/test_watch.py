@@ -41,7 +41,7 @@ def test_a_round_over_a_part_of_the_model_is_told_as_such() -> None:
 
 
 def test_progress_counts_train_rounds_alone() -> None:
-    """With an evaluation after every second of four rounds, the fifth number is the fourth train round's."""
+    """If every second of four rounds is followed by an evaluation, number five is the fourth train round."""
     train, evaluation = a_round(4, "released"), a_round(5, "released")
     assert round_line(replace(train, version=3), 4).startswith("[4/4] round 5 released, ")
     assert round_line(replace(evaluation, kind="evaluate", version=4), 4).startswith("[4/4] evaluation released, ")

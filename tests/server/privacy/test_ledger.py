@@ -166,7 +166,7 @@ def test_a_round_that_would_pass_the_limit_does_not_start(clinic: Store) -> None
 
 
 def test_a_run_whose_rounds_do_not_fit_is_refused(clinic: Store) -> None:
-    """By what spent the population and what the run plans, added up by what adds up the two of them."""
+    """The check adds the population's charges and the run's planned ones with one accountant for both."""
     clinic.reader.submit(ledger.check_plan, contract(population="school")).result()  # it has no limit
     clinic.reader.submit(ledger.check_plan, contract()).result()
     limit(clinic, kept(poisson(10)) + 1e-9)

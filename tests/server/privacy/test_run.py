@@ -123,6 +123,6 @@ def test_terms_tell_the_norm_in_force() -> None:
 
 
 def test_terms_tell_the_noise_that_the_release_is_accounted_with() -> None:
-    """Not the larger one on the updates: counts are released beside them, and participants charge what is told."""
+    """The terms name the noise of the whole release, not the larger one on the updates: counts are released too."""
     run = adaptive(1.0, noise=1.0)
     assert run.terms.noise_multiplier == run.contract.accounted_noise < run.contract.noise_multiplier

@@ -248,7 +248,7 @@ class TestOrders:
     async def test_a_pause_waits_for_the_round_and_is_recorded_however_that_ends(
         self, world: World, alice: Participant
     ) -> None:
-        """Here it is abandoned because its only member declines."""
+        """The round is abandoned because its only member declines."""
         async with alice.check_in() as stream:
             run = await world.submit(job(straggler="max_attempts = 2"))
             task = await stream.next("participate")

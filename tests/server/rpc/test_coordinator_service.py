@@ -79,7 +79,7 @@ async def test_questions_and_answers_arrive_as_they_went(counter: tuple[Counter,
 
 
 async def test_a_revocation_makes_it_ask_again(counter: tuple[Counter, RemoteCoordinator]) -> None:
-    """Also where the answer to an earlier question is still under way."""
+    """This also holds while the answer to an earlier question is under way."""
     made, coordinator = counter
     await coordinator.identify(b"pem")
     await coordinator.identify(b"pem")

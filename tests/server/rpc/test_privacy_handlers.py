@@ -27,7 +27,7 @@ def poisson(count: int) -> tuple[Event, ...]:
 
 
 async def write(world: World, work: Any, *arguments: Any, **named: Any) -> Any:
-    """In the server's own database."""
+    """Write to the server's own database."""
     assert world.daemon._coordinator is not None
     return await world.daemon._coordinator._services.writer.run(work, *arguments, **named)
 

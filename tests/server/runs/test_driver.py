@@ -323,7 +323,7 @@ class TestStop:
 
 
 async def test_a_restarted_run_asks_again_for_what_it_waits_for(rig: Rig) -> None:
-    """At every event of a round: the replayed state is the driver's, and begins what the state waits for."""
+    """After every event of a round, the replayed state is the driver's, and its pending effects begin."""
     events: list[Event] = [
         Started(),
         CohortDrawn(KEY, ((ALICE, 10), (BOB, 10)), 2, "uniform", 1),

@@ -35,7 +35,7 @@ def commit(**fields: Any) -> Commit:
 
 
 def running() -> RunState:
-    """At round 3, with round 2 remembered."""
+    """A run at round 3 that remembers round 2."""
     state = initial("r", POLICY, "m")
     past = PastRound(
         RoundKey(2, 0), RoundKind.TRAIN, 2, Roster.of([Member("alice", 5, MemberStatus.TIMED_OUT, "late")])

@@ -28,7 +28,7 @@ TIMEOUT_S = WAIT_S
     "optimiser", [{"name": "adamw"}, {"name": "sgd", "lr": 0.1, "momentum": 0.9}], ids=["adamw", "sgd"]
 )
 def test_staleness_zero_by_clocks_is_synchronous_training(optimiser: dict[str, Any]) -> None:
-    """With any optimiser, and uncounted labels spread unevenly over the workers."""
+    """This holds for any optimiser, and for uncounted labels that are spread unevenly over the workers."""
     alone = run_ranks(train, 1, small(optimiser=optimiser), ALL_STEPS)[0]
     asynchrony = {"staleness": 0, "apply": "clock"}
     found = run_ranks(served, 4, {"optimiser": optimiser, "asynchrony": asynchrony})[0]

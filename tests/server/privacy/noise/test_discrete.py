@@ -171,7 +171,7 @@ def test_many_threads_draw_at_once() -> None:
 
 
 def test_a_forked_process_draws_the_same() -> None:
-    """There is no generator whose state both would go on with."""
+    """There is no generator whose state a fork could share."""
     expected = hashlib.sha256(drawn(1e5, 50_000).tobytes()).digest()
     reading, writing = os.pipe()
     child = os.fork()

@@ -350,7 +350,7 @@ async def test_a_sum_that_a_lower_limit_forbids_is_released_once_the_limit_is_ra
 
 
 async def _goes_on(federation: Federation, run: str, expected: str) -> None:
-    """Not before the limit is raised; then to the end, without anybody having to send anything again."""
+    """The run waits until the limit is raised; then it continues to its end, and no participant sends again."""
     with pytest.raises(BudgetSpentError):
         await federation.coordinator.resume(run)
     await federation.store.writer.run(limit_to, 1000.0)
@@ -385,7 +385,7 @@ async def test_a_run_whose_own_budget_is_spent_pauses_and_says_that_nothing_rais
 
 
 async def test_a_charge_that_was_changed_meanwhile_stops_the_next_run(federation: Federation) -> None:
-    """Also after it was verified, and though no figure beside it tells."""
+    """The change comes after a verification, and no other figure shows it."""
     clients = await federation.clients("alice", "bob")
     waiting = await federation.submit(private_job(rounds=3, noise=LOUD))
     await federation.state(waiting, lambda state: _open_round(state) == 0)
