@@ -206,7 +206,7 @@ def _audited(found: Finding, through_daemon: NoiseFound) -> Audited:
 
 def _measured(share: float, at_most: float, missing: tuple[str, ...]) -> str:
     where = f"; too little in {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}" if missing else ""
-    return f"{share:.4f} of the claim; below {at_most:.4f}, but for a chance of 1e-6{where}"
+    return f"{share:.4f} of the claim; below {at_most:.4f} except with probability 1e-6{where}"
 
 
 def _smaller(found: Audited) -> str:

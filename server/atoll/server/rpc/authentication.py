@@ -163,7 +163,7 @@ class Watch:
 
         Raises:
             UnauthenticatedError: if the caller's certificate is no longer in force.
-            ServerError: whatever ``only_while`` was given raises.
+            ServerError: raised by the function given to ``only_while``.
         """
         now = time.monotonic()
         if now - self._checked >= REVOCATION_CHECK_S:
@@ -194,7 +194,7 @@ class Watch:
             UnauthenticatedError: if the caller's certificate is no longer in force.
             UnavailableError: if nothing comes for ``idle_s`` seconds.
             LimitExceededError: if it brings less than ``LEAST_BYTES_PER_S`` over ``idle_s`` seconds of waiting for it.
-            ServerError: whatever ``only_while`` was given raises.
+            ServerError: raised by the function given to ``only_while``.
         """
         messages = aiter(requests)
         waited_s, received = 0.0, 0

@@ -1,7 +1,7 @@
 """Wraps every handler of a port (``method``), and refuses calls with too much metadata.
 
-If a handler is registered for a single request, gRPC receives the request before it calls the handler, whoever sends it
-and however slowly. So every handler is registered for a stream of requests, which is the same on the wire. The handler
+If a handler is registered for a single request, gRPC receives the request before it calls the handler, from any sender
+and at any pace. So every handler is registered for a stream of requests, which is the same on the wire. The handler
 then runs when the headers have arrived and receives the request itself: after it has identified the caller, in one of
 the caller's places (``intake``), and within a time limit.
 """

@@ -147,7 +147,7 @@ class Correlated:
         return 0 if self.keeps is None else 1
 
     def block(self, start: int, stop: int) -> Integers:
-        """See ``RoundNoise``; held meanwhile are 40 bytes per element, whatever the number of bands."""
+        """See ``RoundNoise``; holds 40 bytes per element, for any number of bands."""
         out = np.empty(stop - start, np.int64)
         self.noise.draw(out, self.key, start)
         if self.earlier:

@@ -1,12 +1,12 @@
 """Buffered linear Toeplitz noise (BLT; Dvijotham et al. 2024, arXiv:2404.16706, Algorithm 1).
 
 Release t, from 0, adds ``n_t = z_t - round(sum over buffers of scale * s_t)``, where z is independent discrete Gaussian
-noise and each buffer s goes on as ``s_(t + 1) = round(decay * s_t) + n_t``, from 0. So ``C n = z`` but for rounding,
+noise and each buffer s goes on as ``s_(t + 1) = round(decay * s_t) + n_t``, from 0. So ``C n = z`` except for rounding,
 with C of ``strategy.Strategy``, and prefix sums of n carry far less noise than independent noise of equal privacy.
 
 All arithmetic is on integers and exact: n in grid units, buffers in units of ``2**-fraction_bits`` of them. What n_t is
 depends on z_t and on n_0 to n_(t - 1) alone, so given what was released before, a release is a sum with fresh discrete
-Gaussian noise whose centre is off by the contribution times C, give or take what rounding costs (``allowance``).
+Gaussian noise whose centre is off by the contribution times C, plus or minus the effect of rounding (``allowance``).
 
 Kept are the buffers, 8 bytes for each element and buffer: sealed, as ``buffers``, those of one element side by side.
 The state holds their key.

@@ -94,7 +94,7 @@ def tables_of(sigma: float) -> Tables:
 
 
 def _thresholds(exponent: Fraction, last: int, *, halved: bool) -> tuple[int, ...]:
-    """Thresholds of blocks 0 to ``last`` with weights ``exp(-exponent * h**2)``, but for the last, which is 2**192."""
+    """Thresholds of blocks 0 to ``last`` with weights ``exp(-exponent * h**2)``, except that the last is 2**192."""
     base = int(_CONTEXT.multiply(_exp_minus(exponent), decimal.Decimal(1 << _BITS)))
     ratio, square = base, (base * base) >> _BITS
     weight = 1 << _BITS
