@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from atoll.server.rounds.effects import Aggregate, StartRetry, Stop
-from atoll.server.rounds.lifecycle import advance, attempts_left, carries, drop_spools, end_run, pause, archive
+from atoll.server.rounds.lifecycle import advance, archive, attempts_left, carries, drop_spools, end_run, pause
 from atoll.server.rounds.policy import Patience
 from atoll.server.rounds.roster import MAY_REPORT, OUTSTANDING, Member, MemberStatus, Roster
 from atoll.server.rounds.run_state import Carried, Phase, RoundKind, RoundState, RunState, RunStatus

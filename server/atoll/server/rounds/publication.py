@@ -6,7 +6,7 @@ from atoll.server.rounds.closing import abandon
 from atoll.server.rounds.effects import ChargeAndStore, Effect, Publish, RecordMember
 from atoll.server.rounds.errors import MismatchedSum
 from atoll.server.rounds.events import Aggregated, Charged, Published, Rejected, RetryDue, SumLost
-from atoll.server.rounds.lifecycle import advance, amend, end_run, member_of, retry, archive
+from atoll.server.rounds.lifecycle import advance, amend, archive, end_run, member_of, retry
 from atoll.server.rounds.member_events import sum_anew, without
 from atoll.server.rounds.roster import MemberStatus
 from atoll.server.rounds.run_state import Phase, RoundKind, RunState, RunStatus
