@@ -5,6 +5,7 @@
     SimulationError
     ├── SetupError           what was asked for cannot be simulated; also a ValueError
     ├── ParticipantError     a participant's code failed under ``strict=True``
+    ├── DataError            data cannot be divided or loaded; see ``atoll.simulation.data.errors``
     ├── RunFailedError       the run ended without its rounds
     └── WorkerError          a worker process is gone
 """
