@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from atoll.server.aggregation import MergedSum, PartialSum
-from atoll.server.errors import NotFoundError, ServerError, UnavailableError
+from atoll.server.errors import CorruptDataError, NotFoundError, ServerError, UnavailableError
 from atoll.server.identity import RevokedError, Role
+from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, IngestNode, SumKey
 from atoll.server.ingest.node_pool import FileNode, LocalNode, NodePool
@@ -90,9 +91,16 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Any:
+def small_rig(tmp_path: Path) -> Any:
     with ThreadPoolExecutor(3) as executor:
         yield Rig(tmp_path, executor)
+
+
+@pytest.fixture
+def rig(small_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """Its updates count as large."""
+    monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
+    return small_rig
 
 
 async def test_partial_sums_are_one_sum(rig: Rig) -> None:
@@ -184,3 +192,67 @@ async def test_all_nodes_work_at_the_same_time(rig: Rig) -> None:
             rig.pool.add(Waiting(name, calls, rig.files, executor))
         async with asyncio.timeout(WAIT_S):
             assert await rig.merged() == rig.expected()
+
+
+class TestSmallUpdates:
+    """They are folded together, or with the sum."""
+
+    @pytest.fixture(autouse=True)
+    def folded(self, monkeypatch: pytest.MonkeyPatch) -> list[list[FoldItem]]:
+        """What each call folds; two updates are enough for one."""
+        calls: list[list[FoldItem]] = []
+        fold = IngestNode.fold
+
+        def counted(node: IngestNode, key: SumKey, items: Sequence[FoldItem]) -> None:
+            calls.append(list(items))
+            fold(node, key, items)
+
+        monkeypatch.setattr(IngestNode, "fold", counted)
+        monkeypatch.setattr(node_pool, "TOGETHER", 2)
+        return calls
+
+    async def test_enough_of_one_node_are_folded_in_one_call(
+        self, small_rig: Rig, folded: list[list[FoldItem]]
+    ) -> None:
+        alice, bob, carol = small_rig.items.values()
+        for node, item in (("main", alice), ("worker-0", bob), ("main", carol)):
+            await small_rig.pool.fold(sum_key(), node, item)
+        assert folded == [[alice, carol]]
+
+    async def test_the_sum_has_those_that_wait_and_forgets_them(
+        self, small_rig: Rig, folded: list[list[FoldItem]]
+    ) -> None:
+        for node, item in small_rig.shared:
+            await small_rig.pool.fold(sum_key(), node, item)
+        assert await small_rig.merged() == small_rig.expected()
+        await small_rig.pool.fold(sum_key(), *small_rig.shared[0])
+        assert folded == []
+
+    async def test_the_sum_finds_the_one_that_is_damaged(
+        self, small_rig: Rig, folded: list[list[FoldItem]], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        alice, bob, _ = small_rig.items.values()
+        for data in small_rig.spool.root.glob(f"*/*/{ALICE}/*/*.data"):
+            flip(data, 5)
+        with caplog.at_level("INFO"):
+            for item in (alice, bob):
+                await small_rig.pool.fold(sum_key(), "main", item)
+        assert folded == [[alice, bob]]
+        assert "2 small updates" in caplog.text
+        with pytest.raises(CorruptDataError):
+            async with small_rig.pool.partials(sum_key(), [("main", alice), ("main", bob)]):
+                pass
+
+    @pytest.mark.parametrize("whole_run", [False, True])
+    async def test_those_of_a_dropped_round_are_forgotten(
+        self, small_rig: Rig, folded: list[list[FoldItem]], *, whole_run: bool
+    ) -> None:
+        alice, bob, _ = small_rig.items.values()
+        key = sum_key()
+        await small_rig.pool.fold(key, "main", alice)
+        if whole_run:
+            await small_rig.pool.drop_run(key.run)
+        else:
+            await small_rig.pool.drop(key.run, key.round, key.attempt)
+        await small_rig.pool.fold(key, "main", bob)
+        assert folded == []

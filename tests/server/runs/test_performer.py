@@ -11,6 +11,7 @@ import pytest
 from atoll.server.aggregation import release_model
 from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import ServerError, StorageError, UnavailableError
+from atoll.server.ingest import node_pool
 from atoll.server.ingest.coordinator_api import Disposition
 from atoll.server.ingest.node import IngestNode
 from atoll.server.ingest.node_pool import LocalNode
@@ -200,6 +201,7 @@ class TestSums:
             assert gate.wait(WAIT_S)
             fold(node, *args)
 
+        monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
         monkeypatch.setattr(IngestNode, "fold", held)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
@@ -326,6 +328,7 @@ class TestSums:
             fold(node, *args)
             now[0] -= 1
 
+        monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
         monkeypatch.setattr(IngestNode, "fold", counted)
         clients = await federation.clients(*"abcdef")
         run = await federation.submit(job(size=6))
@@ -350,6 +353,7 @@ class TestSums:
             reading.set()
             return release_model(*args)
 
+        monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
         monkeypatch.setattr(IngestNode, "fold", held)
         monkeypatch.setattr(candidates, "release_model", read)
         (alice,) = await federation.clients("alice")

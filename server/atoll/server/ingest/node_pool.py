@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"
 """Partial sums in files: ``NODE-RANDOM.partial``."""
+SMALL_ELEMENTS = 1 << 13
+"""Updates of so many elements, which come within their reports, are folded together: a call for each costs more."""
+TOGETHER = 64
+"""Number of small updates that one call folds, unless the round is summed before so many have come."""
 
 
 class Node(Protocol):
@@ -146,6 +150,7 @@ class NodePool:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
+        self._small: dict[tuple[SumKey, str], list[FoldItem]] = {}  # that wait for others
 
     def add(self, node: Node) -> None:
         """A node is ready (again)."""
@@ -156,8 +161,30 @@ class NodePool:
         self._nodes.pop(name, None)
 
     async def fold(self, key: SumKey, node: str, item: FoldItem) -> None:
-        """Fold an update where it was received, if that node is still there."""
-        await self._choose(node).fold(key, [item])
+        """Fold an update where it was received, if that node is still there.
+
+        A small one may wait for others, and at the latest for the sum; if it is damaged, the sum finds it.
+
+        Raises:
+            UnavailableError: if no node is there.
+            ServerError: if a large update can no longer be read.
+        """
+        chosen = self._choose(node)
+        if key.elements > SMALL_ELEMENTS:
+            await chosen.fold(key, [item])
+            return
+        waiting = self._small.setdefault((key, chosen.name), [])
+        waiting.append(item)
+        if len(waiting) >= TOGETHER:
+            del self._small[key, chosen.name]
+            await self._fold_together(chosen, key, waiting)
+
+    @staticmethod
+    async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> None:
+        try:
+            await node.fold(key, items)
+        except ServerError as error:  # which one is to blame is not known here
+            log.info("%d small updates of run %s are left to the sum: %s", len(items), key.run, error.logged)
 
     @contextlib.asynccontextmanager
     async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:
@@ -167,6 +194,7 @@ class NodePool:
             UnavailableError: if no node is there.
             ServerError: if an update can no longer be read.
         """
+        self._forget(lambda waiting: waiting == key)
         shares: dict[str, list[FoldItem]] = defaultdict(list)
         for node, item in items:
             shares[self._choose(node).name].append(item)
@@ -179,10 +207,13 @@ class NodePool:
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """Forget a run's sums up to this attempt of a round, everywhere."""
+        through = (round_number, attempt)
+        self._forget(lambda waiting: waiting.run == run and (waiting.round, waiting.attempt) <= through)
         await self._everywhere(lambda node: node.drop(run, round_number, attempt), "keeps old sums for now")
 
     async def drop_run(self, run: str) -> None:
         """Forget every sum of a run everywhere."""
+        self._forget(lambda waiting: waiting.run == run)
         await self._everywhere(lambda node: node.drop_run(run), "keeps old sums for now")
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
@@ -198,6 +229,10 @@ class NodePool:
                 log.warning("ingest node %s %s: %s", node.name, otherwise, outcome.logged)
             elif outcome is not None:
                 raise outcome
+
+    def _forget(self, unwanted: Callable[[SumKey], bool]) -> None:
+        """Forget the small updates that wait for these sums."""
+        self._small = {at: items for at, items in self._small.items() if not unwanted(at[0])}
 
     def _choose(self, name: str) -> Node:
         if not self._nodes:
