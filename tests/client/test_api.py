@@ -53,6 +53,7 @@ PUBLIC_MODULES = {
     "demo",
     "errors",
     "events",
+    "in_process",
     "limits",
     "local_privacy",
     "model",
