@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Faults and layouts of a kind that is played anyway are left out unless all are asked for."""
+    """Leave out repetitions of a kind of fault or layout unless all are asked for."""
     unasked = [name for name in ("every_fault", "every_layout") if not config.getoption(name)]
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in unasked)]
     config.hook.pytest_deselected(items=left_out)

@@ -95,7 +95,7 @@ def test_steps_of_different_kinds_are_added_up_by_rdp() -> None:
 
 
 class Still(Keystream):
-    """No noise, and everybody sampled."""
+    """No noise, and every sample taken."""
 
     def normals(self, start: int, size: int) -> Any:
         del start
@@ -187,7 +187,7 @@ def test_samples_are_poisson() -> None:
 
 
 def test_a_seed_of_torchs_decides_nothing() -> None:
-    """``torch.manual_seed`` is in every training script: noise that follows it is known to everybody."""
+    """``torch.manual_seed`` is in every training script, so noise that depends on it would be known."""
     results = []
     for _ in range(2):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The client in Node: where it is, and what it needs."""
+"""The client in Node: its folder, and its dependencies."""
 
 from __future__ import annotations
 

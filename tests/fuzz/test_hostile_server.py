@@ -60,7 +60,7 @@ def invitations(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def answers(draw: st.DrawFn, *valid: st.SearchStrategy[bytes], most: int = 1) -> Answer:
-    """Up to so many messages, valid or changed, then an end of any kind."""
+    """Up to this many messages, valid or changed, then an end of any kind."""
     one = st.one_of(*valid, st.one_of(*valid).flatmap(changed), st.binary(max_size=60))
     sent = draw(st.lists(one, max_size=most))
     code = draw(st.one_of(st.none(), st.sampled_from(CODES)))

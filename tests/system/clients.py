@@ -83,7 +83,7 @@ class Client:
         return [event for event in map(_event, self.process.lines) if _matches(event, names, fields)]
 
     def go(self) -> None:
-        """Let a participant that is held go on."""
+        """Let a held participant continue."""
         self.process.tell("go")
 
 

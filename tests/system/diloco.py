@@ -25,7 +25,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass
 class Worker:
-    """A silo's inner steps in one process; optimiser and data go on from round to round.
+    """A silo's inner steps in one process; optimiser and data continue from round to round.
 
     Attributes:
         job: of the silo.
@@ -59,7 +59,7 @@ class Worker:
                 named[name].copy_(fresh.lerp(named[name], share) if share else fresh)
 
     def steps(self, count: int) -> int:
-        """Make so many steps; the tokens that counted in them."""
+        """Take this many steps; return the number of tokens that counted."""
         return sum(self._step() for _ in range(count))
 
     def change(self, start: Arrays) -> dict[str, npt.NDArray[Any]]:

@@ -77,7 +77,7 @@ class SmallDisk:
         return self.inside / "ballast"
 
     def fill(self, *, leave_bytes: int, path: Path | None = None) -> None:
-        """Leave so many bytes free, about (0 for none at all), with a file at ``path`` or one that ``free`` removes."""
+        """Leave about this many bytes free (0: none), with a file at ``path`` or one that ``free`` removes."""
         with (path or self._ballast).open("ab") as file:
             if not leave_bytes:
                 self._fill_up(file.fileno())

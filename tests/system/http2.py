@@ -110,7 +110,7 @@ class Http2:
         self._flush()
 
     def half_call(self, method: str, size: int, metadata: Iterable[tuple[str, str]] = ()) -> Call:
-        """Begin a call whose request announces so many bytes; ``push`` sends it but for its last byte."""
+        """Begin a call whose request announces this many bytes; ``push`` sends all but the last byte."""
         return self._begin(method, _framed(bytes(size))[:-1], metadata, ends=False, sent=False)
 
     def push(self, quiet_s: float = 0.5) -> None:

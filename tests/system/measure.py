@@ -114,7 +114,7 @@ def hired(server: Server, processes: Nursery) -> contextlib.AbstractContextManag
 
 
 def submitted(server: Server, size: int, *, rounds: int, quorum: int | None = None) -> str:
-    """A run for so many participants."""
+    """A run for this many participants."""
     cohort = {"size": size, "quorum": quorum or size, "min_available": size}
     toml = job_toml(job={"name": "measured", "rounds": rounds}, cohort=cohort, straggler={"report_window_s": 600})
     return server.operator.submit(toml, MODEL)

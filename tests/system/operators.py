@@ -123,7 +123,7 @@ class Operator:
         return self.until(run, is_over, "over", timeout_s).summary
 
     def connected(self, run: str, count: int) -> None:
-        """Wait until at least so many participants are connected, while a run is there to be watched."""
+        """Wait until at least this many participants are connected; needs a run to watch."""
         self.until(run, lambda seen: seen.connected >= count, f"seen by {count} participants")
 
     def finished(self, run: str, timeout_s: float = WAIT_S) -> None:

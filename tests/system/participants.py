@@ -46,7 +46,7 @@ def say(event: str, task: Task, **fields: object) -> None:
 
 
 class Steady(Participant):
-    """Does what it is asked, at once."""
+    """Trains and reports at once."""
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -94,14 +94,14 @@ class Exact(Judging):
 
 
 class Gate:
-    """Opens once for each line that comes in on standard input, and whenever a task is told to stop."""
+    """Opens once for each line on standard input, and whenever a task is stopped."""
 
     def __init__(self) -> None:
         self._signs: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def wait(self, task: Task, *, obey: bool) -> str:
-        """Hold until told to go on ("go"), or, where ``obey``, to stop ("stop")."""
+        """Wait for "go", or, with ``obey``, for "stop"."""
         if obey:
             threading.Thread(target=self._heed, args=(task,), daemon=True).start()
         return self._signs.get(timeout=HOLD_S)
@@ -116,7 +116,7 @@ class Gate:
 
 
 class Held(Steady):
-    """Stops in ``fit`` in some rounds until it is told to go on; ``obey``: or to stop, which it says."""
+    """Waits in ``fit`` in some rounds until it may continue, or with ``obey`` until it is stopped, which it reports."""
 
     def __init__(self, index: int = 0, rounds: Sequence[int] = (0,), obey: bool = True) -> None:
         super().__init__(index)

@@ -108,7 +108,7 @@ class Server:
         return re.findall(r"^killed itself (.*)$", self.process.log, re.MULTILINE)
 
     def went_on(self, what: str) -> None:
-        """A run goes on now: it must not have taken too long since this process was started."""
+        """Check, when a run continues, that this did not take too long since the start of this process."""
         took_s = time.monotonic() - self._started_s
         assert kept(took_s, RESUMES_WITHIN_S), f"{what} {took_s:.1f} s after the start"
 

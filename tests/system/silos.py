@@ -143,7 +143,7 @@ class Hold:
         self.place = (rank, step, phase, str(fifo))
 
     def wait(self) -> int:
-        """The process that is held, once it is; SIGCONT lets it go on."""
+        """Wait until the rank is held; return its process, which SIGCONT continues."""
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             ready, _, _ = select.select([descriptor], [], [], WAIT_S)

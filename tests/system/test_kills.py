@@ -38,7 +38,7 @@ def fatal_moments(seed: int) -> list[str]:
 
 
 def has_ended(server: Server, run: str) -> bool:
-    """Whether the run ends before the server that plays it does; everybody is back in time if that lives so long."""
+    """Whether the run ends before its server dies; if the server lives long enough, all participants return."""
     try:
         server.operator.until(run, lambda seen: seen.connected == SIZE or is_over(seen), "going on")
     except AssertionError:

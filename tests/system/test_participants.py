@@ -137,7 +137,7 @@ def test_past_the_deadline_a_straggler_is_timed_out_and_the_quorum_goes_on(share
 
 
 def test_near_the_deadline_a_trainer_that_listens_reports_what_it_has(shared_server: Server, hire: Hire) -> None:
-    """It is told while there is time to send; on a very busy machine the next attempt may make it instead."""
+    """It is stopped while there is time to send; on a very busy machine the next attempt may succeed instead."""
     operator, crew = shared_server.operator, hire(shared_server)
     crew.steady(1)
     listening = crew.start("Held", index=1, rounds=[0])

@@ -140,7 +140,7 @@ def test_killed_while_an_upload_is_under_way_the_upload_goes_on(serve: Serve, hi
 
 
 def test_killed_server_takes_its_workers_along(serve: Serve, hire: Hire, reference_model: bytes) -> None:
-    """No worker outlives its server, and the partial sums that died with them are folded anew."""
+    """No worker outlives its server, and the partial sums lost with the workers are folded again."""
     server = serve("workers", "--workers", "2")
     crew = hire(server)
     done = [crew.start("Steady", index=0), crew.start("Steady", index=1)]

@@ -44,7 +44,7 @@ def layouts() -> dict[str, Any]:
 
 
 def counting(size: int) -> bytes:
-    """``size`` bytes that count from 0 and begin anew after 250."""
+    """``size`` bytes that count from 0 to 250, repeatedly."""
     return (np.arange(size) % 251).astype(np.uint8).tobytes()
 
 

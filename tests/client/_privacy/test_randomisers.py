@@ -40,7 +40,7 @@ def key(seed: int) -> bytes:
 
 
 def randomised(mechanism: Mechanism, values: Floats, seed: int = 0, chunk: int = 1 << 16, **fields: float) -> Floats:
-    """The values as they would be sent, in chunks of so many."""
+    """The values as they would be sent, in chunks of this size."""
     whole = (ElementRange.run(0, values.size),)
     noise = Noise(whole, Keystream(key(2 * seed)), Keystream(key(2 * seed + 1)), fields.get("max_abs", 1e6))
     noised = mechanism.noised(Values(values), norm_of(Values(values), whole), noise)

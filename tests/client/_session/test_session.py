@@ -346,7 +346,7 @@ class Deaf(Gated):
 
 
 async def test_another_run_waits_for_work_that_is_not_wanted_any_more(server: Federation, start: Start) -> None:
-    """An operator cancels a run and submits it anew: training code comes to its end when it does."""
+    """An operator cancels a run and submits it again: the training code still ends in its own time."""
     trainer = Deaf()
     start(trainer)
     server.invite(0)

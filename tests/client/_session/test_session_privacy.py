@@ -180,7 +180,7 @@ async def test_what_is_spent_ends_taking_part(server: Federation, start: Start) 
 async def test_a_participants_own_words(
     server: Federation, start: Start, tmp_path: Path, options: dict[str, Any], told: str
 ) -> None:
-    """Objections are asked for before training; what a failure says stays at home, where only noise may leave."""
+    """Objections are checked before training; if only noise may leave, the text of a failure is not sent."""
     trainer = Secretive()
     start(trainer, **options)
     await server.hello()

@@ -20,7 +20,7 @@ def blob(seed: int, size: int = 10 * CUT + 3) -> tuple[bytes, BlobManifest]:
 
 
 def receive(cache: BlobCache, data: bytes, manifest: BlobManifest, chunks: int | None = None) -> Path | None:
-    """Write what is missing, or only so many chunks; the finished path if whole."""
+    """Write the missing chunks, or only this many; return the finished path if whole."""
     partial = cache.open(manifest)
     until = manifest.chunk_count if chunks is None else partial.next_chunk + chunks
     for index in range(partial.next_chunk, until):
@@ -135,7 +135,7 @@ def test_names_that_are_no_digests_touch_no_file(tmp_path: Path, name: str) -> N
 
 
 class Disk:
-    """A disk of so many bytes, taken by the files of a folder alone."""
+    """A disk of this many bytes, used only by the files of a folder."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

@@ -37,7 +37,7 @@ def test_each_layout_goes_on_where_the_one_before_stopped(tmp_path: Path) -> Non
 
 
 def test_the_same_layout_takes_over_what_each_rank_has_for_itself(tmp_path: Path) -> None:
-    """Random generators and residuals of compression start anew in another layout."""
+    """In another layout, random generators and residuals of compression start from the beginning."""
     first = run_ranks(go_on, 2, sections_of(), str(tmp_path), 2)
     again = run_ranks(go_on, 2, sections_of(), str(tmp_path), 2)
     for rank, (one, other) in enumerate(zip(first, again, strict=True)):

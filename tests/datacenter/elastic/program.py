@@ -45,7 +45,7 @@ class Held:
 
 
 def hold_up(rank: int, step: int) -> None:
-    """Stand still if a test asks for it."""
+    """Stop here if the test asks for it."""
     names = {"any", str(rank), "alone" if os.environ["WORLD_SIZE"] == "1" else ""}
     for hold in os.environ.get("HOLD", "").split():
         who, when, fifo = hold.split(":")

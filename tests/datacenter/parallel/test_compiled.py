@@ -50,7 +50,7 @@ def alone() -> dict[str, Any]:
 def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
     ranks: int, sections: dict[str, Any], backend: str, alone: dict[str, Any]
 ) -> None:
-    """Tensor parallel: the embedding's would be exactly 0 if what it gives went into a compiled block as it comes."""
+    """Tensor parallel: the embedding's gradient would be 0 if its output went into a compiled block without a copy."""
     memory = {"compile": True} | sections.get("memory", {})
     job = small_in_two(ranks, **sections | {"memory": memory, "model": TWO_BLOCKS})
     for found in run_ranks(gradients, ranks, job, backend, timeout_s=300):

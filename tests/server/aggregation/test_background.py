@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """Keeps what it gets, once its gate is open."""
+    """Collects its input once its gate is open."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

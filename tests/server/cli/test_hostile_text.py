@@ -128,7 +128,7 @@ COMMANDS: dict[tuple[str, ...], list[tuple[str, ...]]] = {
     ("server", "prune"): [()],
     ("doctor",): [()],
 }
-"""Each command that asks a server, and what it is given; the test below names those that are missing."""
+"""Each command that calls a server, with its arguments; the test below names missing commands."""
 CALLS = [(command, given) for command, gifts in COMMANDS.items() for given in gifts]
 
 

@@ -250,7 +250,7 @@ def test_two_never_get_the_same_file(free: FreeFiles, tmp_path: Path) -> None:
 def test_a_disk_that_fails_for_a_moment_does_not_end_the_scrubbing(
     spent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither what is told of the files nor what is written to them may fail for good."""
+    """Neither listing the files nor removing one fails for good after an error of the disk."""
     monkeypatch.setattr(recycling, "SCRUB_AFTER_S", 0.0)
     monkeypatch.setattr(recycling, "KEEP_S", 0.0)
     monkeypatch.setattr(recycling, "RETRY_S", 0.01)

@@ -19,7 +19,7 @@ FOLLOWS = "does not follow the line before it in its population: that one was ch
 
 
 def a_chain(count: int, name: str = "clinic") -> list[str]:
-    """Lines of an export: a first one, then so many charges of two runs in turn."""
+    """Lines of an export: a first one, then this many charges, alternating between two runs."""
     population = Population(name, "add_remove", 1.8e9)
     lines, previous = [first_line(population)], population.root
     for seq in range(count):

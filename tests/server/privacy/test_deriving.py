@@ -48,7 +48,7 @@ def test_only_an_independent_draw_amplifies(cohort: str) -> None:
 
 
 def test_weights_raise_the_sensitivity() -> None:
-    """One participant with many examples moves the sum by max_weight times the clip: so much more noise is added."""
+    """One participant with many examples moves the sum by max_weight times the clip, and the noise grows with that."""
     found = contract(rest="[aggregation]\nmax_weight = 1000")
     assert (found.weight_bound, found.divisor_weight) == (1000, 100_000)
     assert found.cost(0) == contract().cost(0)

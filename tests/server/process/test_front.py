@@ -90,7 +90,7 @@ async def test_bytes_pass_both_ways_and_the_origin_is_known(place: Place) -> Non
 
 
 async def test_what_a_closed_connection_has_sent_still_counts_for_where_it_came_from(place: Place) -> None:
-    """The server behind reads on after the connection from outside is gone, and may begin a call by what it reads."""
+    """After the outside connection is gone, the server behind still reads, and may begin a call from those bytes."""
     connection = await place.come(OTHER)
     connection.writer.write(b"the beginning of a call")
     connection.writer.close()

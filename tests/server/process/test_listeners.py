@@ -1,4 +1,4 @@
-"""The server's listeners: ports, and what gRPC is told of the certificate at each handshake."""
+"""The server's listeners: ports, and the certificate that gRPC gets at each handshake."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def server() -> AsyncIterator[grpc.aio.Server]:
 
 
 async def shake_hands(port: int, ca: bytes) -> None:
-    """Connect anew and ask one question."""
+    """Make a new connection and one call."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     credentials = grpc.ssl_channel_credentials(ca)
     async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options) as channel:

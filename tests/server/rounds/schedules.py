@@ -48,7 +48,7 @@ def play_policy(
     crash_at: int | None = None,
     extra: Check | None = None,
 ) -> World:
-    """One schedule of a given policy: faults for so many ticks, then calm until the end."""
+    """One schedule of a given policy: faults for this many ticks, then calm until the end."""
     checked = Invariants()
     checks = [checked.check, *([extra] if extra else [])]
     world = World(seed, policy, population, faults, checks, crash_at)

@@ -160,7 +160,7 @@ class Script:
             yield effect_line(effect)
 
     def _restart(self) -> Iterator[str]:
-        """A crash: the state is replayed from the log, and what the run waits for is asked for again."""
+        """A crash: the state is replayed from the log, and pending effects are asked for again."""
         replayed = replay(self.start, self.log)
         if replayed != self.state:
             raise AssertionError(f"replay gave {replayed}, the run was {self.state}")

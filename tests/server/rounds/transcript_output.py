@@ -86,7 +86,7 @@ def _words(effect: object) -> str:
 
 
 def effect_line(effect: Effect) -> str:
-    """The effect's class, by which it is found in the source, and what it asks for."""
+    """The effect's class name, as in the source, and its fields."""
     return f"{type(effect).__name__} {_words(effect)}"
 
 

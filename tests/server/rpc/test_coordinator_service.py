@@ -27,7 +27,7 @@ REPORT = transfer_pb2.ReportRequest(round=participation_pb2.RoundKey(run="r", ro
 
 
 class Counter:
-    """A coordinator that answers what the test wants, and remembers what it was asked."""
+    """A coordinator with scripted answers, which records its calls."""
 
     def __init__(self) -> None:
         self.error: errors.ServerError | None = None

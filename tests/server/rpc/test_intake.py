@@ -13,7 +13,7 @@ from tests.patience import WAIT_S
 
 
 class Messages:
-    """Messages that arrive when they are told to."""
+    """Messages that arrive when the test says so."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

@@ -210,7 +210,7 @@ async def test_a_watched_run_that_is_not_read_ends_with_its_connection(
 async def test_a_session_that_is_over_unread_leaves_other_calls_of_its_connection_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An upload may go on over the same connection: it is closed only after the time that every message has."""
+    """An upload may continue over the same connection, which is closed only after the time limit of a message."""
     monkeypatch.setattr(sessions, "CUT_S", 0.0)
     async with World(tmp_path / "data", limits=Limits(unread_s=WAIT_S)) as world:
         alice = await world.participant()

@@ -59,7 +59,7 @@ def parsed(instruction: Instruction | None) -> participation_pb2.CheckInResponse
 
 
 class Client:
-    """One participant: its check-in session, and what it sends."""
+    """One participant: its check-in session and its messages."""
 
     def __init__(self, federation: Federation, name: str) -> None:
         self.federation = federation

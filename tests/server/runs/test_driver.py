@@ -83,7 +83,7 @@ class MemoryJournal:
 
 
 class Performer:
-    """Remembers what it is asked, and how much of the log was durable then; ``at_once`` answers some effects."""
+    """Records effects and the length of the durable log at that time; ``at_once`` answers some effects."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self.asked: list[Effect] = []

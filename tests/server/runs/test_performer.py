@@ -60,7 +60,7 @@ def mean_of(*seeds: int) -> Any:
 
 
 def failing(times: int, error: Exception, then: Callable[..., Any]) -> Callable[..., Any]:
-    """An async method that fails so many times."""
+    """An async method that fails this many times."""
     left = [times]
 
     async def method(*args: Any, **kwargs: Any) -> Any:

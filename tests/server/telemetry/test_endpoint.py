@@ -50,7 +50,7 @@ def fetch(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, byte
 
 
 def is_cut_off(connection: socket.socket) -> bool:
-    """Whether the peer hangs up on a request that goes on byte by byte, before it has 1,000 of them."""
+    """Whether the peer closes a connection whose request arrives byte by byte, before it has 1,000 bytes."""
     for _ in range(1000):
         try:
             connection.sendall(b"x")

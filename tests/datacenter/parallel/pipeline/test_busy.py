@@ -18,7 +18,7 @@ from tests.datacenter.training import share, small
 
 
 class Stage:
-    """Takes as long as it is told to."""
+    """Takes the given time."""
 
     now_s = 0.0
 

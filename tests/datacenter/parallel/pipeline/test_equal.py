@@ -180,7 +180,7 @@ def test_experts_in_stages_are_equal_to_one_process(pipeline: dict[str, Any], ze
 def test_compiled_gradient_of_every_parameter_is_that_of_one_process(
     ranks: int, pipeline: dict[str, Any], sections: dict[str, Any], backend: str, gradients_alone: dict[str, Any]
 ) -> None:
-    """Tensor parallel: the embedding's would be exactly 0 if what it gives went into a compiled block as it comes."""
+    """Tensor parallel: the embedding's gradient would be 0 if its output went into a compiled block without a copy."""
     sections = {
         "mesh": {"pp": 2},
         "pipeline": pipeline,

@@ -235,7 +235,7 @@ async def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: i
 async def test_cut_off_anywhere_a_run_of_random_cohorts_is_charged_once_whoever_is_drawn_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_seed: int
 ) -> None:
-    """After the cut others may be drawn, and everybody sends something else."""
+    """After the interruption others may be drawn, and every member sends another update."""
     monkeypatch.setattr(pushing, "RETURN_S", WINDOW_S)
 
     async def anew(federation: Federation, run: str) -> str:

@@ -146,7 +146,7 @@ async def test_a_run_that_goes_on_though_too_few_report_does_not_pause_again_aft
 
 
 class Measured(Room):
-    """Notes what it is asked for."""
+    """Records its calls."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, 0)

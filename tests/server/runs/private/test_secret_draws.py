@@ -39,7 +39,7 @@ NOON = 1_800_000_000.0
 
 
 def seeds() -> Iterator[tuple[int, int]]:
-    """Pairs of seeds whose draws, of everyone and in round 0, differ in the victim alone: drawn with the first."""
+    """Pairs of seeds whose draws in round 0, from all participants, differ only in the victim, drawn with the first."""
     everyone = tuple(Eligible(f"p{name:a<12}", 10) for name in NAMES)
     with_victim: dict[frozenset[str], list[int]] = {}
     without: dict[frozenset[str], list[int]] = {}
@@ -89,7 +89,7 @@ class Server:
             client.session.counted_from = now[0]
 
     async def open_round(self, run: str) -> RoundState:
-        """The open round of a run; what its members are told is read."""
+        """The open round of a run, after its members have read their instructions."""
         live = (await self.federation.state(run, is_open)).round
         assert live is not None
         self.read()
