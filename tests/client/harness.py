@@ -59,7 +59,7 @@ class AddOne(Participant):
 
 
 class Gated(AddOne):
-    """Trains until the test lets it, or until it is told to stop; then reports what it has as partial."""
+    """Trains until the test lets it end, or until it is stopped; then it reports a partial update."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Run:
     news: asyncio.Event
 
     async def saw(self, kind: type[EventType], times: int = 1) -> list[EventType]:
-        """Wait until the session has told ``times`` events of a kind."""
+        """Wait until the session has sent ``times`` events of a kind."""
         async with asyncio.timeout(WAIT_S):
             while len(self.of(kind)) < times:
                 self.news.clear()
@@ -98,7 +98,7 @@ class Run:
         return self.of(kind)
 
     async def stop(self) -> None:
-        """End it; errors of sessions that are meant to fail are for ``finished``."""
+        """End the session; ``finished`` gets the errors of sessions that are meant to fail."""
         self.session.stop("the test is over")
         await asyncio.wait({self.task}, timeout=WAIT_S)
         assert self.task.done()
@@ -111,7 +111,7 @@ class Run:
 
 
 class Addressed(Protocol):
-    """All that a session needs of a server."""
+    """The part of a server that a session needs."""
 
     @property
     def address(self) -> str: ...
@@ -172,7 +172,7 @@ class Faults:
 
 
 class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_pb2_grpc.TransferServiceServicer):
-    """One model, one participant at a time; queues of what came in."""
+    """A server with one model and one participant at a time; its calls are in queues."""
 
     def __init__(self, model: Mapping[str, npt.NDArray[Any]], chunk_bytes: int = 1024) -> None:
         self.layout = layout_for(model)
@@ -249,7 +249,7 @@ class Federation(participation_pb2_grpc.ParticipationServiceServicer, transfer_p
         self._push.put_nowait(message)
 
     def end_stream(self) -> None:
-        """Close the check-in stream in good order."""
+        """Close the check-in stream without an error."""
         self._push.put_nowait(None)
 
     def participate(

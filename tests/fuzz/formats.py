@@ -135,7 +135,7 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """``read`` takes bytes; the errors in ``refuses`` are its own. Without any, it finds nothing in what is none."""
+    """A format: ``read`` takes bytes, ``refuses`` are its own errors. Without errors, ``read`` ignores invalid bytes."""
 
     valid: bytes
     read: Callable[[bytes], object]
@@ -248,13 +248,13 @@ def through_file(folder: Path, name: str, read: Callable[[Path], object]) -> Cal
 
 
 def _message(valid: MessageType, check: Callable[[MessageType], object]) -> Format:
-    """A message of protobuf's, from its bytes on."""
+    """Return the format of a protobuf message."""
     kind = type(valid)
     return Format(valid.SerializeToString(), lambda data: check(kind.FromString(data)), (WireError, DecodeError))
 
 
 def check_layout(message: tensors_pb2.Layout) -> None:
-    """Raises ``WireError``; what is taken survives a journey."""
+    """Raises ``WireError``; an accepted layout survives a round trip."""
     found = layout_from_proto(message)
     assert layout_from_proto(layout_to_proto(found)) == found
     assert 0 < found.size <= 2**48
@@ -266,7 +266,7 @@ def check_manifest(message: tensors_pb2.BlobManifest) -> None:
 
 
 def check_blocks(payload: bytes, encoding: Encoding) -> None:
-    """Raises ``WireError``; what is taken are numbers, infinite at most for scales near the largest."""
+    """Raises ``WireError``; accepted values are numbers, infinite at most for scales near the largest."""
     values = decode(payload, encoding, BLOCKS)
     scales = np.frombuffer(payload[:8], np.float32)
     assert values.shape == (BLOCKS,)
@@ -275,12 +275,12 @@ def check_blocks(payload: bytes, encoding: Encoding) -> None:
 
 
 def check_header(message: transfer_pb2.ChunkHeader) -> None:
-    """Raises ``WireError``; what is taken is of a size that a chunk may have."""
+    """Raises ``WireError``; an accepted header has a size that a chunk may have."""
     assert header_from_proto(message).payload_bytes <= 4 << 20
 
 
 def check_invitation(message: participation_pb2.Participate) -> None:
-    """Raises ``WireError``; the times of one that is taken are such that clocks and timers can have them."""
+    """Raises ``WireError``; the times of an accepted invitation are valid for clocks and timers."""
     invitation = invitation_of(message)
     control = invitation.task.control
     control.arm(0.1)
@@ -290,21 +290,21 @@ def check_invitation(message: participation_pb2.Participate) -> None:
 
 
 def check_trailer(raw: bytes) -> ErrorDetail | None:
-    """None for what cannot be read; a wait that is taken is one."""
+    """None for unreadable bytes; an accepted wait is a valid time."""
     found = detail_from_trailers([(ERROR_TRAILER, raw)])
     assert found is None or found.retry_after_s is None or 0.0 < found.retry_after_s < math.inf
     return found
 
 
 def check_ledger(path: Path) -> None:
-    """Raises ``UsageError``; what is taken can be added up."""
+    """Raises ``UsageError``; accepted entries can be added up."""
     account = read_account(path)
     assert account is not None
     assert cost(account.releases, 1e-5) >= 0
 
 
 def check_promises(path: Path) -> None:
-    """Raises ``UsageError``; what is taken can be added up."""
+    """Raises ``UsageError``; accepted entries can be added up."""
     record = read_promises(path)
     assert record is not None
     assert record.total.epsilon >= 0

@@ -62,7 +62,7 @@ def near(*valid: bytes) -> Bytes:
 
 
 def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
-    """Messages of a type with any fields set to anything, odd numbers above all."""
+    """Messages of a type with any fields set to any values, extreme numbers above all."""
     return _fields(kind.DESCRIPTOR, 0).map(lambda fill: _filled(kind(), fill))
 
 
@@ -153,4 +153,4 @@ def _value(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 
 def _leave(_: Message) -> None:
-    """The field stays empty: the message is deep enough."""
+    """Leave the field empty, because the message is deep enough."""

@@ -128,7 +128,7 @@ def crew(server: Server, folder: Path, *, eager: bool = False) -> Iterator[Crew]
 
 
 def insecure_id(number: int) -> str:
-    """A participant id to go by without TLS."""
+    """Return a participant id for use without TLS."""
     return "p" + chr(ord("a") + number) * 12
 
 

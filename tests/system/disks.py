@@ -22,7 +22,7 @@ def compiler() -> str | None:
 
 
 def namespaces() -> Sequence[str]:
-    """The words before a command that may mount in a namespace of its own; none if this machine does not let us."""
+    """Return the words before a command that mounts in a new namespace; none if this machine does not allow it."""
     unshare = shutil.which("unshare")
     for words in ((unshare, "-m"), (unshare, "-U", "-r", "-m")):
         if unshare and subprocess.run([*map(str, words), "true"], capture_output=True, check=False).returncode == 0:
@@ -46,13 +46,13 @@ class Faults:
         server.env |= {"LD_PRELOAD": str(library), "ATOLL_FAULTS": str(self._list)}
 
     def begin(self, *faults: tuple[str, int, str]) -> None:
-        """From now on these (call, errno, part of a path) fail, and only these."""
+        """Make exactly these calls fail from now on, each as (call, errno, part of a path)."""
         prepared = self._list.with_suffix(".new")
         prepared.write_text("".join(f"{call} {number} {part}\n" for call, number, part in faults))
         prepared.replace(self._list)
 
     def end(self) -> None:
-        """The disk is well again."""
+        """End all faults of the disk."""
         self._list.unlink()
 
 

@@ -75,7 +75,7 @@ class Operator:
 
     @classmethod
     def insecure(cls, address: str) -> Operator:
-        """An operator that is believed on its word."""
+        """An operator without TLS, which needs no credential."""
         return cls(grpc.insecure_channel(address), ((INSECURE_OPERATOR, "1"),))
 
     def close(self) -> None:

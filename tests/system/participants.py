@@ -39,7 +39,7 @@ def trained(model: Mapping[str, Array], index: int, round_: int) -> dict[str, Ar
 
 
 def say(event: str, task: Task, **fields: object) -> None:
-    """Tell the test."""
+    """Report an event to the test, as a JSON line."""
     at = {"run": task.run, "round": task.round, "attempt": task.attempt}
     sys.stdout.write(json.dumps({"event": event, **at, **fields}) + "\n")
     sys.stdout.flush()

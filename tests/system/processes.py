@@ -110,7 +110,7 @@ class Process:
         return code
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process itself, not to what it started."""
+        """Send a signal to the process itself, not to its children."""
         self._popen.send_signal(number)
 
     def kill(self) -> None:
@@ -155,7 +155,7 @@ class Process:
 def _start(
     arguments: Sequence[str], errors: int, env: Mapping[str, str], keep_open: tuple[int, ...]
 ) -> subprocess.Popen[str] | Forked:
-    """A fork of a process that has loaded what this one needs, if there is such; else one with a start of its own."""
+    """Fork a process that has loaded what this one needs, if there is one; otherwise start a new process."""
     if any((*command, room) == tuple(arguments[: len(command) + 1]) for command in _FORKED for room in _LOADED):
         return Forked(arguments, errors, env, HERE, keep_open)
     return subprocess.Popen(

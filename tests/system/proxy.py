@@ -40,7 +40,7 @@ class Weather:
 
 
 class Link:
-    """One connection through the proxy: two sockets, and what befalls them."""
+    """One connection through the proxy: two sockets and their faults."""
 
     def __init__(self, near: socket.socket, far: socket.socket, weather: Weather, number: int) -> None:
         self.ends = (near, far)
@@ -64,7 +64,7 @@ class Link:
         return self._left is None or self._left > 0
 
     def reset(self) -> None:
-        """Break it as a crashed router does."""
+        """Break the connection like a crashed router."""
         for end in self.ends:
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
@@ -111,13 +111,13 @@ class Proxy:
         self.cut()
 
     def mend(self) -> None:
-        """Take connections (again)."""
+        """Accept connections (again)."""
         listener = socket.create_server(("127.0.0.1", self._port))
         self._listener = listener
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """Break every connection and take no more."""
+        """Break every connection and accept no more."""
         if self._listener is not None:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()

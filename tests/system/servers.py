@@ -19,8 +19,8 @@ from tests.system.operators import Operator
 from tests.system.processes import ATOLL, HERE, Nursery, Process
 
 RESUMES_WITHIN_S = 10.0
-"""From the start of a killed server's successor until its runs go on: its own start (without loading its modules, which
-takes about a second and a half, see ``forked``), and participants who try again after at most 5 s."""
+"""From the start of a killed server's successor until its runs continue: its own start (without loading its modules, which
+takes about a second and a half, see ``forked``), and participants that try again after at most 5 s."""
 _PORTS_EACH = 4
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections, so that none takes the place of a server while it is down."""
@@ -113,11 +113,11 @@ class Server:
         assert kept(took_s, RESUMES_WITHIN_S), f"{what} {took_s:.1f} s after the start"
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it, as a power cut would."""
         self.process.kill()
 
     def stop(self) -> int:
-        """Ask it to stop; its exit status."""
+        """Ask it to stop; return its exit status."""
         return self.process.terminate()
 
     def died(self) -> None:

@@ -139,7 +139,7 @@ class Hold:
 
     @contextmanager
     def allowed(self) -> Iterator[int]:
-        """Let ranks stand still and be woken while the context lasts; gives the descriptor that they write to."""
+        """Allow ranks to be held and woken during the context; gives the descriptor that they write to."""
         descriptor = os.open(self._fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             yield descriptor

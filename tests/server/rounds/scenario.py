@@ -69,7 +69,7 @@ CARRY = LatePolicy(LateMode.CARRY, max_staleness=1, exponent=1.0)
 
 
 class Story:
-    """A run, told event by event."""
+    """A run, played event by event."""
 
     def __init__(self, rules: RunPolicy | None = None) -> None:
         self.state: RunState = initial("rstory", rules or policy(), "m0")

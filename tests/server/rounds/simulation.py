@@ -200,7 +200,7 @@ class World:
                     self.durable.acknowledged[effect.key, effect.participant] = event.update
 
     def restart(self) -> None:
-        """All that was in memory is gone; connections break, so messages in flight are lost too."""
+        """Lose the state in memory; connections break, so messages in flight are lost too."""
         self.restarts += 1
         self.volatile = Volatile(replay(self.start, self.durable.log))
         if self.state.status is RunStatus.SUBMITTED:
@@ -221,7 +221,7 @@ class World:
     # --- time and chance ---
 
     def tick(self) -> bool:
-        """Let one thing happen; False when nothing is left to happen but what an operator does."""
+        """Let one event happen; return False when only an operator's commands are left."""
         if self.faults is CALM:
             self.now += 1.0
         else:

@@ -272,7 +272,7 @@ class Stream:
 
 
 class World:
-    """A daemon, its operator, and how to make participants."""
+    """A daemon with its operator; makes participants."""
 
     def __init__(self, data: Path, **settings: Any) -> None:
         chosen: dict[str, Any] = {"data": data, "port": 0, "drain_s": 0.0, "silence_s": 0.1} | settings
@@ -306,7 +306,7 @@ class World:
         return await self._stack.enter_async_context(channel)
 
     async def plain(self, metadata: dict[str, str]) -> Caller:
-        """A caller without TLS, which the server believes on its word."""
+        """A caller without TLS, whose id the server does not verify."""
 
         class Claims(grpc.aio.UnaryUnaryClientInterceptor):
             async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:

@@ -143,7 +143,7 @@ class Client:
         return await self.claim(key, digest, weight, **metrics)
 
     async def claim(self, key: Key, digest: str, weight: int = 10, **metrics: float) -> ReportReceipt:
-        """Report what lies in the spool."""
+        """Report an update that is in the spool."""
         request = transfer_pb2.ReportRequest(
             round=key, upload_id="0" * 32, digest=digest, weight=weight, metrics=metrics
         )
@@ -153,7 +153,7 @@ class Client:
         return await self._commit(transfer_pb2.ReportRequest(round=key, evaluation=metrics, evaluation_weight=weight))
 
     async def refused(self, key: Key) -> ReportReceipt:
-        """Send an update that the transfer service refuses for what is in it."""
+        """Send an update that the transfer service refuses for its content."""
         request = transfer_pb2.ReportRequest(round=key, upload_id="0" * 32, digest="ab" * 32, weight=10)
         return await self.federation.coordinator.commit(Commit(self.name, request, NODE, rejection="not finite"))
 
@@ -208,7 +208,7 @@ class Federation:
         return found
 
     async def state(self, run: str, until: Callable[[RunState], bool]) -> RunState:
-        """The run's state once this holds of it; the run must not have ended before."""
+        """Wait until this holds of the run's state; return it. The run must not have ended before."""
         return await self._reached(self.active(run), until)
 
     async def deadline(self, run: str) -> None:
