@@ -135,7 +135,7 @@ MessageType = TypeVar("MessageType", bound=Message)
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """A format: ``read`` takes bytes, ``refuses`` are its own errors. Without errors, ``read`` ignores invalid bytes."""
+    """A format: ``read`` takes bytes, ``refuses`` are its errors. Without any, ``read`` ignores invalid bytes."""
 
     valid: bytes
     read: Callable[[bytes], object]

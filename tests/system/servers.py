@@ -19,8 +19,11 @@ from tests.system.operators import Operator
 from tests.system.processes import ATOLL, HERE, Nursery, Process
 
 RESUMES_WITHIN_S = 10.0
-"""From the start of a killed server's successor until its runs continue: its own start (without loading its modules, which
-takes about a second and a half, see ``forked``), and participants that try again after at most 5 s."""
+"""From the start of a killed server's successor until its runs continue.
+
+That is its own start (without loading its modules, which takes about a second and a half, see ``forked``), and
+participants that try again after at most 5 s.
+"""
 _PORTS_EACH = 4
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 """Below the range of outgoing connections, so that none takes the place of a server while it is down."""
