@@ -52,7 +52,7 @@ async def joined(sessions: Sessions, count: int) -> list[Idle]:
     for number in range(count):
         population.append(Idle(sessions, number))
         await asyncio.sleep(0)
-    for _ in range(count // module.TOLD_AT_ONCE + 1):
+    for _ in range(count // module.SPREADS_AT_ONCE + 1):
         await asyncio.sleep(0)
     for idle in population:
         idle.read()
@@ -62,7 +62,7 @@ async def joined(sessions: Sessions, count: int) -> list[Idle]:
 @pytest.mark.parametrize("count", [40, 400, 10_000])
 async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were welcomed to a small population: told no more, 10,000 came back 1,149 in the first second."""
-    monkeypatch.setattr(module, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), count)
     seconds = Counter(int(idle.returns_after_s()) for idle in population)
     assert max(seconds.values()) <= max(1.2 * RETURNS_PER_S, LEAST)
@@ -70,7 +70,7 @@ async def test_those_who_came_first_come_back_at_the_pace_of_all(count: int, mon
 
 
 async def test_a_growing_population_is_told_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TOLD_EVERY_S", 0.0)
+    monkeypatch.setattr(module, "SPREADS_EVERY_S", 0.0)
     population = await joined(Sessions(), 10_000)
     assert sum(idle.told for idle in population) <= 10_000 / (STEP - 1) * STEP
     assert max(idle.told for idle in population) < OUTBOX_MESSAGES // 2
@@ -80,7 +80,7 @@ async def test_they_are_told_a_few_at_a_time() -> None:
     sessions = Sessions()
     population = [Idle(sessions, number) for number in range(400)]
     await asyncio.sleep(0)
-    assert sum(idle.session.outbox.qsize() for idle in population) == module.TOLD_AT_ONCE
+    assert sum(idle.session.outbox.qsize() for idle in population) == module.SPREADS_AT_ONCE
 
 
 def test_a_population_that_shrank_for_long_is_told_a_shorter_spread() -> None:

@@ -1,4 +1,4 @@
-"""Drawing cohorts: who is there, what is known of them, and how long to wait for them."""
+"""Draws cohorts from the connected participants, and waits until enough of them are available."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 
 class OtherRuns(Protocol):
-    """What is known of the runs other than the given one."""
+    """The other runs of the server."""
 
     def busy(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
-        """Participants that they expect a report from; ``among`` limits who is looked at."""
+        """Participants that runs other than ``apart_from`` expect a report from; ``among`` limits the search."""
         ...
 
     def secret(self, apart_from: str) -> str:
-        """One that has a round of a secret draw in work, see ``DrawLock``; "" if there is none."""
+        """A run other than ``apart_from`` with a round of a secret draw (see ``DrawLock``); "" if there is none."""
         ...
 
 
@@ -48,11 +48,11 @@ class Budget(Protocol):
         ...
 
     async def reserve(self) -> None:
-        """Reserve it, or see that there is not so much left: raises ``BudgetSpentError``."""
+        """Reserve the cost of the next round; raises ``BudgetSpentError`` if the budget does not cover it."""
         ...
 
     def give_back(self) -> None:
-        """The round does not begin now."""
+        """Release the reservation: the round does not begin now."""
         ...
 
 
@@ -63,11 +63,11 @@ Waiting = Callable[[], Coroutine[Any, Any, CohortDrawn]]
 
 
 class CohortPool:
-    """Draws from the participants that are connected and not at work for another run.
+    """Draws from connected participants that do not work for another run.
 
     Args:
         services: sessions and stores.
-        runs: who is at work for other runs.
+        runs: says who works for other runs.
     """
 
     def __init__(self, services: Services, runs: OtherRuns) -> None:
@@ -83,7 +83,7 @@ class CohortPool:
         effect: DrawCohort,
         run: str,
         spec: JobSpec,
-        tell: Callable[[str], None] = log.debug,
+        on_wait: Callable[[str], None] = log.debug,
         budget: Budget = FREE,
     ) -> CohortDrawn | Waiting:
         """Draw a cohort, or give what waits until one can be drawn. The drawn are the run's until ``finish_draw``.
@@ -91,7 +91,7 @@ class CohortPool:
         A cohort is drawn at once if enough participants are connected, rounds are free, and neither the sampler nor a
         bound on participation looks at earlier rounds.
 
-        While it waits, ``tell`` is called with the reason why connected participants cannot be drawn, if that reason
+        While it waits, ``on_wait`` is called with the reason why connected participants cannot be drawn, if that reason
         does not pass by itself, else with "". Nothing of ``budget`` is reserved meanwhile: other runs need it too.
 
         Raises:
@@ -102,17 +102,17 @@ class CohortPool:
             drawn = self._drawn_from(self._begin(effect, run, spec), effect, run, spec, {})
             if drawn is not None:
                 return drawn
-        return partial(self._wait_and_draw, effect, run, spec, tell, budget)
+        return partial(self._wait_and_draw, effect, run, spec, on_wait, budget)
 
     async def _wait_and_draw(
-        self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None], budget: Budget
+        self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None], budget: Budget
     ) -> CohortDrawn:
         await self._bar(effect, run, spec)
         if not self._may_draw(effect, run, spec):
-            await budget.reserve()  # a run that has spent it says so at once, whoever is there
+            await budget.reserve()  # a run without budget must pause now, not when enough participants connect
             budget.give_back()
         while True:
-            await self._enough(effect, run, spec, tell)
+            await self._enough(effect, run, spec, on_wait)
             await budget.reserve()
             if self._may_still_draw(effect, run, spec):
                 there = self._begin(effect, run, spec)
@@ -135,7 +135,7 @@ class CohortPool:
         return drawn if self._reserve(run, drawn) else None
 
     def _reserve(self, run: str, drawn: CohortDrawn) -> bool:
-        """Whether the drawn are the run's now: another one may have drawn some of them meanwhile."""
+        """Reserve the drawn members; returns False if another run has drawn some of them meanwhile."""
         members = frozenset(participant for participant, _ in drawn.members)
         if members & self._taken(run):
             self._draw_lock.end(run)
@@ -156,24 +156,24 @@ class CohortPool:
         self._draw_lock.end(run)
 
     async def _bar(self, effect: DrawCohort, run: str, spec: JobSpec) -> None:
-        """Look up whom the run's bound on participation keeps from this draw."""
+        """Look up which participants the run's limit on participation keeps out of this draw."""
         limit = participation_limit_of(spec)
         if limit is not None:
             past = await self._participations.before(run, effect.key.round)
             self._barred[run] = limit.barred(past, effect.key.round)
 
     def _taken(self, apart_from: str, among: Collection[str] | None = None) -> set[str]:
-        """Participants that other runs expect a report from, or have just drawn; ``among`` limits who is looked at."""
+        """Participants that other runs expect a report from or have just drawn; ``among`` limits the search."""
         drawn = (names for run, names in self._drawn.items() if run != apart_from)
         chosen = drawn if among is None else (names.intersection(among) for names in drawn)
         return self._runs.busy(apart_from, among).union(*chosen)
 
-    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, tell: Callable[[str], None]) -> None:
-        """Wait until as many could be drawn as the job wants to choose from.
+    async def _enough(self, effect: DrawCohort, run: str, spec: JobSpec, on_wait: Callable[[str], None]) -> None:
+        """Wait until as many participants are available as the job wants to draw from.
 
-        A participant whose carried update waits is not drawn but counts as there; with carried updates alone there is
-        nobody to wait for. An evaluation waits for no longer than a report window, and not at all for participants that
-        are there but cannot evaluate: the run must not hang on it.
+        A participant whose carried update waits counts as available but is not drawn; with carried updates alone there
+        is nothing to wait for. An evaluation waits for at most a report window, and not for connected participants that
+        cannot evaluate: the run must not hang on it.
         """
         patience = expected_window_s(spec) if effect.kind is RoundKind.EVALUATE else None
         with self._services.sessions.watch() as changes:
@@ -181,11 +181,11 @@ class CohortPool:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience):
                     while not (_is_enough(effect, spec, count := standings.count()) and self._has_turn(run, spec)):
-                        tell(self._draw_lock.waits_for(run) or self._held_back(effect.kind, spec, count))
+                        on_wait(self._draw_lock.waits_for(run) or self._held_back(effect.kind, spec, count))
                         await changes.wait()
                     return
             while not self._has_turn(run, spec):
-                tell(self._draw_lock.waits_for(run))
+                on_wait(self._draw_lock.waits_for(run))
                 changes.take()
                 await changes.wait()
 
@@ -212,7 +212,7 @@ class CohortPool:
         return len(self._idle(run) if evaluates else self._there(effect, run, spec)) >= wanted
 
     def _may_still_draw(self, effect: DrawCohort, run: str, spec: JobSpec) -> bool:
-        """After the wait for ``_enough``: an evaluation has waited for as many as it will."""
+        """As ``_may_draw`` after waiting for ``_enough``: an evaluation takes who is available by then."""
         if effect.kind is RoundKind.EVALUATE:
             return self._has_turn(run, spec)
         return self._may_draw(effect, run, spec)
@@ -221,7 +221,7 @@ class CohortPool:
         return self._draw_lock.may_begin(run, secret=has_secret_draw(spec))
 
     def _held_back(self, kind: RoundKind, spec: JobSpec, count: Count) -> str:
-        """What keeps some of the connected from being drawn, and what to do about it; "" if nothing does."""
+        """Why some connected participants cannot be drawn, and what to do about it; "" if all can."""
         encoding, connected = spec.aggregation.wire_encoding, len(self._services.sessions)
         if count.unfit and kind is not RoundKind.EVALUATE:
             return (
@@ -263,12 +263,12 @@ class CohortPool:
 
 
 def _wanted(effect: DrawCohort, spec: JobSpec) -> int:
-    """As many as the job wants to choose from."""
+    """Number of participants that the job wants to draw from."""
     return max(spec.cohort.min_available - len(effect.excluded), effect.needed) if effect.invited else 0
 
 
 def _is_enough(effect: DrawCohort, spec: JobSpec, count: Count) -> bool:
-    """Whether as many are free; for an evaluation whether as many are idle, though not all of them can evaluate."""
+    """Whether enough are free; for an evaluation whether enough are idle, even if some cannot evaluate."""
     return (count.idle if effect.kind is RoundKind.EVALUATE else count.free) >= _wanted(effect, spec)
 
 

@@ -1,4 +1,4 @@
-"""Invitations to a run's rounds: what all members of a round share is serialised once."""
+"""Makes the invitations to a run's rounds; what all members share is serialised once per round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ANY_WEIGHT = 2**40
 READ_AGAIN_S = 1.0
-"""A model that could not be read is read again for invitations after so long; a large cohort comes back at once."""
+"""Seconds until a model that could not be read is read again for invitations: large cohorts return together."""
 
 _KINDS = {
     RoundKind.TRAIN: participation_pb2.Participate.KIND_TRAIN,
@@ -37,11 +37,11 @@ _KINDS = {
 
 @dataclass
 class Invitations:
-    """Makes the instructions of one run. A small model travels with the invitation, read from ``blobs``.
+    """Makes the instructions of one run. An invitation carries a small model, read from ``blobs``.
 
     Attributes:
-        layout_message: ``layout`` as its serialised message, which the run's row has.
-        privacy: what members are told of privacy, and of the cohort's size.
+        layout_message: ``layout`` as a serialised message, from the run's row.
+        privacy: gives the privacy terms and the cohort size that members are told.
     """
 
     run: str
@@ -56,7 +56,7 @@ class Invitations:
     def for_member(
         self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
     ) -> Invitation:
-        """The task of an open round: with what this member may report at most, its seed, and the trace of its work."""
+        """The task of an open round, with the largest weight that this member may report, its seed and trace context."""
         seed = self.spec.job.seed  # None in a run of an earlier version
         own = participation_pb2.Participate(
             remaining_s=max(0.0, remaining_s),
@@ -67,9 +67,9 @@ class Invitations:
         return Invitation(self._shared_by_all(state, live), own.SerializeToString())
 
     def _shared_by_all(self, state: RunState, live: RoundState) -> bytes:
-        """What all members of the open round are told, kept for members that come back to it.
+        """The part of the invitation that all members of the open round share; kept while the round lasts.
 
-        One that lacks the model, because it could not be read, is kept for ``READ_AGAIN_S`` only.
+        A part without the model, because it could not be read, is kept for ``READ_AGAIN_S`` only.
         """
         key, found = self._shared
         if key == live.key and time.monotonic() < self._kept_until:
@@ -103,43 +103,43 @@ class Invitations:
         return self.privacy.cohort_size(len(live.roster))
 
     def _ranges(self, live: RoundState) -> list[tensors_pb2.ElementRange]:
-        """What the update is to have; empty for all of it."""
+        """The elements that the update must have; empty for all elements."""
         fragments = fragments_of(self.spec, self.layout)
         if live.kind is not RoundKind.TRAIN or len(fragments) == 1:
             return []
         return [range_to_proto(fragments.of_round(live.version))]
 
     def _input(self, model: tensors_pb2.TensorSet) -> bytes:
-        """The input that is trained, as the serialised field of ``Participate``."""
+        """The model to train, as a serialised field of ``Participate``."""
         layout = submessage(tensors_pb2.TensorSet.LAYOUT_FIELD_NUMBER, self.layout_message)
         return submessage(participation_pb2.Participate.INPUTS_FIELD_NUMBER, model.SerializeToString(), layout)
 
     def _add_content(self, model: tensors_pb2.TensorSet) -> bool:
-        """Add the model's bytes; whether they could be read."""
+        """Add the model's bytes; returns whether they could be read."""
         try:
             with self.blobs.open(model.blob) as blob:
                 model.content = bytes(blob.read(0, blob.manifest.size_bytes))
                 model.chunk_bytes = blob.manifest.chunk_bytes
-        except ServerError as error:  # it is told to those who then ask for it
-            log.warning("run %s: the model does not come along with invitations: %s", self.run, error)
+        except ServerError as error:  # participants then download the model, and get the error there
+            log.warning("run %s: invitations do not carry the model: %s", self.run, error)
             return False
         return True
 
     def stop(self, key: RoundKey, reason: str, *, late_welcome: bool) -> participation_pb2.CheckInResponse:
-        """The round no longer wants this participant's work."""
+        """The instruction to stop the work on a round."""
         return stop_message(self.run, key, reason, late_welcome=late_welcome)
 
 
 def stop_message(
     run: str, key: RoundKey, reason: str, *, late_welcome: bool = False
 ) -> participation_pb2.CheckInResponse:
-    """The instruction to end the work on a round."""
+    """The instruction to stop the work on a round."""
     stop = participation_pb2.Stop(key=_key(run, key), reason=reason, late_report_welcome=late_welcome)
     return participation_pb2.CheckInResponse(stop=stop)
 
 
 def max_weight(state: RunState, declared_weight: int) -> int:
-    """The largest weight that a member may report: what it declared, where weights count; else any."""
+    """The largest weight that a member may report: its declared one if weights count examples, else any."""
     return declared_weight if state.policy.weighting is Weighting.EXAMPLES else ANY_WEIGHT
 
 

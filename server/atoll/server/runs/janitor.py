@@ -1,14 +1,14 @@
-"""Removes what nothing needs any more: once before runs are resumed, then every ``sweep_s`` and when asked to.
+"""Removes what is no longer needed: before runs are resumed, then every ``sweep_s``, and at an operator's request.
 
 | what | when it goes |
 |---|---|
-| uploads of a run | with their round; what a killed server left, here |
+| uploads of a run | with their round; leftovers of a killed server, here |
 | event log and snapshots of a run | ``keep_ended_days`` after its end |
 | models and optimiser states | see ``stores.models.to_keep`` |
-| expired certificates | ``keep_credentials_days`` or ``renewal_grace_s`` after that, whichever is longer |
-| join tokens that expired unused | ``keep_credentials_days`` after that |
-| blobs that no row names | an hour after they were made: they may be somebody's next model |
-| an ended run with all that is its own | when an operator says so (``delete_run``), never by itself |
+| expired certificates | after ``keep_credentials_days`` or ``renewal_grace_s``, the longer of the two |
+| join tokens that expired unused | after ``keep_credentials_days`` |
+| blobs that no row names | after an hour: a run may be about to name them |
+| an ended run with everything it has | only when an operator deletes it (``delete_run``) |
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FRESH_S = 3600.0
 _PAGE_ROWS = 2000
 """Certificates or join tokens removed in one transaction."""
 _PAGE_EVENTS = 2000
-"""Events removed in one transaction: others wait no longer than that takes."""
+"""Events removed in one transaction: other writes wait no longer than that takes."""
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was removed, or would be: things of one kind, of one run (empty: of none)."""
+    """Things of one kind that were removed, or would be; ``run`` is empty if they belong to none."""
 
     kind: str
     run: str
@@ -53,8 +53,8 @@ class Janitor:
         services: stores, spool, leases.
         settings: what is kept.
         active: the runs that have not ended.
-        renewal_grace_s: how long an expired certificate can still be renewed, and is kept at least: what is on record
-            of newer ones decides whether it may.
+        renewal_grace_s: how long an expired certificate can still be renewed, and so is kept: its record decides
+            whether it may.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class Janitor:
         self._turn = asyncio.Lock()
 
     def start(self) -> None:
-        """Tidy from now on."""
+        """Start to tidy periodically."""
         self._task = asyncio.create_task(self._run(), name="janitor")
 
     async def stop(self) -> None:
-        """Stop; what is being removed is waited for."""
+        """Stop, after the current removal."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def tidy(self, *, dry_run: bool = False, fresh_s: float = _FRESH_S) -> tuple[Pruned, ...]:
-        """Remove what nothing needs; what that was. ``dry_run``: remove nothing.
+        """Remove what is no longer needed, and return what that was.
 
         Args:
-            dry_run: only tell.
-            fresh_s: blobs that no row names stay for so many seconds.
+            dry_run: remove nothing.
+            fresh_s: blobs that no row names stay for this many seconds.
         """
         async with self._turn:
             found = [
@@ -101,21 +101,20 @@ class Janitor:
         return tuple(found)
 
     async def delete_run(self, run: str, *, operator: str) -> tuple[Pruned, ...]:
-        """Forget a run that has ended: its rows, its uploads, and the blobs that nothing else names or holds.
+        """Delete a run that has ended: its rows, its uploads, and the blobs that nothing else names or holds.
 
-        Its events go first, page by page, as they would in time; all else of it in one transaction. If the server dies
-        in between, blobs are left that no row names: they go with the next start. ``operator`` is who
-        wants it, for the log.
+        Its events are deleted first, page by page, all other rows in one transaction. If the server dies in between,
+        the next start removes blobs that no row names. The log names the ``operator``.
 
         Raises:
             RecordMissingError: no such run.
             ConflictError: if it has not ended.
-            UnavailableError: if it is just ending.
+            UnavailableError: if it is ending at this moment.
         """
         services = self._services
         async with self._turn:
             await services.reader.run(_require_ended, run)
-            if run in set(self._active()):  # its end is durable, but not yet known to all that were at work for it
+            if run in set(self._active()):  # its end is durable, but its tasks have not ended
                 raise UnavailableError("run.ending", f"run {run} is just ending", "try again", retry_after_s=0.1)
             held = await services.reader.run(event_log.held, run)
             while await services.writer.run(_prune_page, run):
@@ -133,10 +132,10 @@ class Janitor:
             try:
                 await self.tidy()
             except (ServerError, OSError) as error:
-                log.warning("storage could not be tidied, it is tried again later: %s", error)
+                log.warning("storage was not tidied; the next sweep tries again: %s", error)
 
     async def _uploads(self, *, dry_run: bool) -> list[Pruned]:
-        """Uploads of runs that have ended."""
+        """Remove uploads of runs that have ended."""
         held = await self._services.call(self._services.spool.runs)
         return [await self._drop_uploads(run, dry_run=dry_run) for run in held if run not in set(self._active())]
 
@@ -148,7 +147,7 @@ class Janitor:
         return Pruned("uploads", run, held.files, held.stored_bytes)
 
     async def _events(self, *, dry_run: bool) -> list[Pruned]:
-        """The logs of runs that ended long ago."""
+        """Remove the logs of runs that ended long ago."""
         before = self._services.clock() - self._settings.keep_ended_s
         logs = await self._services.reader.run(lambda connection: runs.ended_with_events(connection, before=before))
         found = []
@@ -160,7 +159,7 @@ class Janitor:
         return found
 
     async def _credentials(self, *, dry_run: bool) -> list[Pruned]:
-        """Certificates and join tokens that expired long ago."""
+        """Remove certificates and join tokens that expired long ago."""
         now, keep_s, found = self._services.clock(), self._settings.keep_credentials_s, []
         for kind, store, kept_s in (
             ("certificates", certificates, max(keep_s, self._renewal_grace_s)),
@@ -176,7 +175,7 @@ class Janitor:
         return found
 
     async def _blobs(self, *, dry_run: bool, fresh_s: float) -> list[Pruned]:
-        """Blobs that are not to be kept."""
+        """Remove blobs that need not be kept."""
         services = self._services
         now = services.clock()
         keep, before = services.keep_models, now - self._settings.keep_ended_s
@@ -197,7 +196,7 @@ class Janitor:
         return [Pruned("models", "", len(spare), sum(spare.values()))] if spare else []
 
     async def _remove_spare(self, names: Collection[str]) -> tuple[int, int]:
-        """Remove those of these blobs that nothing names or holds; how many that were, and their bytes."""
+        """Remove the blobs that nothing names or holds; returns their number and bytes."""
         services = self._services
         there = await services.call(lambda: {name: services.blobs.facts(name) for name in names})
         spare: list[int] = []
@@ -226,7 +225,7 @@ def _delete_ended(connection: Connection, run: str) -> frozenset[str]:
 
 
 def _prune_page(connection: Connection, run: str) -> bool:
-    """Remove some of a run's events, its snapshots with the last of them; whether there are more."""
+    """Remove some of a run's events, with the last ones its snapshots; returns whether there are more."""
     last = event_log.next_seq(connection, run)
     first = event_log.first_seq(connection, run)
     if first is None or first >= last:

@@ -1,4 +1,4 @@
-"""A run's events and what they record, in one transaction."""
+"""Stores a run's events with their records in one transaction, and reads them back."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 
 SNAPSHOT_VERSION = 2
 SNAPSHOT_EVENTS = 500
-"""After so many events the end of a round leaves a snapshot."""
+"""The end of a round writes a snapshot if this many events have happened since the last."""
 _MOST_EVENTS = 8 * SNAPSHOT_EVENTS
-"""After so many there is one, round or no round: a start replays hardly more than this."""
+"""After this many events a snapshot is written even within a round: a start replays hardly more."""
 
 _STATES: TypeAdapter[RunState] = TypeAdapter(RunState)
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
@@ -47,12 +47,12 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A run as it was left.
+    """A run as the database has it.
 
     Attributes:
-        state: how it stands.
+        state: its state.
         next_seq: the place of its next event.
-        snapshot_seq: the place of the snapshot that this began from; 0 if there was none.
+        snapshot_seq: the place of the snapshot that the replay began from; 0 if there was none.
     """
 
     state: RunState
@@ -61,7 +61,7 @@ class Replayed:
 
 
 def event_to_json(event: Event) -> str:
-    """The body of an event as it lies in the log."""
+    """The body of an event in the log."""
     return _EVENTS.dump_json(event).decode()
 
 
@@ -69,13 +69,13 @@ def event_from_json(body: str) -> Event:
     """The event of a log entry.
 
     Raises:
-        ValueError: if this version does not know it.
+        ValueError: if this version does not know the event.
     """
     return _EVENTS.validate_json(body)
 
 
 def keep_best(run: str, blob: str, value: float | None, *, highest: bool) -> Also:
-    """Record a released model as the run's best if the figure that it is judged by says so."""
+    """Record a released model as the run's best if its metric is better than the best so far."""
 
     def also(connection: Connection, _: tuple[Effect, ...]) -> None:
         best = runs.get(connection, run).best_value
@@ -86,7 +86,7 @@ def keep_best(run: str, blob: str, value: float | None, *, highest: bool) -> Als
 
 
 def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
-    """Add what the operator's evaluator said of a round's model, or why it said nothing, to the round's record."""
+    """Add the judgement of the operator's evaluator to the round's record."""
 
     def also(connection: Connection, _: tuple[Effect, ...]) -> None:
         row = rounds.get(connection, run, key.round, key.attempt)
@@ -100,12 +100,12 @@ def add_judgement(run: str, key: RoundKey, judgement: Judgement) -> Also:
 
 
 class SqlJournal:
-    """Stores a run's events with the records that their effects ask for, and from time to time what they amount to.
+    """Stores a run's events with the records of their effects, and snapshots of the run from time to time.
 
     Args:
         writer: the database's writer.
         reader: the database's readers.
-        keep_events: of a run in work so many of its newest events stay, and as many as its snapshots do not cover.
+        keep_events: number of newest events to keep of a run in work, besides those that no snapshot covers.
     """
 
     def __init__(self, writer: Writer, reader: Reader, *, keep_events: int = KEEP_EVENTS) -> None:
@@ -140,17 +140,17 @@ class SqlJournal:
             self._snapshots[entry.run] = entry.next_seq
 
     async def resume(self, first: RunState) -> Replayed:
-        """A run, ``first`` as it began, as the database leaves it: its newest snapshot and the events since then.
+        """The run that began as ``first``, from its newest snapshot and the events since then.
 
         Raises:
-            CorruptDataError: if they are damaged, or tell of what the rules do not allow.
+            CorruptDataError: if they are damaged, or an event does not follow from those before it.
         """
         found = await self._reader.run(lambda connection: replayed(connection, first))
         self._snapshots[first.run_id] = found.snapshot_seq
         return found
 
     def _is_due(self, entry: Entry) -> bool:
-        """At the end of a round, when its state is smallest; in the middle of one only if that is long in coming."""
+        """Snapshots are due at the end of a round, when the state is smallest; within a round only if it is long."""
         if entry.after.status.ended or not entry.logged:
             return False
         since = entry.next_seq - self._snapshots.get(entry.run, 0)
@@ -184,15 +184,15 @@ def logged_events(connection: Connection, run: str, *, start: int = 0) -> Iterat
 
 
 def snapshot_of(state: RunState, seq: int) -> Snapshot:
-    """What the events before ``seq`` amount to."""
+    """The snapshot of the state after the events before ``seq``."""
     return Snapshot.of(state.run_id, seq, SNAPSHOT_VERSION, _STATES.dump_json(state).decode())
 
 
 def replayed(connection: Connection, first: RunState) -> Replayed:
-    """A run as its newest snapshot that can be read, and the events since then, leave it; ``first`` is how it began.
+    """The run that began as ``first``, from its newest readable snapshot and the events since then.
 
     Raises:
-        CorruptDataError: if the log is damaged, or tells of what the rules do not allow.
+        CorruptDataError: if the log is damaged, or an event does not follow from those before it.
     """
     for snapshot in snapshots.newest_first(connection, first.run_id):
         state = _state_of(snapshot)
@@ -202,7 +202,7 @@ def replayed(connection: Connection, first: RunState) -> Replayed:
 
 
 def _state_of(snapshot: Snapshot) -> RunState | None:
-    """The state; None, with a warning, if it is damaged or of another version: the log has to tell more then."""
+    """The state; None, with a warning, if it is damaged or of another version: more of the log is replayed then."""
     why = "it was changed on disk"
     if snapshot.whole:
         try:
@@ -233,7 +233,7 @@ def _played_on(connection: Connection, state: RunState, start: int) -> Replayed:
 def _record(connection: Connection, after: RunState, played: Played) -> None:
     match played.event:
         case Rejected(key=key, participant=participant) if played.changed:
-            # The acknowledged update turned out to be damaged or gone: its row must not go on saying that it counts.
+            # The acknowledged update is damaged or gone: its row must no longer say that it counts.
             dropped = Disposition.DROPPED.value
             reports.drop(connection, after.run_id, (key.round, key.attempt), participant, disposition=dropped)
         case _:
@@ -266,7 +266,7 @@ def _record_effect(connection: Connection, after: RunState, effect: Effect, at: 
 
 
 def _record_status(connection: Connection, before: RunState, after: RunState) -> None:
-    """How a run stands that goes on; its end is recorded with ``Finish``."""
+    """Record the status of a run that goes on; ``Finish`` records its end."""
     moved = (before.status, before.pause_requested) != (after.status, after.pause_requested)
     if moved and not after.status.ended:
         reason = "pauses when this round is done" if after.pause_requested else after.reason

@@ -1,4 +1,4 @@
-"""What the members of a round are told over their check-in streams, and when their silence counts."""
+"""Pushes invitations and stops over check-in streams, and notices members that have disconnected."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ from atoll.server.runs.tasks import Tasks
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 RETURN_S = 3 * LONGEST_RETRY_S
-"""How long the members of a round may take to come back after a restart, beside what a large cohort is asked to spread
-over."""
+"""How long members may take to return after a restart, in addition to the spread of a large cohort."""
 DEADLINE = "deadline"
 _EXPECTED = frozenset({MemberStatus.INVITED, MemberStatus.TRAINING, MemberStatus.SILENT})
 
 
 class Pusher:
-    """Pushes invitations and stops of one run, and watches for members that are gone.
+    """Pushes invitations and stops of one run, and notices members that have disconnected.
 
     Args:
         driver: the run.
         invitations: makes the messages.
         services: who is connected.
         tasks: the run's timers.
-        answer: hands in an event.
+        post: posts an event without waiting for it.
     """
 
     def __init__(
@@ -51,47 +50,47 @@ class Pusher:
         invitations: Invitations,
         services: Services,
         tasks: Tasks,
-        answer: Callable[[Event], None],
+        post: Callable[[Event], None],
     ) -> None:
         self._driver = driver
         self._invitations = invitations
         self._services = services
         self._tasks = tasks
-        self._answer = answer
+        self._post = post
         self._deadline: tuple[RoundKey, float] | None = None
         self._back_by = 0.0
         self._interrupted: RoundKey | None = None
         self._back: set[str] = set()
 
     def deadline(self, effect: StartDeadline, passed: Event) -> None:
-        """Start the clock of a round; what its members are told counts down on it too.
+        """Start the deadline timer of a round; invitations tell the time that is left on it.
 
-        A round that a restart has interrupted lasts until its members have had time to come back with their work.
+        A round that a restart interrupted lasts until its members have had time to return with their work.
         """
         grace_s = self._back_by - self._now() if effect.key == self._interrupted else 0.0
         remaining_s = max(effect.remaining_s, grace_s)
         self._deadline = (effect.key, self._now() + remaining_s)
-        self._tasks.after(DEADLINE, remaining_s, lambda: self._answer(passed))
+        self._tasks.after(DEADLINE, remaining_s, lambda: self._post(passed))
 
     def invite_all(self, effect: Invite) -> None:
-        """Push the task to its members; of those who are not connected, watch whether they come."""
+        """Push the task to the members; wait for those that are not connected."""
         live = self._open_round()
         if live is None or live.key != effect.key:
             return
         absent = [who for who in effect.participants if self._services.sessions.get(who) is None]
         self._push(live, (member for who in effect.participants if (member := live.roster.get(who)) is not None))
-        for participant in absent:  # it went between the draw and now, when nobody watched
+        for participant in absent:  # they disconnected between the draw and now, unnoticed
             self.lost(participant)
 
     def connected(self, session: Session) -> None:
-        """A participant is here (again): it is invited, or told that what it still works on is not wanted any more."""
+        """A participant has connected: invite it, or stop its work on rounds that are over."""
         live = self._open_round()
         member = live.roster.get(session.participant) if live is not None else None
         if self._now() < self._back_by:
             self._back.add(session.participant)
         at_work = {RoundKey(at, attempt) for run, at, attempt in session.introduction.resuming if run == self._run}
         if live is not None and member is not None and member.status in _EXPECTED:
-            # One that had been given up says anew that it works on it.
+            # A silent member must accept again.
             if live.key not in at_work or member.status is MemberStatus.SILENT:
                 self._push(live, (member,))
             at_work.discard(live.key)
@@ -99,7 +98,7 @@ class Pusher:
             self._spare(session, key)
 
     def stop(self, effect: Stop) -> None:
-        """Tell participants that the round no longer wants their work."""
+        """Tell participants to stop their work on the round."""
         state = self._driver.state
         for participant in effect.participants:
             session = self._services.sessions.get(participant)
@@ -108,12 +107,12 @@ class Pusher:
                 session.send(self._invitations.stop(effect.key, effect.reason, late_welcome=late_welcome))
 
     def lost(self, participant: str) -> None:
-        """A participant is not connected: unless it returns in time, it counts as gone."""
+        """A participant has disconnected: unless it returns in time, it counts as silent."""
         live = self._open_round()
         member = live.roster.get(participant) if live is not None else None
         if live is None or member is None or member.status not in _EXPECTED:
             return
-        # What its invitation asks it to spread its return over: of a secret draw, the planned size.
+        # Members spread their return by the cohort size in the invitation, for a secret draw the planned size.
         asked_s = return_spread_s(self._invitations.told_size(live))
         patience_s = self._services.patience_s(participant) + max(0.0, asked_s - LONGEST_RETRY_S)
         if participant not in self._back:
@@ -122,7 +121,7 @@ class Pusher:
         self._tasks.after(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
 
     def expect_back(self) -> None:
-        """The server was started anew, so nobody is connected: everyone gets time to notice that it is back."""
+        """The server has restarted and nobody is connected: give all members time to notice that it is back."""
         live = self._open_round()
         members = 0 if live is None else self._invitations.told_size(live)
         self._interrupted = None if live is None else live.key
@@ -148,13 +147,13 @@ class Pusher:
                 )
 
     def _remaining_s(self, live: RoundState) -> float:
-        """By the monotonic clock that the deadline runs on; before it runs, what is left by the wall clock."""
+        """Seconds left on the deadline timer; before it is started, by the wall clock."""
         if self._deadline is not None and self._deadline[0] == live.key:
             return max(0.0, self._deadline[1] - self._now())
         return min(live.window_s, max(0.0, live.deadline_at - self._services.clock()))
 
     def _spare(self, session: Session, key: RoundKey) -> None:
-        """Spare a participant work that cannot count; one that waits for its receipt is left to ask for it."""
+        """Stop work that cannot count; a participant that waits for its receipt is left to ask for it."""
         state = self._driver.state
         member = member_of(state, key, session.participant)
         reported = member is not None and member.status is MemberStatus.REPORTED
@@ -166,4 +165,4 @@ class Pusher:
 
     def _fell_silent(self, key: RoundKey, participant: str, patience_s: float) -> None:
         if self._services.sessions.get(participant) is None:
-            self._answer(WentSilent(key, participant, f"the connection was lost for {patience_s:.3g} s"))
+            self._post(WentSilent(key, participant, f"the connection was lost for {patience_s:.3g} s"))

@@ -1,4 +1,4 @@
-"""Who is connected: one session per participant, and the instructions queued for it."""
+"""The connected participants: one session each, with the instructions queued for it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ log = logging.getLogger(__name__)
 ComeBack = participation_pb2.ComeBack
 
 OUTBOX_MESSAGES = 64
-"""Instructions that may wait for a slow participant; one more closes its stream (it comes back and is told anew)."""
+"""Maximum number of instructions that wait for a slow participant; one more closes its stream, and it reconnects."""
 CUT_S = 2.0
-"""The session of a closed stream whose participant does not read what is left is over after so many seconds.
+"""Seconds after which the session of a closed stream ends, even if its participant does not read what is queued.
 
-The stream itself stays until what is left is read, or is given up with its connection as every unread message is
-(``Limits.unread_s``): the participant's uploads may go on over the same connection.
+The stream itself stays until the rest is read or given up like every unread message (``Limits.unread_s``): uploads may
+go on over the same connection.
 """
-TOLD_AT_ONCE = 50
-TOLD_EVERY_S = 0.05
-"""A change that concerns everybody connected is told to so many, and to the next ones so much later."""
+SPREADS_AT_ONCE = 50
+SPREADS_EVERY_S = 0.05
+"""A new return spread goes to this many participants at a time, with this many seconds in between."""
 TAKEN_OVER_S = 10.0
-"""Two processes with one identity replace each other no faster than this."""
+"""Two processes with the same identity replace each other at most this often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What a participant said of itself when it checked in."""
+    """What a participant declared when it checked in."""
 
     examples: int
     encodings: frozenset[Encoding]
@@ -50,12 +50,12 @@ class Session:
     """One open check-in stream.
 
     Attributes:
-        participant: who is at the other end.
-        introduction: what it said of itself.
-        outbox: instructions on their way to it; None ends the stream.
-        counted_from: epoch seconds from which its time online is not yet in its history.
-        cut: ends the session at once, even if its participant reads nothing.
-        spread_for: participants that the spread suffices for which it was told.
+        participant: its id.
+        introduction: what it declared at check-in.
+        outbox: instructions to send; None ends the stream.
+        counted_from: epoch second from which its time online is not yet in its history.
+        cut: ends the session at once, even if the participant reads nothing.
+        spread_for: number of participants that its latest return spread suffices for.
     """
 
     participant: str
@@ -67,7 +67,7 @@ class Session:
     _cutting: asyncio.TimerHandle | None = None
 
     def send(self, message: Instruction) -> bool:
-        """Queue an instruction; False if the participant does not keep up and its stream is to be closed."""
+        """Queue an instruction; returns False, and closes the stream, if the participant does not keep up."""
         try:
             self.outbox.put_nowait(message)
         except asyncio.QueueFull:
@@ -77,7 +77,7 @@ class Session:
         return True
 
     def close(self, message: participation_pb2.CheckInResponse | None = None) -> None:
-        """End the stream after what is queued, or at once if the queue is full; ``message`` is a last word."""
+        """End the stream after what is queued, or at once if the queue is full; ``message`` is sent last."""
         for last in (message, None) if message is not None else (None,):
             if self.outbox.full():
                 self.outbox.get_nowait()
@@ -86,7 +86,7 @@ class Session:
             self._cutting = asyncio.get_running_loop().call_later(CUT_S, self.cut)
 
     def ended(self) -> None:
-        """The stream has ended by itself; there is nothing left to cut."""
+        """The stream has ended: cancel its cut."""
         if self._cutting is not None:
             self._cutting.cancel()
 
@@ -95,26 +95,26 @@ Listener = Callable[[Session], None]
 
 
 class Changes:
-    """What has changed about participants since somebody last looked; begins with all of them."""
+    """Participants that have changed since the last ``take``; at first all of them."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._participants: set[str] | None = None
 
     def note(self, participants: Collection[str]) -> None:
-        """These came, went, became free or busy."""
+        """Note participants that connected, disconnected, became free or busy."""
         if self._participants is not None:
             self._participants.update(participants)
         self._event.set()
 
     def take(self) -> set[str] | None:
-        """The participants to look at anew; None: all. Take it before you look, to miss nothing."""
+        """The changed participants; None: all. Call it before looking at them, so that no change is missed."""
         found, self._participants = self._participants, set()
         self._event.clear()
         return found
 
     async def wait(self) -> None:
-        """Until something changes, or has changed since the last ``take``."""
+        """Wait for a change since the last ``take``."""
         await self._event.wait()
 
 
@@ -122,7 +122,7 @@ class Sessions:
     """All sessions of this process. Single-threaded: only the event loop touches it.
 
     Args:
-        clock: epoch seconds, from which time online is counted.
+        clock: epoch seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -130,18 +130,18 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._watchers: set[Changes] = set()
         self._spread = ReturnSpread(clock)
-        self._untold: list[str] = []
-        self._telling: asyncio.Handle | None = None
+        self._outdated: list[str] = []
+        self._sending: asyncio.Handle | None = None
         self._connected: list[Listener] = []
         self._disconnected: list[Listener] = []
 
     def listen(self, *, connected: Listener, disconnected: Listener) -> None:
-        """Be told of participants that come and go."""
+        """Call these when a participant connects or disconnects."""
         self._connected.append(connected)
         self._disconnected.append(disconnected)
 
     def connect(self, participant: str, introduction: Introduction, cut: Callable[[], None]) -> Session:
-        """Open a session, which ``cut`` ends at once; an older one of the same participant is closed."""
+        """Open a session that ``cut`` ends at once; close an older one of the same participant."""
         queue: asyncio.Queue[Instruction | None] = asyncio.Queue(OUTBOX_MESSAGES)
         session = Session(participant, introduction, queue, self._clock(), cut)
         older = self._sessions.get(participant)
@@ -153,10 +153,10 @@ class Sessions:
         return session
 
     def admit(self, session: Session) -> None:
-        """Add an open session, and tell those who listen."""
+        """Add an open session and call the listeners."""
         self._sessions[session.participant] = session
         self._follow_population()
-        session.spread_for = self._spread.suffices_for  # its welcome tells it
+        session.spread_for = self._spread.suffices_for  # its welcome message has the spread
         for listener in self._connected:
             listener(session)
         self.touch((session.participant,))
@@ -172,7 +172,7 @@ class Sessions:
             self.touch((session.participant,))
 
     def get(self, participant: str) -> Session | None:
-        """The participant's session, None while it is not connected."""
+        """The participant's session; None while it is not connected."""
         return self._sessions.get(participant)
 
     def all(self) -> list[Session]:
@@ -180,7 +180,7 @@ class Sessions:
         return list(self._sessions.values())
 
     def names(self) -> list[str]:
-        """The participants that are connected."""
+        """Ids of the connected participants."""
         return list(self._sessions)
 
     def __len__(self) -> int:
@@ -188,40 +188,40 @@ class Sessions:
 
     @property
     def return_spread_s(self) -> float:
-        """Seconds over which those connected are asked to spread their return."""
+        """Seconds over which connected participants spread their return."""
         return self._spread.seconds
 
     def _follow_population(self) -> None:
         if self._spread.adjust(len(self._sessions)):
-            self._untold = self.names()
-            if self._telling is None:
-                self._telling = asyncio.get_running_loop().call_soon(self._tell_some)
+            self._outdated = self.names()
+            if self._sending is None:
+                self._sending = asyncio.get_running_loop().call_soon(self._send_spreads)
 
-    def _tell_some(self) -> None:
-        """Tell the spread to some who were told another, and to the next ones a little later."""
+    def _send_spreads(self) -> None:
+        """Send the new spread to some participants, and to the next ones a little later."""
         spread = self._spread
         message = participation_pb2.CheckInResponse(
             return_spread=participation_pb2.ReturnSpread(return_spread_s=spread.seconds)
         )
-        told = 0
-        while self._untold and told < TOLD_AT_ONCE:
-            session = self._sessions.get(self._untold.pop())
+        sent = 0
+        while self._outdated and sent < SPREADS_AT_ONCE:
+            session = self._sessions.get(self._outdated.pop())
             if session is not None and session.spread_for != spread.suffices_for:
                 session.spread_for = spread.suffices_for
                 session.send(message)
-                told += 1
-        self._telling = None
-        if self._untold:
-            self._telling = asyncio.get_running_loop().call_later(TOLD_EVERY_S, self._tell_some)
+                sent += 1
+        self._sending = None
+        if self._outdated:
+            self._sending = asyncio.get_running_loop().call_later(SPREADS_EVERY_S, self._send_spreads)
 
     def touch(self, participants: Collection[str] = ()) -> None:
-        """Wake the runs that wait for their draw; these participants became free or busy."""
+        """Wake the runs that wait for a draw: these participants became free or busy."""
         for watcher in self._watchers:
             watcher.note(participants)
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Changes]:
-        """What changes from now on."""
+        """Collect the changes from now on."""
         changes = Changes()
         self._watchers.add(changes)
         try:
@@ -231,6 +231,6 @@ class Sessions:
 
 
 def come_back(cause: ComeBack.Cause.ValueType, after_s: float, reason: str) -> participation_pb2.CheckInResponse:
-    """The instruction to leave and come back later."""
+    """The instruction to disconnect and return later."""
     order = ComeBack(cause=cause, after_s=after_s, reason=reason)
     return participation_pb2.CheckInResponse(come_back=order)
