@@ -1,4 +1,4 @@
-"""From reports to the next model: grid, folding, the sum, the candidate, its charge."""
+"""Turns the reports of a round into the next model: grid, folding, sum, candidate, charge."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Aggregator:
         return None if grid is None else RoundGrid(**asdict(grid))
 
     async def fold(self, effect: Fold, grid: RoundGrid) -> None:
-        """Fold one update where it was received."""
+        """Fold one update on the node that received it."""
         item = self._candidates.item(effect.update, effect.weight)
         await self._services.nodes.fold(self._candidates.sum_key(effect.key, grid), effect.update.node, item)
         self._folded[item.round, item.attempt, item.participant] = self._services.clock()
 
     async def aggregate(self, effect: Aggregate) -> Aggregated:
-        """Make what the round results in, durable: a candidate model, or the record of an evaluation.
+        """Make the round's result, durably: a candidate model, or the digest of an evaluation's metrics.
 
         Raises:
             ServerError: if an update can no longer be read, or the result would not be finite.
@@ -81,11 +81,11 @@ class Aggregator:
         if effect.kind is RoundKind.EVALUATE:
             digest = _evaluation_digest(live_round(self._driver.state), self._driver.state.policy.max_weight)
         else:
-            if self._privacy.sums_nothing and not effect.contributions:
+            if self._privacy.releases_empty_sums and not effect.contributions:
                 log.log(
                     logging.DEBUG if self._driver.state.policy.secret_draw else logging.WARNING,
-                    "run %s round %s: no update came, so what is released and charged is noise alone; if participants "
-                    "are still at work or fail, pause the run until they are not",
+                    "run %s round %s: no update arrived, so the release is noise alone, and is charged; if "
+                    "participants are still training, or fail, pause the run meanwhile",
                     self._driver.run,
                     effect.key,
                 )
@@ -110,18 +110,18 @@ class Aggregator:
         self._candidate = await self._make(aggregate_of(self._driver.state))
 
     async def _make(self, effect: Aggregate) -> Candidate:
-        await self._privacy.foresee(self._driver.state.version)
+        await self._privacy.precompute_charge(self._driver.state.version)
         return await self._candidates.make(effect)
 
     async def lost(self) -> list[UpdateRef]:
-        """The updates of the sum that waits for its charge that cannot be read any more. Raises as ``unreadable``."""
+        """The unreadable updates in the sum that waits for its charge. Raises as ``unreadable``."""
         return [update for update, _ in await self.unreadable(aggregate_of(self._driver.state))]
 
     async def unreadable(self, effect: Aggregate) -> list[tuple[UpdateRef, str]]:
-        """The updates among the contributions that can no longer be read whole, each with the reason.
+        """The contributions whose updates can no longer be read whole, each with the reason.
 
         Raises:
-            StorageError: if the disk does not let itself be read: that damages none.
+            StorageError: if the disk cannot be read, which says nothing about the updates.
         """
         found = []
         for term in effect.contributions:
@@ -140,11 +140,11 @@ class Aggregator:
         return found
 
     def is_judged(self, effect: Publish) -> bool:
-        """Whether the operator's evaluator is to judge the released model."""
+        """Whether an evaluator of the operator judges the released model."""
         return self._spec.evaluation.server is not None and effect.kind is RoundKind.TRAIN
 
     async def evaluate(self, effect: Publish) -> Judgement:
-        """Have the operator's evaluator judge the released model; it says nothing if the job names none."""
+        """Have the operator's evaluator judge the released model, if the job names one."""
         name = self._spec.evaluation.server
         if name is None:
             return Judgement()
@@ -158,7 +158,7 @@ class Aggregator:
         return found
 
     async def _with_average(self, found: Judgement, name: str, evaluator: Evaluator) -> Judgement:
-        """What an evaluator said of the newest model, and what it says of the mean of all so far."""
+        """Add the judgement of the mean of the released models to that of the newest one."""
         run = self._driver.run
         newest = await self._services.reader.run(lambda connection: models.latest(connection, run))
         if newest is None or newest.average_blob is None:
@@ -167,7 +167,7 @@ class Aggregator:
         return Judgement({**found.metrics, **mean.metrics}, mean.failure)
 
     async def retain(self) -> None:
-        """Remove models beyond those to be kept, never the first or best, and all but the newest optimiser states."""
+        """Remove models beyond those to keep (never the first or best), and all but the newest optimiser states."""
         run, keep = self._driver.run, self._spec.retention.models or self._services.keep_models
 
         def work(connection: Connection) -> None:
@@ -185,16 +185,16 @@ class Aggregator:
         await self._services.call(self._services.blobs.sweep)
 
     async def discard_candidates(self) -> None:
-        """Remove what was made and never released."""
+        """Remove candidates that were never released."""
         self._candidate = None
         await self._candidates.discard_all()
 
     def server_metrics(self, key: RoundKey) -> Mapping[str, float]:
-        """What the evaluator said of the round's model; empty if there is none."""
+        """Metrics that the evaluator gave the round's model; empty if there are none."""
         return self._server_metrics.get(key, {})
 
     async def drop(self, effect: DropSpools) -> None:
-        """Forget the sums of these rounds, and remove the uploads that no sum can need."""
+        """Drop the sums of these rounds, and remove the uploads that no sum can need."""
         run = self._driver.run
         keep = {(key.round, key.attempt, participant) for key, participant in effect.keep}
         through = (effect.through.round, effect.through.attempt)
@@ -203,7 +203,7 @@ class Aggregator:
         await self._services.call(self._services.spool.drop_through, run, through, keep)
 
     async def drop_all(self) -> None:
-        """Forget every sum and remove every upload of the run: it has ended."""
+        """Drop all sums and uploads of the run: it has ended."""
         await self._services.nodes.drop_run(self._driver.run)
         await self._services.call(self._services.spool.drop_run, self._driver.run)
 
@@ -249,5 +249,5 @@ class Aggregator:
 
 
 def _evaluation_digest(live: RoundState, max_weight: int) -> str:
-    """Names the record of an evaluation: BLAKE3 of its metrics as canonical JSON."""
+    """Digest of an evaluation: BLAKE3 of its metrics as canonical JSON."""
     return blake3(json.dumps(metrics_of(live.roster, max_weight), sort_keys=True).encode()).hexdigest()

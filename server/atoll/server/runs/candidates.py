@@ -1,4 +1,4 @@
-"""The next model of a run, made of a round's contributions: durable, but not released."""
+"""Makes candidates: models from a round's contributions that are durable but not released."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ class Candidate:
     """A model that is durable but not released.
 
     ``norm`` is that of the mean update; ``optimiser_blobs`` names the server optimiser's state tensors, the mean of the
-    released models, and noise that later private rounds need. ``outcome`` is what a private release leaves; None for
-    any other.
+    released models, and noise that later private rounds need. ``outcome`` is None without privacy.
     """
 
     key: RoundKey
@@ -66,10 +65,10 @@ class Candidates:
         self._averaged = averaged_tensors(spec, layout)
         self._mean_decay = None if spec.iterate_averaging is None else spec.iterate_averaging.decay
         self._fragments = fragments_of(spec, layout)
-        self._made: list[Candidate] = []  # appended in threads, also by those whose task was cancelled meanwhile
+        self._made: list[Candidate] = []  # appended in threads, also by tasks that were cancelled meanwhile
 
     async def make(self, effect: Aggregate) -> Candidate:
-        """Make the candidate of exactly these contributions, durable; the same again gives the same bytes.
+        """Make the candidate of exactly these contributions, durably. A repetition gives the same bytes.
 
         Raises:
             ServerError: if an update can no longer be read, or the result would not be finite.
@@ -83,7 +82,7 @@ class Candidates:
             for term in effect.contributions
             if term.update is not None
         ]
-        if not items and not self._privacy.sums_nothing:  # an empty Poisson sample: it changes nothing
+        if not items and not self._privacy.releases_empty_sums:  # an empty Poisson sample changes nothing
             return Candidate(effect.key, latest.blob, latest.size_bytes, latest.optimiser_blobs, norm=0.0)
         live = live_round(state)
         if live.grid is None:
@@ -95,7 +94,7 @@ class Candidates:
 
     @contextlib.asynccontextmanager
     async def _total(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[PartialSum]:
-        """The sum of these updates, each given with the node that received it."""
+        """The sum of these updates; each comes with the node that received it."""
         if not items:
             yield EmptySum(key.elements, key.grid)
             return
@@ -144,8 +143,8 @@ class Candidates:
         self._made.append(candidate)
         for blob in candidate.blobs:
             self._services.leases.hold(self._driver.run, blob)
-        if not all(map(blobs.exists, candidate.blobs)):  # removed as spare before it was held
-            raise UnavailableError("blob.removed", "the new model's blob was removed as spare", "again", 1.0)
+        if not all(map(blobs.exists, candidate.blobs)):  # the janitor removed one before it was held
+            raise UnavailableError("blob.removed", "the new model's blob was removed as unused", "try again", 1.0)
         return candidate
 
     async def keep(self, chosen: Candidate) -> None:
@@ -154,12 +153,12 @@ class Candidates:
         await self.discard([one for one in made if one.key == chosen.key and one.blob != chosen.blob])
 
     async def discard_all(self) -> None:
-        """Remove what was made and never released."""
+        """Remove candidates that were never released."""
         made, self._made = self._made, []
         await self.discard(made)
 
     async def discard(self, candidates: Sequence[Candidate]) -> None:
-        """Remove candidates that are not released; what the ones that are kept share with them stays."""
+        """Remove candidates, except blobs that kept candidates share with them."""
         made = (blob for one in self._made for blob in one.blobs)
         self._services.leases.hold_only(self._driver.run, made)
         blobs = {blob for one in candidates for blob in one.blobs}
@@ -168,7 +167,7 @@ class Candidates:
             await self._services.call(self._services.blobs.sweep)
 
     def set_aside(self, blobs: Collection[str]) -> None:
-        """Remove blobs in the transaction that found them spare: no other can begin to name them in between."""
+        """Remove blobs in the transaction that found them unnamed, so that no other can name them in between."""
         for blob in sorted(set(blobs) - self._services.leases.held(self._services.clock())):
             self._services.blobs.set_aside(blob)
 
@@ -183,7 +182,7 @@ class Candidates:
         return SumKey(self._driver.run, key.round, key.attempt, part.size, Grid(**asdict(grid)), part.offset)
 
     def _fragment(self) -> ElementRange:
-        """What the round in work updates."""
+        """The elements that the round in work updates."""
         return self._fragments.of_round(live_round(self._driver.state).version)
 
 

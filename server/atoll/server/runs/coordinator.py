@@ -74,14 +74,14 @@ log = logging.getLogger(__name__)
 _ACTIVE = tuple(status.value for status in RunStatus if not status.ended)
 MAX_REASON_CHARS = 1024
 _UNDER_WAY = (Phase.SAMPLED, Phase.OPEN, Phase.CLOSING, Phase.AGGREGATED)
-"""Phases of a round that was let in and is charged at its end."""
+"""Phases of a round that has reserved its cost and is charged at its end."""
 _LEAST_UPLOAD_BYTES = 16 << 20
 _AT_WORK = (Phase.SAMPLED, Phase.OPEN)
 
 
 @dataclass(eq=False)
 class ActiveRun:
-    """A run in work."""
+    """A run that has not ended."""
 
     driver: RunDriver
     performer: RunPerformer
@@ -122,18 +122,17 @@ class Coordinator:
         certificates.listen(self._expel)
 
     async def start(self) -> None:
-        """Resume every run that had not ended, in the middle of its round, and sweep what ended ones left.
+        """Resume every run that had not ended, within its round, and remove leftovers of ended ones.
 
         Raises:
-            CorruptDataError: if a run's log, or what it was submitted with, is damaged; nothing of it is lost, and
-                nothing else is begun.
+            CorruptDataError: if a run's log, or its row, is damaged; no run is changed then, and none begins.
         """
         found = await self._services.reader.run(lambda connection: runs.with_status(connection, _ACTIVE))
         self._resuming = {run.id for run in found}
         try:
             await self.janitor.tidy(fresh_s=0.0)
         except (ServerError, OSError) as error:
-            log.warning("what was left behind is not removed now: %s", error)
+            log.warning("leftovers were not removed; the next sweep tries again: %s", error)
         for run in found:
             await self._resume(run)
         self._resuming = set()
@@ -146,19 +145,19 @@ class Coordinator:
         return self._leaving
 
     def leave(self) -> None:
-        """The server is about to send everyone away: who disconnects from now on is not gone, who watches is told."""
+        """The server is about to stop: participants that disconnect are not missing, and watchers wake up."""
         self._leaving = True
         for active in self._active.values():
             active.driver.changed.set()
 
     async def stop(self) -> None:
-        """Stop taking events; every run stands as its log says."""
+        """Stop taking events; every run stays as its log says."""
         await self.janitor.stop()
         for active in list(self._active.values()):
             await active.driver.stop()
 
     def in_work(self) -> list[ActiveRun]:
-        """The runs that have not ended."""
+        """All runs that have not ended."""
         return list(self._active.values())
 
     def active(self, run_id: str) -> ActiveRun | None:
@@ -183,7 +182,7 @@ class Coordinator:
         return run.id
 
     async def pause(self, run_id: str) -> None:
-        """No further round begins after the one in work.
+        """Pause a run after its current round.
 
         Raises:
             NotFoundError, ConflictError: if the run is unknown or has ended.
@@ -191,7 +190,7 @@ class Coordinator:
         await self._order(run_id, PauseRequested())
 
     async def resume(self, run_id: str) -> None:
-        """Rounds go on.
+        """Resume a paused run.
 
         Raises:
             NotFoundError, ConflictError: if the run is unknown or has ended.
@@ -202,8 +201,8 @@ class Coordinator:
         if active is None or active.driver.state.status is not RunStatus.PAUSED:
             await self._order(run_id, ResumeRequested())
             return
-        self._budgets.let_go(run_id)
-        await active.privacy.forgive()
+        self._budgets.unblock(run_id)
+        await active.privacy.reset_shortfall()
         await active.privacy.reserve(afresh=True)
         try:
             await self._order(run_id, ResumeRequested())
@@ -212,11 +211,11 @@ class Coordinator:
             raise
 
     async def cancel(self, run_id: str, reason: str) -> None:
-        """End the run now. Raises as ``pause``."""
+        """Cancel a run now. Raises as ``pause``."""
         await self._order(run_id, CancelRequested(reason[:MAX_REASON_CHARS] or "cancelled by the operator"))
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
-        """Shut a participant out at once, also from streams that are open.
+        """Revoke a participant at once; its open streams end.
 
         Raises:
             RecordMissingError: if there is no such participant.
@@ -227,7 +226,7 @@ class Coordinator:
         )
         return row
 
-    # What ingest nodes ask (``ingest.coordinator_api.CoordinatorApi``).
+    # Calls of ingest nodes (``ingest.coordinator_api.CoordinatorApi``).
 
     async def identify(self, certificate_pem: bytes) -> Caller:
         """See ``CoordinatorApi``."""
@@ -300,10 +299,10 @@ class Coordinator:
         effects = await active.driver.post(event, also=row)
         return answer_to(effects, commit.participant, commit.report.digest)
 
-    # What participants say (``rpc.participation.CheckInApi``).
+    # Messages of participants (``rpc.participation.CheckInApi``).
 
     async def introduced(self, participant: str, introduction: Introduction) -> None:
-        """See ``CheckInApi``: keep what the participant says of itself."""
+        """See ``CheckInApi``: store what the participant declares."""
         if self._insecure:
             await self._certificates.adopt_insecure(participant)
         now, labels = self._services.clock(), tuple(sorted(introduction.labels.items()))
@@ -315,7 +314,7 @@ class Coordinator:
             self._services.silos.add(participant)
 
     async def replied(self, participant: str, reply: participation_pb2.TaskReply) -> None:
-        """A participant accepted, declined or failed; answers for rounds that are gone are ignored."""
+        """A participant accepted, declined or failed; replies for rounds that are over are ignored."""
         active = self._active.get(reply.key.run)
         if active is None:
             return
@@ -331,7 +330,7 @@ class Coordinator:
             case _:
                 raise InvalidRequestError("reply.verdict", f"verdict {reply.verdict}: accepted, declined or failed")
         try:
-            # Nobody waits for an acceptance: it shares the transaction of what comes next.
+            # No caller waits for an acceptance, so it shares the transaction of the next event.
             await active.driver.post(event, patient=isinstance(event, Accepted))
         except ConflictError as error:
             log.debug("reply of %s not taken: %s", participant, error)
@@ -390,13 +389,13 @@ class Coordinator:
         log.info("run %s resumes: %s", run.id, found.state.status, extra={"run": run.id})
         promise = await self._services.reader.run(find_promise, run.id, spec)
         if spec.privacy is not None and await self._is_uncompared(run):
-            self._budgets.hold_back(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
+            self._budgets.block(run.id, time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._restored_at)))
         active = self._activate(run, spec, layout, found.state, found.next_seq, promise=promise, resumed=True)
         if found.state.status is RunStatus.SUBMITTED:
             await active.performer.start_run()
 
     async def _is_uncompared(self, run: runs.Run) -> bool:
-        """Whether the run's ledger was restored, and no operator has resumed the run since."""
+        """Whether the run's ledger was restored and no operator has resumed the run since."""
         if run.created_at >= self._restored_at:
             return False
         kind, since = ResumeRequested().kind, self._restored_at
@@ -419,17 +418,17 @@ class Coordinator:
         await active.driver.post(event)
 
     def _most_bytes(self, active: ActiveRun, elements: int) -> int:
-        """Payload bytes that a member may send for one attempt that asks for so many elements."""
+        """Maximum payload bytes of a member's uploads for one attempt that asks for ``elements`` elements."""
         needed = payload_bytes(active.spec.aggregation.wire_encoding, elements)
         return max(_LEAST_UPLOAD_BYTES, int(self._services.limits.upload_factor * needed))
 
     def _check_open(self) -> None:
-        """Workers ask before every run is resumed."""
+        """Refuse calls until all runs are resumed: workers may call before."""
         if not self._open:
             raise UnavailableError("server.starting", "the server is starting", "try again", retry_after_s=1.0)
 
     async def _grant_ended(self, run: str, standing: ReportReceipt | None) -> UploadGrant:
-        """Of a run that has ended, a receipt is left at most."""
+        """An ended run grants no upload; it may have a receipt."""
         if standing is not None:
             return UploadGrant(elements=0, max_abs=0.0, max_bytes=0, max_weight=0, max_uploads=0, receipt=standing)
         ended = await self._services.reader.run(lambda connection: runs.get(connection, run))
@@ -442,7 +441,7 @@ class Coordinator:
         return None if found is None else ReportReceipt(Disposition(found.disposition), found.digest)
 
     def _expel(self, caller: Caller, _: ServerError) -> None:
-        """A participant that is revoked is drawn no more from this moment on; its stream ends with its calls."""
+        """Disconnect a revoked participant, so that it is no longer drawn; its stream ends with its calls."""
         session = self._services.sessions.get(caller.name) if caller.role is Role.PARTICIPANT else None
         if session is not None:
             session.close()
@@ -462,6 +461,6 @@ class Coordinator:
 
 
 def _roster_of(driver: RunDriver) -> Roster:
-    """The members of the run's round; none once the run takes no events any more."""
+    """The members of the run's round; none once the run takes no more events."""
     live = driver.state.round
     return Roster() if driver.stopped or driver.state.status.ended or live is None else live.roster

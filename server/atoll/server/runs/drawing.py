@@ -51,7 +51,7 @@ class Budget(Protocol):
         """Reserve the cost of the next round; raises ``BudgetSpentError`` if the budget does not cover it."""
         ...
 
-    def give_back(self) -> None:
+    def release_reservation(self) -> None:
         """Release the reservation: the round does not begin now."""
         ...
 
@@ -110,7 +110,7 @@ class CohortPool:
         await self._bar(effect, run, spec)
         if not self._may_draw(effect, run, spec):
             await budget.reserve()  # a run without budget must pause now, not when enough participants connect
-            budget.give_back()
+            budget.release_reservation()
         while True:
             await self._enough(effect, run, spec, on_wait)
             await budget.reserve()
@@ -119,7 +119,7 @@ class CohortPool:
                 drawn = self._drawn_from(there, effect, run, spec, await self._known(there, spec))
                 if drawn is not None:
                     return drawn
-            budget.give_back()
+            budget.release_reservation()
 
     def _begin(self, effect: DrawCohort, run: str, spec: JobSpec) -> list[Session]:
         """Take the run's turn, until ``finish_draw``; returns the participants that can be drawn."""

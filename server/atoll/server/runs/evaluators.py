@@ -34,15 +34,15 @@ Evaluator = Callable[[Mapping[str, npt.NDArray[np.generic]]], Mapping[str, float
 """Takes the model, name → array (read-only; bfloat16 widened to float32), gives metric name → finite value."""
 
 PATIENCE_S = 600.0
-"""How long a release waits for the evaluator; then it goes on without."""
+"""How long a release waits for the evaluator before it goes on without its metrics."""
 MAX_METRICS = 256
 _MAX_REASON_CHARS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 SERVER_METRIC = "server/"
-"""Before the names of an evaluator's figures."""
+"""Prefix of an evaluator's metric names."""
 AVERAGED_METRIC = f"{SERVER_METRIC}averaged/"
-"""Before those of the mean of the released models."""
+"""Prefix of the metric names of the mean of the released models."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class InPlace:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What an evaluator said of a model: metrics named ``server/...``, or in words why it said nothing."""
+    """An evaluator's metrics of a model, named ``server/...``, or the reason why there are none."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
@@ -72,7 +72,7 @@ def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
     """
     evaluators: dict[str, Evaluator] = {}
     if specifications and (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # at the end: nothing installed is hidden by a file that happens to lie there
+        sys.path.append(here)  # at the end, so that files there do not hide installed modules
     for text in specifications:
         name, _, target = text.partition("=")
         if not _NAME.fullmatch(name) or not all(target.partition(":")):
@@ -92,7 +92,7 @@ def load_evaluators(specifications: tuple[str, ...]) -> dict[str, Evaluator]:
 async def judge(
     name: str, evaluator: Evaluator, layout: Layout, blobs: BlobStore, blob: str, prefix: str = SERVER_METRIC
 ) -> Judgement:
-    """Have an evaluator judge a model. Whatever the operator's code does, the release goes on."""
+    """Have an evaluator judge a model. The release goes on even if the operator's code fails."""
 
     def work() -> dict[str, float]:
         with blobs.open(blob) as opened:
@@ -146,7 +146,7 @@ def _imported(text: str, target: str) -> Evaluator:
 
 
 async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dict[str, float]:
-    """Run the operator's code in a thread that nobody else needs, and that does not keep the server from stopping."""
+    """Run the operator's code in a thread of its own that does not keep the server from stopping."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[dict[str, float]] = loop.create_future()
 
@@ -161,9 +161,9 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
     def run() -> None:
         try:
             result: dict[str, float] | Exception = work()
-        except BaseException as error:  # noqa: BLE001 - handed over, whatever it is: somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - handed over to the waiting caller
             result = _as_exception(error)
-        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             loop.call_soon_threadsafe(hand_over, result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -171,7 +171,7 @@ async def _in_own_thread(work: Callable[[], dict[str, float]], name: str) -> dic
 
 
 def _as_exception(error: BaseException) -> Exception:
-    """What a future can hold and an event loop does not end of."""
+    """The error as one that a future can hold and that does not end an event loop."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     wrapped = RuntimeError(f"it raised {type(error).__name__}: {error}")

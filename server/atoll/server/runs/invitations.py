@@ -56,7 +56,7 @@ class Invitations:
     def for_member(
         self, state: RunState, live: RoundState, member: Member, *, remaining_s: float, traceparent: str
     ) -> Invitation:
-        """The task of an open round, with the largest weight that this member may report, its seed and trace context."""
+        """The task of an open round, with this member's largest weight, seed and trace context."""
         seed = self.spec.job.seed  # None in a run of an earlier version
         own = participation_pb2.Participate(
             remaining_s=max(0.0, remaining_s),

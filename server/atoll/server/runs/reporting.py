@@ -1,4 +1,4 @@
-"""Between a report as it came and the engine's event, its row, and the answer to the participant."""
+"""Turns a participant's report into the engine's event, a row, and the answer to the participant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from atoll.wire.status import Recovery
 from atoll.wire.v1 import transfer_pb2
 
 MAX_METRICS = 64
-"""Figures of the training, and as many of the evaluation; the SDK's limits too."""
+"""Maximum number of training metrics, and of evaluation metrics; the SDK has the same limits."""
 MAX_METRIC_NAME_CHARS = 128
 
 _WAIT = "wait for the next invitation"
@@ -38,7 +38,7 @@ _DISPOSITIONS = {
 
 
 class ReportRefusedError(ConflictError):
-    """The report does not count, and no other of this participant will in the round."""
+    """The report does not count, and no other report of this participant will count in the round."""
 
     recovery = Recovery.NEXT_TASK
 
@@ -79,7 +79,7 @@ def reported_event(commit: Commit, key: RoundKey) -> Reported:
 
 
 def without_figures(commit: Commit) -> Commit:
-    """A report without its metrics, which a private run neither keeps nor shows: no noise is on them."""
+    """A report without its metrics: a private run does not keep them, since they carry no noise."""
     report = transfer_pb2.ReportRequest()
     report.CopyFrom(commit.report)
     for field in ("metrics", "evaluation", "evaluation_weight"):
@@ -118,7 +118,7 @@ def report_recorder(run: str, commit: Commit, now: float) -> Also:
 
 
 def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> ReportReceipt:
-    """What the participant is told.
+    """The answer to the participant.
 
     Raises:
         ReportRefusedError: if the report is refused.
@@ -138,7 +138,7 @@ def answer_to(effects: tuple[Effect, ...], participant: str, digest: str) -> Rep
 
 
 def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None:
-    """The participant's part in a round that is in work or remembered; None for a stranger."""
+    """The participant's roster entry in a round that the state still holds; None if it is not a member."""
     if state.round is not None and state.round.key == key:
         return state.round.roster.get(participant)
     for past in state.past:
@@ -148,7 +148,7 @@ def member_of(state: RunState, key: RoundKey, participant: str) -> Member | None
 
 
 def no_longer_wanted(state: RunState, key: RoundKey, participant: str) -> ServerError:
-    """Why a report is not wanted. Rounds that are forgotten are over; only a remembered one can have strangers."""
+    """Why a report is not wanted; only rounds that the state still holds can say who is no member."""
     remembered = {past.key for past in state.past} | ({state.round.key} if state.round is not None else set())
     member = member_of(state, key, participant)
     if member is None and key in remembered:

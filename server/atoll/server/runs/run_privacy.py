@@ -30,7 +30,7 @@ Recorder = Callable[[Connection], object]
 
 @dataclass(frozen=True, slots=True)
 class PrivateOutcome:
-    """What a private release leaves: the run after it, and the clip norm for the charge."""
+    """The result of a private release: the run after it, and the clip norm for its charge."""
 
     after: PrivateRun
     clip: float
@@ -66,29 +66,29 @@ class RunPrivacy(Protocol):
         ...
 
     @property
-    def sums_nothing(self) -> bool:
-        """Whether a round without any update is released like any other."""
+    def releases_empty_sums(self) -> bool:
+        """Whether a round without updates is released like any other."""
         ...
 
     async def reserve(self, *, afresh: bool = False) -> None:
-        """Reserve what the next round will cost; ``afresh``: after an operator's order, from the whole ledger.
+        """Reserve the cost of the next round; ``afresh`` verifies the whole ledger first.
 
         Raises:
-            BudgetSpentError: if there is not so much left.
-            TooFewReportsError: if too few participants report for the next release.
+            BudgetSpentError: if the budget does not cover it.
+            TooFewReportsError: if too few participants report.
         """
         ...
 
-    def give_back(self) -> None:
-        """Give back what is reserved: the round does not begin now."""
+    def release_reservation(self) -> None:
+        """Release the reservation: the round does not begin now."""
         ...
 
     def hold(self) -> None:
-        """Reserve again what a round costs that was let in before a restart."""
+        """Reserve again the cost of a round that began before a restart."""
         ...
 
-    async def forgive(self) -> None:
-        """Count reports anew: an operator has seen that too few came, and goes on."""
+    async def reset_shortfall(self) -> None:
+        """Count missing reports from 0 again: an operator resumes the run although too few participants reported."""
         ...
 
     def grid(self, version: int, total_weight: int, max_abs: float) -> Grid | None:
@@ -100,11 +100,11 @@ class RunPrivacy(Protocol):
         ...
 
     def terms(self, version: int) -> PrivacyTerms | None:
-        """What members of the round are promised."""
+        """The privacy terms that members of the round receive."""
         ...
 
-    async def foresee(self, version: int) -> None:
-        """Prepare the account of a release before a round waits for it."""
+    async def precompute_charge(self, version: int) -> None:
+        """Compute the charge of a release ahead of its transaction."""
         ...
 
     def released(self, summed: RoundSum) -> contextlib.AbstractContextManager[tuple[PartialSum, PrivateOutcome | None]]:
@@ -112,26 +112,26 @@ class RunPrivacy(Protocol):
         ...
 
     def recorder(self, record: stored.Release, outcome: PrivateOutcome | None, version: int) -> Recorder:
-        """What records a release with its charge."""
+        """Returns what records a release with its charge in a transaction."""
         ...
 
 
 class NoPrivacy:
-    """See ``RunPrivacy``: sums are released as they are, and cost nothing."""
+    """See ``RunPrivacy``: sums are released unchanged and cost nothing."""
 
     is_free = True
-    sums_nothing = False
+    releases_empty_sums = False
 
     async def reserve(self, *, afresh: bool = False) -> None:
         """See ``RunPrivacy``."""
 
-    def give_back(self) -> None:
+    def release_reservation(self) -> None:
         """See ``RunPrivacy``."""
 
     def hold(self) -> None:
         """See ``RunPrivacy``."""
 
-    async def forgive(self) -> None:
+    async def reset_shortfall(self) -> None:
         """See ``RunPrivacy``."""
 
     def grid(self, version: int, total_weight: int, max_abs: float) -> Grid | None:
@@ -147,7 +147,7 @@ class NoPrivacy:
         """See ``RunPrivacy``."""
         del version
 
-    async def foresee(self, version: int) -> None:
+    async def precompute_charge(self, version: int) -> None:
         """See ``RunPrivacy``."""
 
     @contextlib.contextmanager

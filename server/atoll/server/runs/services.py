@@ -1,4 +1,4 @@
-"""What all runs of a server share."""
+"""The services that all runs of a server share."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Services:
     Attributes:
         writer: the database's writer.
         reader: the database's readers.
-        blobs: where models lie.
-        spool: where uploads lie.
-        sessions: who is connected.
-        nodes: who folds.
+        blobs: models.
+        spool: uploads.
+        sessions: connected participants.
+        nodes: ingest nodes, which fold.
         executor: threads for disk and arithmetic.
         evaluators: the operator's plug-ins, by name.
         clock: epoch seconds, UTC.
         silence_s: seconds that a member may be disconnected before it counts as gone, if it is no silo.
         keep_models: released models kept per running run, besides the first.
-        room: whether the disk has any.
+        room: free space of the disk.
         leases: blobs that no row names yet.
         observer: metrics, log and traces.
         share_models: whether any participant may read any blob whose name it knows.
-        limits: what participants may take.
+        limits: limits on what participants use.
         silo_silence_s: seconds that a silo may be disconnected.
         silos: participants of kind silo that have checked in.
     """
@@ -72,9 +72,9 @@ class Services:
         return max(self.silence_s, self.silo_silence_s) if participant in self.silos else self.silence_s
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking function in a thread. A cancelled caller waits for its end: the thread uses what it holds."""
+        """Run a blocking function in a thread. A cancelled caller waits for its end, since they share resources."""
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # what is logged there knows what it is about
+        context = contextvars.copy_context()  # log lines from the thread carry the same fields
         running = loop.run_in_executor(self.executor, lambda: context.run(function, *args, **kwargs))
         try:
             return await asyncio.shield(running)

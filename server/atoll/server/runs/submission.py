@@ -1,4 +1,4 @@
-"""From a job file and its first model to a run that is durable: everything is looked at before anything is stored."""
+"""Turns a job file and an initial model into a durable run; everything is checked before anything is stored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Submission:
 
     def _put(self, connection: Connection, services: Services) -> None:
         run = self.run
-        # In the transaction that names the blob: from here on it is not spare, and until here it was not removed.
+        # In the transaction that names the blob: until here it was not removed, from here on it cannot be.
         if not services.blobs.exists(run.initial_model):
             raise BlobMissingError(run.initial_model)
         runs.add(connection, run)
@@ -53,11 +53,11 @@ class Submission:
 async def examined(
     services: Services, *, job_toml: bytes, file_name: str, layout: Layout, initial_blob: str, operator: str
 ) -> Submission:
-    """A job that can be played on this server with this model.
+    """Check that this server can run the job with this model.
 
     Raises:
         JobFileError: listing every problem of the job.
-        InvalidRequestError: if the model or evaluator is not there or does not fit, or noise would ruin the model.
+        InvalidRequestError: if the model or evaluator is missing or does not fit, or noise would ruin the model.
         BudgetSpentError: if its rounds do not fit under the limit of its population.
         StoreDamagedError: if the ledger of its population is known to be damaged.
     """
@@ -88,7 +88,7 @@ async def examined(
 
 
 def check_averaging(spec: JobSpec, layout: Layout) -> None:
-    """A mean that is kept in 16 bits would round most of its steps away."""
+    """Refuse a mean of 16-bit models: rounding would lose most of its steps."""
     narrow = [one for one in layout.tensors if one.dtype not in {Dtype.FLOAT32, Dtype.FLOAT64}]
     if spec.iterate_averaging is not None and narrow:
         raise InvalidRequestError(
@@ -108,7 +108,7 @@ async def _check_model(services: Services, layout: Layout, blob: str) -> None:
 
 
 async def _check_room(services: Services, layout: Layout, spec: JobSpec, elements: int, kept_bytes: int) -> None:
-    """A round must fit: a new model with its optimiser's states, every participant's update, and noise that is kept."""
+    """A round must fit on the disk: new model, optimiser states, every member's update, and noise that is kept."""
     tensors = 1 + len(optimiser_of(spec).state_names) + (spec.iterate_averaging is not None)
     models_bytes = layout.size_bytes * tensors
     updates_bytes = payload_bytes(spec.aggregation.wire_encoding, elements) * spec.cohort.invited

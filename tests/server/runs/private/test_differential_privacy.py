@@ -108,7 +108,7 @@ async def test_a_round_that_nobody_reports_in_is_released_with_noise_and_charged
     assert ended.status == RunStatus.FINISHED
     assert np.all(federation.model(ended.current_model) != 0)
     assert [one.population for one in await federation.store.reader.run(charges.listed, run)] == ["people"]
-    assert f"run {run} round 1: no update came, so what is released and charged is noise alone" in caplog.text
+    assert f"run {run} round 1: no update arrived, so the release is noise alone" in caplog.text
 
 
 async def test_a_run_that_too_few_report_to_pauses_and_is_charged_no_further(federation: Federation) -> None:

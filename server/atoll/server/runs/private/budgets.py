@@ -1,4 +1,4 @@
-"""What the rounds under way of all private runs may spend."""
+"""Reservations of privacy budget for the rounds in work of all private runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atoll.server.runs.services import Services
 
 
 class Budgets:
-    """Reserves the cost of every round under way in the budget of its population."""
+    """Reserves the cost of each round in work in the budget of its population."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -20,28 +20,28 @@ class Budgets:
         self._versions: dict[str, int] = {}  # run → the release that it has reserved for
         self._uncompared: dict[str, str] = {}  # run → when its ledger was restored
 
-    def hold_back(self, run: str, restored: str) -> None:
-        """Nothing of the run is released until ``let_go``: its ledger may lack charges since it was ``restored``."""
+    def block(self, run: str, restored: str) -> None:
+        """Release nothing of the run before ``unblock``: its ledger was ``restored`` and may lack later charges."""
         self._uncompared[run] = restored
 
-    def let_go(self, run: str) -> None:
-        """Somebody has compared the ledger."""
+    def unblock(self, run: str) -> None:
+        """Allow releases again: an operator has compared the ledger."""
         self._uncompared.pop(run, None)
 
     def require_compared(self, run: str) -> None:
-        """Raise if the run is held back.
+        """Check that the run is not blocked.
 
         Raises:
-            UncomparedError: saying since when, and what to do.
+            UncomparedError: if it is.
         """
         if run in self._uncompared:
             raise UncomparedError(run, self._uncompared[run])
 
     async def reserve(self, run: str, contract: Contract, version: int, *, afresh: bool = False) -> None:
-        """Reserve what a round will cost, or see that there is not so much left; ``afresh`` as ``ledger.check``.
+        """Reserve the cost of a round if the budget covers it; ``afresh`` as in ``ledger.check``.
 
         Raises:
-            BudgetSpentError: naming what is spent, what the round would make it, and the limit.
+            BudgetSpentError: if it does not: with the spent budget, the round's cost and the limit.
         """
         self.require_compared(run)
         others = self.hold(run, contract, version)
@@ -52,17 +52,17 @@ class Budgets:
             raise
 
     def hold(self, run: str, contract: Contract, version: int) -> tuple[Event, ...]:
-        """Reserve what a round will cost, whether there is so much left or not; what others have reserved."""
+        """Reserve the cost of a round without a check; returns what other runs have reserved."""
         self._versions[run] = version
         return self._reservations.hold(contract.population, run, contract.cost(version))
 
     def release(self, run: str) -> None:
-        """The run has no round under way."""
+        """Release the run's reservation: it has no round in work."""
         self._versions.pop(run, None)
         self._reservations.release(run)
 
     def follow(self, state: RunState) -> None:
-        """Give back what the run has reserved once that is charged, for it must not count twice, or waits."""
+        """Release a reservation once it is charged, so that it does not count twice, or when its run waits."""
         live = state.round
         waits = live is None or live.phase in (Phase.CHARGED, Phase.ABANDONED)
         if waits or state.status is not RunStatus.RUNNING or self._versions.get(state.run_id) != state.version:

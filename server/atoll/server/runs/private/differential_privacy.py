@@ -43,7 +43,7 @@ class DifferentialPrivacy:
     """
 
     is_free = False
-    sums_nothing = True
+    releases_empty_sums = True
 
     def __init__(
         self, driver: RunDriver, current: PrivateRun, services: Services, budgets: Budgets, *, planned: int
@@ -58,16 +58,16 @@ class DifferentialPrivacy:
 
     @property
     def contract(self) -> Contract:
-        """What the run promises."""
+        """The run's contract."""
         return self._current.contract
 
     async def reserve(self, *, afresh: bool = False) -> None:
-        """See that there is budget for the next round. Raises as ``Budgets.reserve``.
+        """See ``RunPrivacy``. Raises as ``Budgets.reserve``.
 
-        The first time the whole ledger of the population is verified, as it is with ``afresh``.
+        The first call verifies the whole ledger of the population, as ``afresh`` does.
 
         Raises:
-            TooFewReportsError: if so few report that the next release would be in vain.
+            TooFewReportsError: if too few participants report for a useful release.
         """
         if self.at(self._driver.state.version).is_short:
             raise TooFewReportsError(self._driver.run)
@@ -75,8 +75,8 @@ class DifferentialPrivacy:
         await self._budgets.reserve(self._driver.run, self.contract, self._driver.state.version, afresh=wanted)
         self._verified = True
 
-    async def forgive(self) -> None:
-        """An operator has seen that too few reported, and goes on: they are counted anew, also after a restart.
+    async def reset_shortfall(self) -> None:
+        """See ``RunPrivacy``; also holds after a restart.
 
         Raises:
             RecordMissingError: if the run's state is not on record.
@@ -89,27 +89,27 @@ class DifferentialPrivacy:
         await self._services.writer.run(noise_states.amend, record)
         self._current = after
 
-    def give_back(self) -> None:
-        """The round does not begin now: what it would cost is others' to reserve."""
+    def release_reservation(self) -> None:
+        """See ``RunPrivacy``."""
         self._budgets.release(self._driver.run)
 
     def hold(self) -> None:
-        """Reserve again what a round that a restart takes up will cost: it was let in before."""
+        """See ``RunPrivacy``; without a check, which it passed before the restart."""
         self._budgets.hold(self._driver.run, self.contract, self._driver.state.version)
 
-    async def foresee(self, version: int) -> None:
-        """Work out the account of a release in a reader's thread, where it keeps nobody waiting: it takes seconds.
+    async def precompute_charge(self, version: int) -> None:
+        """See ``RunPrivacy``: computed in a reader's thread, since it takes seconds and would block the writer.
 
-        The writer, which asks again in the transaction that charges, finds it done; and it is the writer that refuses.
+        The transaction that charges checks the budget again, and is the one that refuses.
         """
         with contextlib.suppress(BudgetSpentError):
             await self._services.reader.run(ledger.check, self.contract, self._driver.run, version)
 
     def at(self, version: int) -> PrivateRun:
-        """The run before the release of train round ``version``.
+        """The state of the run before it releases model ``version + 1``.
 
         Raises:
-            CorruptDataError: if what is stored is not of that round.
+            CorruptDataError: if the stored state is of another release.
         """
         if self._next is not None and self._next.state.version == version:
             self._current, self._next = self._next, None
@@ -143,7 +143,7 @@ class DifferentialPrivacy:
         return self.at(version).grid(total_weight, max_abs)
 
     def cohort_size(self, drawn: int) -> int:
-        """See ``RunPrivacy``: the planned size, since the number drawn tells who is in it."""
+        """See ``RunPrivacy``: the planned size, since the drawn size would tell who is in the cohort."""
         del drawn
         return self._planned
 
@@ -163,7 +163,7 @@ class DifferentialPrivacy:
             yield noised, PrivateOutcome(before.after_release(basis), before.state.clip)
 
     def _noised(self, before: PrivateRun, summed: RoundSum, basis: Summed) -> NoisedSum:
-        """The sum with its noise. What later rounds need of the noise is written, sealed, to a blob."""
+        """The sum with its noise. Noise that later rounds need is written, sealed, to a blob."""
         noise = before.noise(basis, {name: blob for name, blob in summed.states.items() if name in before.kept})
         weight = self.contract.divisor_weight
         if not noise.keeps:
@@ -176,7 +176,7 @@ class DifferentialPrivacy:
         return NoisedSum(summed.total, noise, weight, keep)
 
     def recorder(self, record: Release, outcome: PrivateOutcome | None, version: int) -> Recorder:
-        """See ``RunPrivacy``: the budget is checked again. The next round goes on from what ``outcome`` says."""
+        """See ``RunPrivacy``: checks the budget again. The next round continues from ``outcome``."""
         if outcome is None:
             return lambda connection: stored.record(connection, record)
         self._next = outcome.after
