@@ -15,7 +15,7 @@ from atoll.server.aggregation import (
     ReleaseError,
     ServerOptimiser,
     optimiser_named,
-    release_model,
+    write_next_model,
 )
 from atoll.server.aggregation.iterates import share_of
 from atoll.server.aggregation.next_model import RELEASE_BLOCK
@@ -39,7 +39,7 @@ def released(
     model, moved, state = io.BytesIO(), io.BytesIO(), {name: io.BytesIO() for name in optimiser.state_names}
     total = sum_of(updates_of(fragment.size if fragment else LAYOUT.size, seed=len(old.state) + (mean is not None)))
     iterates = IterateMean(mean, share, moved)
-    release_model(LAYOUT, total, optimiser, old, NewModel(model, state), frozenset(), fragment, iterates)
+    write_next_model(LAYOUT, total, optimiser, old, NewModel(model, state), frozenset(), fragment, iterates)
     return model.getvalue(), moved.getvalue(), {name: sink.getvalue() for name, sink in state.items()}
 
 
@@ -78,7 +78,7 @@ def test_the_first_mean_is_the_first_model() -> None:
 def test_the_mean_changes_nothing_of_the_release() -> None:
     optimiser, old = optimiser_named("fedavgm"), OldModel(blob_of(LAYOUT, np.ones(LAYOUT.size)))
     plain, state = io.BytesIO(), {"momentum": io.BytesIO()}
-    release_model(LAYOUT, sum_of(updates_of(LAYOUT.size, 0)), optimiser, old, NewModel(plain, state))
+    write_next_model(LAYOUT, sum_of(updates_of(LAYOUT.size, 0)), optimiser, old, NewModel(plain, state))
     blob, _, states = released(optimiser, old, None, 1.0)
     assert (blob, states["momentum"]) == (plain.getvalue(), state["momentum"].getvalue())
 

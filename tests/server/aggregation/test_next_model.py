@@ -19,12 +19,12 @@ from atoll.server.aggregation import (
     NewModel,
     OldModel,
     PartialSum,
-    Released,
     ReleaseError,
     ServerOptimiser,
+    WrittenModel,
     grid_for,
     optimiser_named,
-    release_model,
+    write_next_model,
 )
 from atoll.server.aggregation.next_model import RELEASE_BLOCK
 from atoll.server.ingest.partial_file import PartialFile, write_partial
@@ -77,9 +77,9 @@ def released(
     old: OldModel,
     averaged: Sequence[str] = (),
     fragment: ElementRange | None = None,
-) -> tuple[Released, bytes, dict[str, bytes]]:
+) -> tuple[WrittenModel, bytes, dict[str, bytes]]:
     model, state = io.BytesIO(), {name: io.BytesIO() for name in optimiser.state_names}
-    done = release_model(layout, partial, optimiser, old, NewModel(model, state), frozenset(averaged), fragment)
+    done = write_next_model(layout, partial, optimiser, old, NewModel(model, state), frozenset(averaged), fragment)
     return done, model.getvalue(), {name: sink.getvalue() for name, sink in state.items()}
 
 
@@ -272,7 +272,7 @@ def test_inputs_that_do_not_fit_are_refused(size: int, blob: int, state: dict[st
         released(layout, sum_of(updates_of(size, 0)), optimiser_named("fedavgm"), old)
     no_state = NewModel(io.BytesIO())
     with pytest.raises(ReleaseError, match="new state"):
-        release_model(layout, sum_of(updates_of(4, 0)), optimiser_named("fedavgm"), OldModel(bytes(16)), no_state)
+        write_next_model(layout, sum_of(updates_of(4, 0)), optimiser_named("fedavgm"), OldModel(bytes(16)), no_state)
 
 
 def test_an_empty_sum_is_not_released() -> None:
@@ -290,7 +290,7 @@ def test_memory_does_not_grow_with_the_model() -> None:
         partial, old = sum_of(updates), OldModel(bytes(size * 4))
         new = NewModel(Nowhere(), {"momentum": Nowhere(), "second_moment": Nowhere()})
         tracemalloc.start()
-        release_model(layout, partial, optimiser_named("fedyogi"), old, new)
+        write_next_model(layout, partial, optimiser_named("fedyogi"), old, new)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < 16 << 20

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from atoll.server.aggregation import AggregationError, NewModel, OldModel, optimiser_named, release_model
+from atoll.server.aggregation import AggregationError, NewModel, OldModel, optimiser_named, write_next_model
 from atoll.server.aggregation.grid import Grid
 from atoll.server.aggregation.noised import PIECE, EmptySum, NoisedSum
 from atoll.wire.layout import Dtype, Layout, TensorSpec
@@ -76,6 +76,6 @@ def test_an_empty_private_round_moves_the_model_by_its_noise_over_the_fixed_weig
     layout = Layout((TensorSpec("w", (1000,), Dtype.FLOAT32),))
     sink = io.BytesIO()
     with NoisedSum(EmptySum(1000, GRID), Counting(), 4) as noised:
-        release_model(layout, noised, optimiser_named("fedavg"), OldModel(bytes(4000)), NewModel(sink))
+        write_next_model(layout, noised, optimiser_named("fedavg"), OldModel(bytes(4000)), NewModel(sink))
     moved = np.frombuffer(sink.getvalue(), "<f4")
     assert np.array_equal(moved, (np.arange(1000) / (4 * GRID.scale)).astype(np.float32))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atoll.server.aggregation import release_model
+from atoll.server.aggregation import write_next_model
 from atoll.server.disk.recycling import FreeFiles
 from atoll.server.errors import ServerError, StorageError, UnavailableError
 from atoll.server.ingest import node_pool
@@ -351,11 +351,11 @@ class TestSums:
 
         def read(*args: Any) -> Any:
             reading.set()
-            return release_model(*args)
+            return write_next_model(*args)
 
         monkeypatch.setattr(node_pool, "SMALL_ELEMENTS", 0)
         monkeypatch.setattr(IngestNode, "fold", held)
-        monkeypatch.setattr(candidates, "release_model", read)
+        monkeypatch.setattr(candidates, "write_next_model", read)
         (alice,) = await federation.clients("alice")
         run = await federation.submit(job())
         await play_round(alice)
@@ -376,9 +376,9 @@ class TestSums:
             entered.set()
             assert gate.wait(WAIT_S)
             sets.append(len(total.updates))
-            return release_model(layout, total, *args)
+            return write_next_model(layout, total, *args)
 
-        monkeypatch.setattr(candidates, "release_model", held)
+        monkeypatch.setattr(candidates, "write_next_model", held)
         alice, bob = await federation.clients("alice", "bob")
         run = await federation.submit(job(size=2, quorum=1))
         task = await alice.next("participate")

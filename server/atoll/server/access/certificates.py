@@ -1,4 +1,4 @@
-"""Certificates in force: who holds one, issuing, renewing, revoking."""
+"""Identifies callers by their certificates; issues, renews and revokes certificates."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RE_ENROL = "enrol again with a new join token"
 
 
 class CertificateBook:
-    """Answers who holds a certificate, from memory where it can.
+    """Identifies the holders of certificates, from memory where possible.
 
     This process is the only one that revokes, so what it remembers is what holds.
 
@@ -93,11 +93,11 @@ class CertificateBook:
 
     @property
     def ca_certificate_pem(self) -> bytes:
-        """The authority's certificate, which everyone trusts."""
+        """The authority's certificate."""
         return self._authority.certificate_pem
 
     def listen(self, revoked: Callable[[Caller, RevokedError], None]) -> None:
-        """Have ``revoked`` told of each caller that is shut out, as soon as that is durable."""
+        """Call ``revoked`` with each revoked caller as soon as its revocation is durable."""
         self._listeners.append(revoked)
 
     def check_standing(self, participant: str) -> None:
@@ -110,7 +110,7 @@ class CertificateBook:
             raise RevokedError.of(participant, "")
 
     async def identify(self, certificate_pem: bytes) -> Caller:
-        """Who holds this certificate.
+        """The holder of this certificate.
 
         Raises:
             PeerError, UnauthenticatedError: if it is none of ours, expired or revoked.
@@ -152,7 +152,7 @@ class CertificateBook:
                 raise TokenUsedError(f"join token {token_id} has been used, and so has the certificate that it brought")
             return record
 
-        # Anyone can call this: a token that does not admit must cost a read, not a place in the writer's queue.
+        # Anyone can call this: an invalid token must cost a read, not a place in the writer's queue.
         name = (await self._reader.run(check)).used_by or new_participant_id()
         issued = await self._sign(request, name, now)
 
@@ -216,7 +216,7 @@ class CertificateBook:
         return await self._renew(peer.name, peer.issued_at if known is None else known.issued_at, csr_pem)
 
     async def revoke(self, participant: str, reason: str) -> participants.Participant:
-        """Shut a participant out, at once and for good.
+        """Revoke a participant, at once and for good.
 
         Raises:
             RecordMissingError: if there is no such participant.
@@ -226,14 +226,14 @@ class CertificateBook:
         def work(connection: Connection) -> participants.Participant:
             return participants.revoke(connection, participant, at=now, reason=reason)
 
-        def tell() -> None:
+        def announce() -> None:
             self._shut_out.add(participant)
             self._tell_revoked(Caller(Role.PARTICIPANT, participant), reason)
 
-        return await self._revoked(work, tell)
+        return await self._revoked(work, announce)
 
     async def revoke_operator(self, name: str, reason: str) -> int:
-        """Shut an operator out at once; how many unused join tokens of its making are void with it."""
+        """Revoke an operator at once; returns how many of its unused join tokens are void with it."""
         now = self._clock()
 
         def work(connection: Connection) -> int:
@@ -242,15 +242,15 @@ class CertificateBook:
 
         return await self._revoked(work, lambda: self._tell_revoked(Caller(Role.OPERATOR, name), reason))
 
-    async def _revoked(self, work: Callable[[Connection], T], tell: Callable[[], None]) -> T:
-        """Record a revocation, and tell of it once it is durable: even if the caller is cancelled meanwhile."""
+    async def _revoked(self, work: Callable[[Connection], T], announce: Callable[[], None]) -> T:
+        """Record a revocation, and call ``announce`` once it is durable, even if the caller is cancelled meanwhile."""
         recording = asyncio.wrap_future(self._writer.submit(work))
         try:
             found = await asyncio.shield(recording)
         except asyncio.CancelledError:
-            recording.add_done_callback(lambda done: None if done.cancelled() or done.exception() else tell())
+            recording.add_done_callback(lambda done: None if done.cancelled() or done.exception() else announce())
             raise
-        tell()
+        announce()
         return found
 
     async def create_tokens(
@@ -280,7 +280,7 @@ class CertificateBook:
         return await asyncio.to_thread(pack)
 
     async def adopt_insecure(self, participant: str) -> None:
-        """Make a row for a participant that was believed on its word (``--insecure``)."""
+        """Make a row for a participant that was identified without a certificate (``--insecure``)."""
         now = self._clock()
 
         def work(connection: Connection) -> None:
@@ -294,7 +294,7 @@ class CertificateBook:
     async def _renew(self, participant: str, proved_at: float, csr_pem: bytes) -> bytes:
         """A new certificate for one that was issued at ``proved_at``. Raises as ``renew``."""
         request, now = await asyncio.to_thread(CertificateRequest.parse, csr_pem), self._clock()
-        try:  # before signing: a flood of renewals costs reads
+        try:  # before signing, so that a flood of renewals costs reads only
             await self._reader.run(self._check_admissible, participant, now, proved_at)
         except UnauthenticatedError as error:
             self._refusals.warn(participant, error)
@@ -313,7 +313,7 @@ class CertificateBook:
     def _record(
         self, connection: Connection, issued: IssuedCertificate, now: float, proved_at: float
     ) -> participants.Participant:
-        """Put a certificate on record before it is handed out. Raises as ``_check_admissible``."""
+        """Record a certificate before it is handed out. Raises as ``_check_admissible``."""
         name = issued.peer.name
         participant = self._check_admissible(connection, name, now, proved_at)
         after_the_last = math.nextafter(certificates.last_issued_at(connection, name), math.inf)
@@ -357,7 +357,7 @@ class CertificateBook:
         return participant
 
     def _tell_revoked(self, caller: Caller, reason: str) -> None:
-        """With no await since the revocation became durable here: what is identified from now on sees it."""
+        """Must run without an await after the revocation became durable, so that later identifications see it."""
         self._revocations += 1
         self._known.clear()
         error = RevokedError.of(caller.name, reason)
@@ -373,7 +373,7 @@ class CertificateBook:
         return error
 
     async def _certificate(self, pem: bytes) -> certificates.Certificate:
-        """What is on record of a certificate whose key the caller has proved; a first use is on record afterwards."""
+        """The record of a certificate whose key the caller has proved; records its first use."""
         found = self._known.get(pem)
         if found is None:
             return await self._look_up(pem)
@@ -391,14 +391,14 @@ class CertificateBook:
         if found is None:
             message = f"the certificate of {peer.name} was not issued by this server"
             raise self._refused(peer.name, UnauthenticatedError("certificate.unknown", message, _RE_ENROL))
-        if revocations != self._revocations:  # what was read may be older than the revocation
+        if revocations != self._revocations:  # the read may be older than the revocation
             return await self._look_up(pem)
         _remember(self._known, pem, found)
         return found
 
 
 def check_operator_stands(connection: Connection, name: str, now: float) -> None:
-    """Refuse, within a transaction, to do something lasting for an operator that has been revoked meanwhile.
+    """Refuse, within a transaction, a change by an operator that has been revoked meanwhile.
 
     One that has no certificate at all was believed on its word (``--insecure``).
 
@@ -418,7 +418,7 @@ def _has_come(connection: Connection, name: str) -> bool:
 
 
 def _adopt(connection: Connection, peer: Peer) -> certificates.Certificate | None:
-    """Record a certificate of a participant on record, issued before a restoration; None for a stranger's.
+    """Record a known participant's certificate that was issued before a restoration; None for an unknown one's.
 
     TLS has verified that the authority signed it; only this server issues certificates.
     """

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 OPERATOR_NAME = "admin"
 RENEW_S = 30 * 86_400.0
-"""It is renewed when less than this is left of its life."""
+"""The credential is renewed when less than this is left of its life."""
 CHECK_S = 3600.0
 
 
@@ -52,7 +52,7 @@ class OperatorFile:
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
-        """See that the file is good, and from now on that it stays so.
+        """Make or renew the file, and keep it valid from now on.
 
         Raises:
             ServerError: if it can neither be used nor replaced.
@@ -61,7 +61,7 @@ class OperatorFile:
         self._task = asyncio.create_task(self._keep(), name="operator-file")
 
     async def stop(self) -> None:
-        """Look after it no more."""
+        """Stop renewing it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -75,7 +75,7 @@ class OperatorFile:
                 log.warning("the operator's credential could not be renewed, it is tried again later: %s", error)
 
     async def ensure(self) -> None:
-        """Replace the file if it cannot be used for long, or at all.
+        """Replace the file if it is invalid or ends soon.
 
         Raises:
             ServerError: if it can neither be used nor replaced.
@@ -102,7 +102,7 @@ class OperatorFile:
         log.info("operator credential written: %s", self.path)
 
     async def _is_good(self) -> bool:
-        """Whether the file is of this address, authority and database, and good for as long as another would be."""
+        """Whether the file fits this address, authority and database, and is valid as long as a new one would be."""
         try:
             kept = OperatorCredential.read(self.path)
             peer = Peer.from_pem(kept.certificate.encode())

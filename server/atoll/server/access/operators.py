@@ -1,4 +1,4 @@
-"""The named operators: who there is, new ones, and shutting one out."""
+"""Named operators: listing, adding and revoking them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator as its certificates tell. Times are epoch seconds UTC.
+    """One operator, derived from its certificates. Times are epoch seconds UTC.
 
     Attributes:
         name: as the audit log has it.
@@ -65,7 +65,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Revoked:
-    """An operator that was shut out, and how many join tokens of its making nobody can use any more."""
+    """A revoked operator, and how many of its unused join tokens are void."""
 
     operator: Operator
     voided_tokens: int
@@ -79,7 +79,7 @@ class Operators:
         writer: the database's writer.
         reader: the database's readers.
         clock: epoch seconds, UTC.
-        book: is told of revocations.
+        book: the certificates, which it revokes.
         nodes: end calls in other processes.
         file: the credential in the data directory; None without TLS.
     """
@@ -144,7 +144,7 @@ class Operators:
         return tuple(Operator.of(name, list(found), now) for name, found in groupby(rows, lambda row: row.subject))
 
     async def revoke(self, name: str, reason: str, *, by: str) -> Revoked:
-        """Shut an operator out at once: all its certificates, its open calls, and its unused join tokens.
+        """Revoke an operator at once: all its certificates, its open calls, and its unused join tokens.
 
         The server's own operator gets a new credential in the data directory: who has that is not locked out.
 

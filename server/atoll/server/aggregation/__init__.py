@@ -16,7 +16,14 @@ from atoll.server.aggregation.errors import (
 )
 from atoll.server.aggregation.grid import DEFAULT_MAX_ABS, Grid, grid_for
 from atoll.server.aggregation.kernel import Inspection, combine, inspect, warm, warm_for
-from atoll.server.aggregation.next_model import STATE_BYTES, IterateMean, NewModel, OldModel, Released, release_model
+from atoll.server.aggregation.next_model import (
+    STATE_BYTES,
+    IterateMean,
+    NewModel,
+    OldModel,
+    WrittenModel,
+    write_next_model,
+)
 from atoll.server.aggregation.optimisers import OPTIMISER_NAMES, Applied, ServerOptimiser, optimiser_named
 from atoll.server.aggregation.partial import MergedSum, PartialSum, mean_block
 
@@ -39,14 +46,14 @@ __all__ = [
     "PartialSumError",
     "RejectedUpdateError",
     "ReleaseError",
-    "Released",
     "ServerOptimiser",
+    "WrittenModel",
     "combine",
     "grid_for",
     "inspect",
     "mean_block",
     "optimiser_named",
-    "release_model",
     "warm",
     "warm_for",
+    "write_next_model",
 ]

@@ -2,7 +2,7 @@
 
 Old model and state are read from maps, new ones go to sinks that hash and store each byte on arrival, so there is no
 second pass. It uses about 10 MiB of memory for any size of model (``workspace``). Nothing becomes visible here: the
-caller commits the sinks once ``release_model`` has returned, and discards them if it raises.
+caller commits the sinks once ``write_next_model`` has returned, and discards them if it raises.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IterateMean:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class WrittenModel:
     """Summary of a written model.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Block:
         return self.stop - self.start
 
 
-def release_model(
+def write_next_model(
     layout: Layout,
     partial: PartialSum,
     optimiser: ServerOptimiser,
@@ -138,7 +138,7 @@ def release_model(
     averaged: Set[str] = frozenset(),
     fragment: ElementRange | None = None,
     iterates: IterateMean | None = None,
-) -> Released:
+) -> WrittenModel:
     """Write the next model and optimiser state to their sinks.
 
     Args:
@@ -185,7 +185,7 @@ def release_model(
             squares.append(sum_squares)
             writer.append(_with_mean(block, pieces, iterates))
         writer.finish()
-    return Released(
+    return WrittenModel(
         updates=len(partial.updates),
         total_weight=partial.total_weight,
         mean_update_norm=math.sqrt(math.fsum(squares)),

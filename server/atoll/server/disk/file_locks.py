@@ -34,12 +34,12 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def locked(path: Path) -> int | None:
-    """A descriptor of the file at ``path`` with its lock; None if someone else has it, or it is not there any more."""
+    """A descriptor of the file at ``path`` with its lock; None if another owner has it, or the file is gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    # Whoever had it between the lines above and below has renamed or removed it by now.
+    # An owner that had the lock between the lines above and below has renamed or removed the file by now.
     try:
         held = hold(descriptor) and is_at(descriptor, path)
     except OSError:

@@ -33,28 +33,28 @@ from atoll.server.disk.space import free_bytes, write_at
 log = logging.getLogger(__name__)
 
 SMALLEST_BYTES = 1 << 20
-"""Smaller files are not worth it."""
+"""Smaller files are not kept."""
 MOST_BYTES = 16 << 30
-"""What lies free in one place, at most."""
+"""Maximum bytes of free files in one folder."""
 RESERVE_BYTES = 4 << 30
-"""Free space on the disk below which nothing is kept for later; above it, no more than there is above it."""
+"""Files are kept only while the disk has more free space than this, and at most as many bytes as it has more."""
 SCRUB_AFTER_S = 15.0
-"""A file that nobody takes for so long is written over with zeros; a round that follows at once writes its own."""
+"""Seconds until an unused file is overwritten with zeros; a round that follows at once overwrites it anyway."""
 KEEP_S = 600.0
-"""A file that nobody takes for so long is removed."""
+"""Seconds until an unused file is removed."""
 RETRY_S = 10.0
-"""After so long a disk that refused is asked again."""
+"""Seconds until a disk that refused is tried again."""
 _CLOSE_S = 10.0
 """The longest wait for a disk that does not answer while the server stops."""
 _CLEAN = ".clean"
 _WASTE = 2
-"""A file is taken for something no smaller than this part of it."""
+"""A file is reused for at least 1/_WASTE of its size."""
 _LOW_PRIORITY = 10
 _PIECE = bytes(1 << 20)
 
 
 class FreeFolder:
-    """What lies free in a folder, which need not be there: a ``disk.Spare``."""
+    """The free files of a folder, which need not exist: a ``disk.Spare``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,11 +73,11 @@ class FreeFolder:
         return found
 
     def stored_bytes(self) -> int:
-        """The bytes of all of them. Raises as ``sizes``."""
+        """Bytes of all files. Raises as ``sizes``."""
         return sum(size for size, _ in self.sizes())
 
     def clear(self) -> None:
-        """Give the space back, but for files that someone is just taking or scrubbing. Raises as ``sizes``."""
+        """Remove the files, except those that are being taken or scrubbed. Raises as ``sizes``."""
         for _, path in self.sizes():
             _remove(path)
 
@@ -87,7 +87,7 @@ class FreeFiles:
 
     Args:
         folder: made when the first file is given.
-        scrub: write zeros over what lies there.
+        scrub: overwrite unused files with zeros.
     """
 
     def __init__(self, folder: Path, *, scrub: bool) -> None:
@@ -100,7 +100,7 @@ class FreeFiles:
             self._watch()
 
     def give(self, path: Path) -> None:
-        """Take over a file that its owner does not need any more; it is unlinked if it cannot be kept.
+        """Take a file that its owner no longer needs; it is removed if it cannot be kept.
 
         Raises:
             OSError: if it can be neither kept nor removed.
@@ -109,7 +109,7 @@ class FreeFiles:
             path.unlink(missing_ok=True)
 
     def take(self, wanted_bytes: int, to: Path) -> int | None:
-        """Make a free file of about that size ``to``: its descriptor, locked, open for reading and writing.
+        """Rename a free file of about that size to ``to``; returns its locked descriptor, open for reading and writing.
 
         It holds old bytes and may be longer than wanted. None if there is none that fits; nothing is at ``to`` then.
         """
@@ -128,7 +128,7 @@ class FreeFiles:
         self._folder.clear()
 
     def close(self) -> None:
-        """Remove what lies free, and keep nothing any more."""
+        """Remove the free files, and keep no others."""
         with self._wake:
             self._closed = True
             keeper = self._keeper
@@ -158,7 +158,7 @@ class FreeFiles:
         return True
 
     def _wants(self, path: Path) -> bool:
-        """Whether a file is worth keeping and there is room for it; a disk that runs short gets everything back."""
+        """Whether to keep a file; if the disk runs short all free files are removed."""
         found = path.stat()
         if self._closed or found.st_size < SMALLEST_BYTES or found.st_nlink > 1:
             return False
@@ -176,7 +176,7 @@ class FreeFiles:
             self._wake.notify()
 
     def _tend(self) -> None:
-        """Scrub and remove what is due, until nothing is left; a disk that refuses is asked again."""
+        """Scrub and remove files that are due until none is left; retry a disk that refuses."""
         try:
             with contextlib.suppress(OSError):  # it scrubs at full priority then
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
@@ -188,7 +188,7 @@ class FreeFiles:
                     self._keeper = None
 
     def _tended(self) -> bool:
-        """Wait for what is due next and do it; False, with the keeper's place free again, if nothing is left."""
+        """Wait for the next file that is due and handle it; returns False, and ends the keeper, if none is left."""
         try:
             with self._wake:
                 waits = list(self._waits())
@@ -205,7 +205,7 @@ class FreeFiles:
         return True
 
     def _waits(self) -> Iterator[float]:
-        """Seconds until something is due, for each file."""
+        """Seconds until each file is due."""
         for path, age_s in self._ages():
             dirty = self._scrub and path.suffix != _CLEAN
             yield max(0.0, (SCRUB_AFTER_S if dirty else KEEP_S) - age_s) + 0.01
@@ -218,7 +218,7 @@ class FreeFiles:
                 self._fill(path)
 
     def _fill(self, path: Path) -> None:
-        """Write zeros over a file, unless someone holds it; one that is left half-way is still dirty."""
+        """Overwrite a file with zeros, unless it is locked; after an interruption it is still dirty."""
         descriptor = locked(path)
         if descriptor is None:
             return
@@ -234,7 +234,7 @@ class FreeFiles:
             os.close(descriptor)
 
     def _ages(self) -> Iterator[tuple[Path, float]]:
-        """Seconds since each file came: being renamed changes its ``ctime``, whoever did it."""
+        """Seconds since each file was given: the renaming changed its ``ctime``."""
         now = time.time()
         for _, path in self._folder.sizes():
             with contextlib.suppress(FileNotFoundError):
@@ -242,7 +242,7 @@ class FreeFiles:
 
 
 def _renamed(descriptor: int, path: Path, to: Path) -> bool:
-    """Rename a file that is held; if its name or the new one's folder is gone, let go of it."""
+    """Rename a locked file; release it if its name or the new one's folder is gone."""
     try:
         path.rename(to)
     except FileNotFoundError:
@@ -255,7 +255,7 @@ def _renamed(descriptor: int, path: Path, to: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Unlink a free file, unless someone holds it."""
+    """Unlink a free file, unless it is locked."""
     descriptor = locked(path)
     if descriptor is not None:
         try:

@@ -1,4 +1,4 @@
-"""The few things that all of the server asks of a disk, in one place."""
+"""Free space, durable writes and storage errors, as all of the server uses them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def storage_error(code: str, what: str, error: OSError, *, where: object = "") -
 
 
 def free_bytes(path: Path) -> int:
-    """What the server's account may still write on the disk of ``path``, which need not exist yet.
+    """Bytes that the server's account may still write to the disk of ``path``, which need not exist yet.
 
     Raises:
-        OSError: if the disk does not tell.
+        OSError: if the disk cannot be asked.
     """
     whole = path.absolute()
     for place in (whole, *whole.parents):
@@ -80,14 +80,14 @@ def fsync_directory(path: Path) -> None:
 
 
 class Spare(Protocol):
-    """Files that nobody needs, kept to be written over; both methods raise ``OSError`` if the disk refuses."""
+    """Unused files that are kept for overwriting; both methods raise ``OSError`` if the disk refuses."""
 
     def stored_bytes(self) -> int:
-        """What they take."""
+        """Their bytes."""
         ...
 
     def clear(self) -> None:
-        """Give it back to the disk."""
+        """Remove them."""
         ...
 
 
@@ -97,7 +97,7 @@ class Room:
     Args:
         path: any path on it.
         reserve_bytes: what must stay free, for the database and for releases.
-        spare: what counts as free, for it is given back as soon as the disk runs short.
+        spare: files that count as free space: they are removed as soon as the disk runs short.
     """
 
     def __init__(self, path: Path, reserve_bytes: int, spare: Sequence[Spare] = ()) -> None:
@@ -108,14 +108,14 @@ class Room:
 
     @property
     def free_bytes(self) -> int:
-        """What is free now, without what is spare."""
+        """Free bytes now, without spare files."""
         return free_bytes(self._path)
 
     def require(self, what: str, needed_bytes: int = 0) -> None:
-        """Refuse work that would leave less than the reserve, even if all that is spare is given back.
+        """Refuse work that would leave less than the reserve, even after all spare files are removed.
 
         Raises:
-            StorageFullError: naming what is needed and what there is.
+            StorageFullError: with the bytes needed and free.
         """
         if not self._shortage(needed_bytes, counting_spare=False):
             return
@@ -127,17 +127,17 @@ class Room:
             )
 
     def shortage(self, needed_bytes: int = 0) -> str:
-        """Why there is no room for so many bytes more; empty if there is, or would be without what is spare."""
+        """Why there is no room for ``needed_bytes`` more; empty if there is, or would be without spare files."""
         return self._shortage(needed_bytes, counting_spare=True)
 
     def make_room(self) -> None:
-        """Give back what is spare; waits for another thread that is just doing so."""
+        """Remove spare files; waits for another thread that is doing so."""
         with self._clearing:
             for spare in self._spare:
                 try:
                     spare.clear()
                 except OSError as error:
-                    log.warning("what is spare on the disk could not be removed: %s", error)
+                    log.warning("spare files could not be removed: %s", error)
 
     def _shortage(self, needed_bytes: int, *, counting_spare: bool) -> str:
         try:
@@ -145,7 +145,7 @@ class Room:
             if counting_spare:
                 free += sum(spare.stored_bytes() for spare in self._spare)
         except OSError as error:
-            return f"the disk does not tell what is free ({error.strerror})"
+            return f"the free space of the disk is unknown ({error.strerror})"
         if free >= needed_bytes + self.reserve_bytes:
             return ""
         needs = f"it needs {_mib(needed_bytes)}, " if needed_bytes else ""
@@ -168,9 +168,9 @@ def write_at(descriptor: int, payload: memoryview, position: int) -> None:
 
 
 def begin_writing_out(descriptor: int, start: int, length: int) -> None:
-    """Let the disk begin with what was written to a range, so that a later fsync has little left to wait for.
+    """Start writing a range to the disk, so that a later fsync has little left to wait for.
 
-    Promises nothing, and fails silently: the fsync tells. Does nothing where the system has no such call.
+    Best effort: fails silently, since the fsync reports errors, and does nothing where the system lacks the call.
     """
     call = _sync_file_range()
     if call is not None and length > 0:

@@ -23,7 +23,7 @@ from atoll.server.aggregation import (
     OldModel,
     ServerOptimiser,
     inspect,
-    release_model,
+    write_next_model,
 )
 from atoll.server.aggregation.noised import EmptySum, NoisedSum
 from atoll.server.aggregation.optimisers import FedAvg
@@ -130,7 +130,7 @@ class Rehearsal:
         noise = _Silence() if silent else self._run.noise(summed, self._kept)
         keeping = _Keeping(noise)
         with NoisedSum(total, noise, self.contract.divisor_weight, keeping.keep) as noised:
-            release_model(self.layout, noised, self._optimiser, old, NewModel(model, state))
+            write_next_model(self.layout, noised, self._optimiser, old, NewModel(model, state))
         self.model = np.frombuffer(model.getvalue(), np.float32)
         self._optimiser_state = {name: one.getvalue() for name, one in state.items()}
         if not silent:

@@ -14,7 +14,7 @@ from atoll.server.aggregation import (
     NewModel,
     OldModel,
     PartialSum,
-    release_model,
+    write_next_model,
 )
 from atoll.server.aggregation.iterates import share_of
 from atoll.server.aggregation.noised import EmptySum
@@ -123,7 +123,7 @@ class Candidates:
             sink = stack.enter_context(blobs.create(expected_bytes=self._layout.size_bytes))
             summed = RoundSum(version, key, total, items, old, open_sink)
             released_sum, outcome = stack.enter_context(self._privacy.released(summed))
-            released = release_model(
+            released = write_next_model(
                 self._layout,
                 released_sum,
                 self._optimiser,
