@@ -42,7 +42,7 @@ _OPTIONS: dict[str, int] = {
     "grpc.http2.bdp_probe": 0,
     # Frame size of chunks, instead of 16 KiB: the work per frame was an eighth of all work at both ends.
     "grpc.http2.max_frame_size": 256 << 10,
-    # Of every connection; 4 MiB unless told, which each that uploads would hold.
+    # Largest read buffer of a connection; the default of 4 MiB would be held for each uploading connection.
     "grpc.experimental.tcp_max_read_chunk_size": 256 << 10,
     # No compression: tensors do not compress, and without inflation there are no decompression bombs.
     "grpc.compression_enabled_algorithms_bitset": 1,

@@ -1,4 +1,4 @@
-"""Answers on their way: how long, and how many bytes of them, gRPC keeps for callers that do not read."""
+"""Limits on unread answers: for how long, and how many bytes, gRPC keeps answers for callers that do not read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GiveUp = Callable[[LimitExceededError], None]
 
 
 class _Answer:
-    """One answer that is on its way.
+    """An answer that its caller has not read yet.
 
     Attributes:
-        size: its bytes.
+        size: bytes of the answer.
         give_up: see ``GiveUp``.
-        timer: gives it up.
+        timer: calls ``give_up`` when time is over.
     """
 
     __slots__ = ("give_up", "size", "timer")
@@ -44,11 +44,12 @@ class _Caller:
 
 
 class Answers:
-    """Answers to calls with one answer each, from when gRPC has them until their callers have taken them.
+    """The unread answers to calls with one answer each: given to gRPC, but not yet read by their callers.
 
-    A caller has ``unread_s`` for each ``message_bytes`` of an answer. A caller that leaves more unread than
-    ``unread_mib_per_caller`` loses its oldest answers; beyond ``unread_mib`` the caller with most loses its oldest. The
-    newest answer of a caller stays, however large it is. Single-threaded: only the event loop touches it.
+    A caller has ``unread_s`` for each ``message_bytes`` of an answer. A caller that leaves more than
+    ``unread_mib_per_caller`` unread loses its oldest answers; if all callers leave more than ``unread_mib``, the caller
+    with the most loses its oldest. The newest answer of a caller is kept at any size. Single-threaded: only the
+    event loop uses it.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -57,12 +58,12 @@ class Answers:
         self._size = 0
 
     def expect(self, caller: str, size: int, call: Call, give_up: GiveUp) -> None:
-        """Call ``give_up`` if ``caller`` does not take the answer to ``call`` in time, or leaves too much unread.
+        """Call ``give_up`` if ``caller`` does not read the answer to ``call`` in time, or leaves too much unread.
 
         Args:
-            caller: whose answers count together.
+            caller: the name that the answer counts for.
             size: bytes of the answer.
-            call: ends once the answer is taken.
+            call: ends when the answer has been read.
             give_up: see ``GiveUp``.
         """
         answer = _Answer(size, give_up)

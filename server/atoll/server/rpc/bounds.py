@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 MAX_OPERATOR_BYTES = 64 << 20
 """The largest message that the operator's commands accept."""
 MAX_ROUND_BYTES = 8 << 20
-"""One round with its members."""
+"""Maximum bytes of one round with its members."""
 MAX_ROUNDS_BYTES = MAX_OPERATOR_BYTES - 2 * MAX_ROUND_BYTES
 """All ended rounds together; the rest is for the open round, the job file and the framing."""
 _FRAME_BYTES = 8

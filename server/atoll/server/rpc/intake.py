@@ -46,7 +46,7 @@ class _Caller:
 
     Attributes:
         places: how many may have or wait for one of the places of all.
-        waiting: those that wait for one of the places of all, oldest first, and what tells them that they have one.
+        waiting: messages that wait for one of the shared places, oldest first, each with the future that grants it one.
         arriving: those that have a place and were not broken off, oldest first.
         total: all of them, with those that wait for one of the caller's own places.
     """
@@ -85,7 +85,7 @@ class _ByCount:
 
 
 class Intake:
-    """Places for arriving messages. Single-threaded: only the event loop touches it.
+    """Places for arriving messages. Single-threaded: only the event loop uses it.
 
     Args:
         each: places of one caller, at least 1.

@@ -24,7 +24,7 @@ connections."""
 
 
 class OpenCalls:
-    """Ends calls. Single-threaded: only the event loop touches it.
+    """Ends calls. Single-threaded: only the event loop uses it.
 
     A handler whose caller does not read is suspended in its ``yield``, and cancellation would hit the code around it
     that writes: so a separate task sends the status. Such a caller does not see the status, and gRPC keeps the unread
