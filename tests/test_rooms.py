@@ -26,6 +26,7 @@ ROOMS = {
     "formats": ROOT / "common" / "atoll" / "formats",
     "client": ROOT / "client" / "atoll" / "client",
     "server": ROOT / "server" / "atoll" / "server",
+    "operator": ROOT / "server" / "atoll" / "operator",
     "simulation": ROOT / "server" / "atoll" / "simulation",
     "datacenter": ROOT / "datacenter" / "atoll" / "datacenter",
 }
@@ -48,6 +49,11 @@ NEVER = {
     "formats": {"torch", "atoll.settings", "atoll.client", "atoll.server", "atoll.datacenter"},
     "client": {"torch", "opacus", "atoll.server", "atoll.datacenter", "atoll.simulation"},
     "server": {"atoll.client", "atoll.datacenter", "atoll.simulation"},
+    "operator": {
+        *("torch", "numba", "scipy", "sqlalchemy", "matplotlib", "click", "rich"),
+        *("atoll.client", "atoll.datacenter", "atoll.simulation"),
+        *("atoll.server.runs", "atoll.server.stores", "atoll.server.cli"),
+    },
     "simulation": {"torch", "atoll.datacenter"},
     "datacenter": {"atoll.server", "atoll.simulation"},
 }
@@ -71,6 +77,15 @@ LAYERS: dict[str, Layers] = {
         ("process",),
         ("demo", "privacy_audit"),
         ("cli",),
+    ),
+    "operator": (
+        ("errors", "html"),
+        ("connecting", "history"),
+        ("calls",),
+        ("following", "ledger", "models", "notebook"),
+        ("run",),
+        ("operator",),
+        ("__init__",),
     ),
     "client": (
         ("_clock", "errors", "limits", "model"),
@@ -130,6 +145,8 @@ BROUGHT_ALONG = {"cffi", "pycparser", "typing-extensions", "typing_extensions", 
 """What the base dependencies need themselves."""
 BROUGHT_ALONG |= {"grpcio-health-checking", "grpcio-reflection", "grpcio-status", "grpcio-tools"}
 """What ``import grpc`` loads by itself where it is installed."""
+
+BROUGHT_BY_PYDANTIC = {"pydantic-core", "pydantic_core", "annotated-types", "typing-inspection"}
 
 PROBE = """
 import importlib, json, sys
@@ -329,6 +346,27 @@ def test_the_account_loads_numpy_alone_until_it_is_asked() -> None:
 def test_the_client_loads_only_what_its_base_installation_brings() -> None:
     modules = [name for name in modules_of("client") if name not in ADAPTERS]
     assert foreign(modules, base_dependencies() | BROUGHT_ALONG) == set()
+
+
+def test_the_operators_room_loads_only_what_its_extra_brings() -> None:
+    allowed = base_dependencies() | extra("operator") | BROUGHT_ALONG | BROUGHT_BY_PYDANTIC
+    assert foreign(modules_of("operator"), allowed) == set()
+
+
+def test_of_the_server_only_the_commands_use_the_operators_room() -> None:
+    found = set()
+    for path in sorted(ROOMS["server"].rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if any(name.startswith("atoll.operator") for name in imported_by(node)):
+                found.add(path.relative_to(ROOMS["server"]).parts[0])
+    assert found == {"cli"}
+
+
+def extra(name: str) -> set[str]:
+    """Names of what an extra brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = project["optional-dependencies"][name]
+    return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in listed}
 
 
 def test_base_dependencies_are_four_and_at_most_two_more() -> None:

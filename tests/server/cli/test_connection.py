@@ -8,8 +8,8 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from atoll.server.cli.connection import find_target
-from atoll.server.cli.errors import BadInputError, NotPermittedError
+from atoll.operator.connecting import find_target
+from atoll.operator.errors import BadInputError, NotPermittedError
 from atoll.server.cli.run import run
 from atoll.server.identity import OPERATOR_FILE, Authority, OperatorCredential
 from atoll.wire.v1 import control_pb2, control_pb2_grpc

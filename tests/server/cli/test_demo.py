@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from atoll.operator.errors import BadInputError
 from atoll.server.cli.demo import Summary, _show, _summary, _workplace, demo
-from atoll.server.cli.errors import BadInputError
 from atoll.server.control import RoundSummary, RunDetail, RunSummary
 from atoll.server.demo import federation
 from atoll.server.demo.federation import Plan

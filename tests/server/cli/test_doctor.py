@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 
-from atoll.server.cli.connection import Target
+from atoll.operator.connecting import Target
 from atoll.server.cli.doctor import _connection, doctor
 from atoll.server.identity import Authority, OperatorCredential
 from atoll.server.stores import Store

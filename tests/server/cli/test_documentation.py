@@ -9,11 +9,12 @@ from pathlib import Path
 import click
 import pytest
 
-from atoll.server.cli import errors
+from atoll.operator import OperatorError
 from atoll.server.cli.checks import Finding
 from atoll.server.cli.demo import Summary, demo
 from atoll.server.cli.demo_private import PrivateSummary
 from atoll.server.cli.doctor import doctor
+from atoll.server.cli.errors import StoppedError
 from atoll.server.cli.operator import operator
 from atoll.server.cli.participants import participants
 from atoll.server.cli.privacy import privacy
@@ -84,8 +85,9 @@ def test_every_key_is_documented_in_its_own_section(beginning: str) -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    kinds: list[type[errors.CommandError]] = [errors.CommandError, *errors.CommandError.__subclasses__()]
-    assert sorted(kind.exit_code for kind in kinds) == [1, 2, 3, 4, 5, 130]
+    kinds: list[type[OperatorError]] = [OperatorError, *OperatorError.__subclasses__()]
+    assert StoppedError in kinds
+    assert sorted({kind.exit_code for kind in kinds}) == [1, 2, 3, 4, 5, 130]
     assert not [kind for kind in kinds if f"| {kind.exit_code} |" not in TEXT]
 
 

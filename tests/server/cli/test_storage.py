@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from atoll.server.cli.errors import UnreachableError
+from atoll.operator.errors import UnreachableError
 from atoll.server.cli.server import server
 from atoll.server.cli.storage import prune, storage
 from atoll.server.ingest.spool import Spool

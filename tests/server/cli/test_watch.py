@@ -4,13 +4,14 @@ import io
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import pytest
 from rich.console import Console
 
+from atoll.operator import Run, Timeouts
+from atoll.operator.calls import Calls
+from atoll.operator.connecting import Target
+from atoll.operator.errors import RunFailedError, UnreachableError
 from atoll.server.cli import watch
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.errors import RunFailedError, UnreachableError
 from atoll.server.cli.formats import reason_lines, round_line, round_row, run_row, shortened
 from atoll.server.cli.picture import Picture, sparkline
 from atoll.server.cli.watch import LineSink, finish, follow
@@ -19,7 +20,7 @@ from atoll.wire.v1 import control_pb2
 from tests.server.cli.conftest import a_round as told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 
 RUN = RunSummary("rabc", "digits", "running", "", 20, 12, 0.0, None, "")
@@ -82,10 +83,8 @@ class Recorder(LineSink):
         self.notices.append(text)
 
 
-@pytest.fixture
-def client(fake: Any) -> Iterator[ControlClient]:
-    with ControlClient(grpc.insecure_channel(fake.address), fake.address) as client:
-        yield client
+def followed(fake: Any, timeouts: Timeouts | None = None) -> Run:
+    return Run(Calls(Target(fake.address, None), timeouts or Timeouts()), "rabc")
 
 
 def change(status: int = control_pb2.RUN_STATUS_RUNNING) -> control_pb2.WatchRunResponse:
@@ -93,28 +92,28 @@ def change(status: int = control_pb2.RUN_STATUS_RUNNING) -> control_pb2.WatchRun
     return control_pb2.WatchRunResponse(summary=run)
 
 
-def test_following_goes_on_when_the_server_comes_back(fake: Any, client: ControlClient) -> None:
+def test_following_goes_on_when_the_server_comes_back(fake: Any) -> None:
     fake.control.watches = [[change(), None], [change(), change(control_pb2.RUN_STATUS_FINISHED)]]
     sink = Recorder()
-    assert follow(client, "rabc", sink).status == "finished"
+    assert follow(followed(fake), sink).status == "finished"
     assert sink.changes == ["running", "running", "finished"]
     assert "lost the server" in sink.notices[0]
 
 
-def test_a_server_that_was_never_there_is_told_at_once(fake: Any, client: ControlClient) -> None:
+def test_a_server_that_was_never_there_is_told_at_once(fake: Any) -> None:
     fake.control.watches = [[None]]
     with pytest.raises(UnreachableError):
-        follow(client, "rabc", Recorder())
+        follow(followed(fake), Recorder())
 
 
-def test_without_patience_a_lost_server_is_the_end(fake: Any, client: ControlClient) -> None:
+def test_without_patience_a_lost_server_is_the_end(fake: Any) -> None:
     fake.control.watches = [[change(), None]]
     with pytest.raises(UnreachableError):
-        follow(client, "rabc", Recorder(), reconnect_s=0.0)
+        follow(followed(fake, Timeouts(reconnect_s=0.0)), Recorder())
 
 
 def test_only_new_rounds_are_fetched(
-    fake: Any, client: ControlClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watch, "HISTORY_INTERVAL_S", 0.0)
     messages = [change() for _ in range(5)]
@@ -122,7 +121,7 @@ def test_only_new_rounds_are_fetched(
         message.round.round = number
     fake.control.rounds = [told(number, version=number) for number in range(4)]
     fake.control.watches = [[*messages, change(control_pb2.RUN_STATUS_FINISHED)]]
-    follow(client, "rabc", Recorder())
+    follow(followed(fake), Recorder())
     first, *rest = [request.since for request in fake.control.asked]
     assert (first, set(rest)) == (0, {3}), "from the last round that is known"
     printed = [line.split(" released")[0] for line in capsys.readouterr().out.splitlines()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from atoll.server.cli.connection import data_option
-from atoll.server.cli.errors import local_errors
+from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.output import json_option, print_json, print_table, size, styled, when
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RestoredLedger:
     flaw: str
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("destination", type=click.Path(path_type=Path))
 @data_option
 @click.option("--copy", is_flag=True, help="Copy models even where they could be hard-linked.")
@@ -56,7 +56,7 @@ def backup(*, destination: Path, data: Path, copy: bool, json_output: bool) -> N
         click.echo(f"{size(manifest.stored_bytes)} in {destination}; it holds the authority's key: keep it private")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("source", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--data",

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
+from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
 from atoll.processes import ChildFailedError, EndedBySignalError, Processes, raising_on_signals
-from atoll.server.cli import model_files
 from atoll.server.cli.demo_private import PrivateSummary, run_private
 from atoll.server.cli.demo_private import show as show_private
-from atoll.server.cli.demo_run import TOKEN_LIFETIME_S, served, train
-from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError, local_errors, writing
+from atoll.server.cli.demo_run import served, tokens, train
+from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.server.control import Json, RunDetail
 from atoll.server.control.curves import panels
@@ -49,7 +49,7 @@ class Summary:
     kept: str | None
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--private",
     is_flag=True,
@@ -105,7 +105,7 @@ def demo(
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(error.exit_code) from None
     except ChildFailedError as error:
-        raise CommandError(str(error)) from error
+        raise OperatorError(str(error)) from error
     if isinstance(summary, PrivateSummary):
         show_private(summary, json_output=json_output)
     else:
@@ -129,11 +129,11 @@ def _run_private(directory: Path, plan: Plan, report: Path, _: Path | None, *, j
 def _run_demo(directory: Path, plan: Plan, report: Path, keep: Path | None, *, json_output: bool) -> Summary:
     began = time.monotonic()
     with Processes(directory) as processes, served(directory, plan, processes) as (federation, client):
-        for number, token in enumerate(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens):
+        for number, token in enumerate(tokens(client, plan)):
             federation.start_client(number, token)
         detail = train(client, federation.job, shown=not json_output)
         if keep is not None:
-            model_files.download(client, client.model(detail.run.run, None), directory / "model.safetensors")
+            client.run(detail.run.run).save_model(directory / "model.safetensors")
     _write_report(detail, report)
     return _summary(detail, plan, report, keep, time.monotonic() - began)
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.demo_run import TOKEN_LIFETIME_S, served, train
-from atoll.server.cli.errors import RunFailedError, writing
+from atoll.operator import Operator
+from atoll.operator.run import checked
+from atoll.server.cli.demo_run import served, tokens, train
+from atoll.server.cli.errors import writing
 from atoll.server.cli.output import print_json, print_table
 from atoll.server.control.curves import panels
 from atoll.server.control.words import duration
@@ -53,12 +54,12 @@ def run_private(directory: Path, plan: Plan, processes: Processes, report: Path,
 
     Raises:
         RunFailedError: if a run fails.
-        CommandError: if the server cannot be reached, or the report cannot be written.
+        OperatorError: if the server cannot be reached, or the report cannot be written.
         ChildFailedError: if the server or a crowd does.
     """
     began = time.monotonic()
     with served(directory, plan, processes) as (federation, client):
-        federation.start_crowds(client.create_tokens("demo", "edge", TOKEN_LIFETIME_S, plan.clients).tokens)
+        federation.start_crowds(tokens(client, plan))
         plain = _trained(client, federation.job, plan.rounds, shown=shown)
         private = _trained(client, federation.private_job, plan.rounds, shown=shown)
         (spent,) = client.population(POPULATION, verify=True).runs
@@ -79,11 +80,10 @@ def show(summary: PrivateSummary, *, json_output: bool) -> None:
         click.echo(f"\n{line}")
 
 
-def _trained(client: ControlClient, job: Path, rounds: int, *, shown: bool) -> RunDetail:
+def _trained(client: Operator, job: Path, rounds: int, *, shown: bool) -> RunDetail:
     click.echo(f"{job.stem.replace('job', 'plain')} run: {counted(rounds, 'round')}", err=True)
     detail = train(client, job, shown=shown)
-    if detail.run.status != "finished":
-        raise RunFailedError(f"run {detail.run.run} {detail.run.status}: {detail.run.reason}")
+    checked(detail.run)
     return detail
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli import model_files
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import find_target
-from atoll.server.cli.errors import CommandError
+from atoll.operator import Operator, Timeouts
+from atoll.operator.errors import OperatorError
 from atoll.server.cli.output import busy
 from atoll.server.cli.watch import JsonSink, follow, observe
 from atoll.server.demo.federation import Federation, Plan
@@ -22,11 +20,13 @@ if TYPE_CHECKING:
     from atoll.processes import Processes
     from atoll.server.control import Progress, RunDetail
 
-TOKEN_LIFETIME_S = 600.0
+_TOKEN_LIFETIME_S = 600.0
+_NO_RETURN = Timeouts(reconnect_s=0.0)
+"""A demo's server that went away does not come back."""
 
 
 @contextmanager
-def served(directory: Path, plan: Plan, processes: Processes) -> Iterator[tuple[Federation, ControlClient]]:
+def served(directory: Path, plan: Plan, processes: Processes) -> Iterator[tuple[Federation, Operator]]:
     """Start the server of a demo; a child that fails ends the calls of the client.
 
     Raises:
@@ -38,26 +38,28 @@ def served(directory: Path, plan: Plan, processes: Processes) -> Iterator[tuple[
         ready = federation.start_server()
     joining = counted(plan.clients, "participant" if plan.private else "client")
     click.echo(f"server on {ready.address} (TLS), {joining} joining", err=True)
-    target = find_target(ready.address, ready.operator, None, insecure=False)
-    with ControlClient(target.open(), target.address) as client:
+    with Operator.connect(ready.address, credential=ready.operator, timeouts=_NO_RETURN) as client:
         try:
-            processes.on_failure = client.channel.close
+            processes.on_failure = client.close
             yield federation, client
-        except (CommandError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
+        except (OperatorError, ValueError):  # ValueError: what gRPC raises on the channel that a failure closed
             processes.check(wait_s=1.0)
             raise
 
 
-def train(client: ControlClient, job: Path, *, shown: bool) -> RunDetail:
+def train(client: Operator, job: Path, *, shown: bool) -> RunDetail:
     """Submit a job, follow its run to the end, fetch it; the initial model is ``init.safetensors`` beside it."""
-    with model_files.open_model(job.parent / "init.safetensors") as model:
-        blob = model_files.upload(client, model)
-        run = client.submit(job.read_bytes(), job.name, model.layout, blob)
+    run = client.submit(job, job.parent / "init.safetensors")
     if shown:
-        observe(client, run, reconnect_s=0.0)
+        observe(run)
     else:
-        follow(client, run, Silent(), reconnect_s=0.0)
-    return client.run(run, members=True)
+        follow(run, Silent())
+    return run.detail(members=True)
+
+
+def tokens(client: Operator, plan: Plan) -> tuple[str, ...]:
+    """A join token for each participant of a demo."""
+    return client.make_tokens(plan.clients, organisation="demo", lifetime_s=_TOKEN_LIFETIME_S).tokens
 
 
 class Silent(JsonSink):

@@ -10,18 +10,13 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from atoll.operator import Operator, Timeouts
+from atoll.operator.connecting import DEFAULT_ADDRESS, Target, find_target
+from atoll.operator.errors import OperatorError, UnreachableError
 from atoll.server.cli import checks
 from atoll.server.cli.checks import Finding, Status
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.connection import (
-    DEFAULT_ADDRESS,
-    Target,
-    credentials_option,
-    data_option,
-    find_target,
-    server_option,
-)
-from atoll.server.cli.errors import CommandError, UnreachableError
+from atoll.server.cli.connection import credentials_option, data_option, server_option
+from atoll.server.cli.errors import Command
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.text.figures import counted
@@ -30,7 +25,7 @@ from atoll.wire.loopback import is_loopback
 _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
 
 
-@click.command()
+@click.command(cls=Command)
 @data_option
 @server_option
 @credentials_option
@@ -51,7 +46,7 @@ def doctor(
     findings += checks.certificate_files(data, time.time())
     try:
         target = find_target(server, credentials, data, insecure=insecure)
-    except CommandError as error:
+    except OperatorError as error:
         findings.append(Finding("credential", Status.WARN, error.message, error.remedy))
         target = None
     findings += _connection(target, server or DEFAULT_ADDRESS, enrol_port)
@@ -63,7 +58,7 @@ def doctor(
     else:
         print_table(("check", "", "finding", "what to do"), map(_row, findings), "")
     if failed:
-        raise CommandError(f"{failed} of {counted(len(findings), 'check')} failed")
+        raise OperatorError(f"{failed} of {counted(len(findings), 'check')} failed")
 
 
 def _connection(target: Target | None, fallback: str, enrol_port: int | None) -> Iterator[Finding]:
@@ -76,9 +71,9 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
     if target.credential is not None:
         yield checks.certificate("operator credential", target.credential.certificate.encode(), time.time())
     try:
-        with ControlClient(target.open(), target.address, target.metadata) as client:
+        with Operator(target, Timeouts()) as client:
             asked_at = time.time()
-            info = client.server_info()
+            info = client.health()
             yield from checks.server(info, target.address, asked_at, time.time())
             yield from checks.ledgers(client.populations(verify=True))
             yield from checks.ports(host, wanted, serving=True)
@@ -88,7 +83,7 @@ def _connection(target: Target | None, fallback: str, enrol_port: int | None) ->
             return
         yield Finding("server", Status.WARN, error.message, "start it: atoll server start")
         yield from checks.ports(host, wanted, serving=False)
-    except CommandError as error:
+    except OperatorError as error:
         yield Finding("server", Status.FAIL, error.message, error.remedy)
 
 
@@ -101,7 +96,7 @@ def _ledgers_of(data: Path) -> Iterator[Finding]:
     try:
         with opened(data) as source:
             yield from checks.ledgers(source.populations(verify=True))
-    except CommandError as error:
+    except OperatorError as error:
         yield Finding("ledgers", Status.WARN, error.message, error.remedy)
 
 

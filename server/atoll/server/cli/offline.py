@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.server.cli.errors import BadInputError, CommandError, where_listed
-from atoll.server.cli.ledger_queries import LedgerQueries
+from atoll.operator.errors import BadInputError, OperatorError, where_listed
+from atoll.operator.ledger import LedgerQueries
 from atoll.server.errors import InvalidRequestError, NotFoundError, ServerError
 from atoll.wire.v1 import control_pb2
 
@@ -22,7 +22,7 @@ class OfflineLedger(LedgerQueries):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
         """See ``LedgerQueries``; all in one page."""
         from atoll.server.privacy import ledger  # noqa: PLC0415 - SQLAlchemy, accountants: seconds that others save
 
@@ -31,13 +31,13 @@ class OfflineLedger(LedgerQueries):
             populations=[self._population(name, verify=request.verify) for name in names]
         )
 
-    def list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+    def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
         """See ``LedgerQueries``."""
         from atoll.server.privacy import ledger_answers  # noqa: PLC0415 - as above
 
         return ledger_answers.charges_page(request, ledger_answers.read_charges(self._connection, request))
 
-    def get_participant_privacy(
+    def _get_participant_privacy(
         self, request: control_pb2.GetParticipantPrivacyRequest
     ) -> control_pb2.GetParticipantPrivacyResponse:
         """See ``LedgerQueries``."""
@@ -65,7 +65,7 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
 
     Raises:
         BadInputError: if there is no database.
-        CommandError: if it cannot be read, is of another version, or a query is refused.
+        OperatorError: if it cannot be read, is of another version, or a query is refused.
     """
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
@@ -83,12 +83,12 @@ def opened(data: Path) -> Iterator[OfflineLedger]:
             yield OfflineLedger(connection)
     except SQLAlchemyError as error:
         translated = dialects.translate(error, url)
-        raise CommandError(translated.detail.message, translated.detail.remedy) from error
+        raise OperatorError(translated.detail.message, translated.detail.remedy) from error
     except InvalidRequestError as error:
         raise BadInputError(error.detail.message, error.detail.remedy) from error
     except NotFoundError as error:
-        raise CommandError(error.detail.message, error.detail.remedy or where_listed(error.detail.code)) from error
+        raise OperatorError(error.detail.message, error.detail.remedy or where_listed(error.detail.code)) from error
     except ServerError as error:
-        raise CommandError(error.detail.message, error.detail.remedy) from error
+        raise OperatorError(error.detail.message, error.detail.remedy) from error
     finally:
         engine.dispose()

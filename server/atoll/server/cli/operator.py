@@ -6,17 +6,18 @@ from pathlib import Path
 
 import click
 
-from atoll.server.cli.client import ControlClient
+from atoll.operator import Operator
+from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
 from atoll.server.cli.token import lifetime_s
 from atoll.server.control import OperatorSummary
-from atoll.server.identity import CredentialError, KeyWithRequest, OperatorCredential
+from atoll.server.identity import CredentialError
 from atoll.text.figures import counted
 
 
-@click.group()
+@click.group(cls=Group)
 def operator() -> None:
     """Make, list and revoke the credentials of operators."""
 
@@ -39,34 +40,26 @@ def operator() -> None:
 )
 @json_option
 @connected
-def new(client: ControlClient, *, name: str, output: Path, expires: float, json_output: bool) -> None:
+def new(client: Operator, *, name: str, output: Path, expires: float, json_output: bool) -> None:
     """Make a credential for operator NAME; in your own name it renews yours (the old one stays good until it ends)."""
     if output.exists():
         raise BadInputError(f"{output} exists already", "choose a new file: credentials are never written over another")
-    made = KeyWithRequest.make()
-    certified = client.create_operator(name, made.csr_pem, expires)
-    credential = OperatorCredential(
-        name=name,
-        address=client.address,
-        ca_certificate=certified.ca_certificate_pem.decode(),
-        certificate=certified.certificate_pem.decode(),
-        key=made.key_pem.decode(),
-    )
+    made = client.make_operator(name, expires)
     try:
-        credential.write(output)
+        made.credential.write(output)
     except CredentialError as error:
         raise BadInputError(str(error), f"revoke it: atoll operator revoke {name}") from error
     if json_output:
-        print_json({"name": name, "credential": str(output), "expires_at": certified.expires_at})
+        print_json({"name": name, "credential": str(output), "expires_at": made.expires_at})
     else:
-        click.echo(f"wrote the credential of operator {name} to {output}, good until {when(certified.expires_at)}")
+        click.echo(f"wrote the credential of operator {name} to {output}, good until {when(made.expires_at)}")
         click.echo(f"{name} keeps it as ~/.config/atoll/operator.json, or passes it with --credentials")
 
 
 @operator.command("list")
 @json_option
 @connected
-def list_operators(client: ControlClient, *, json_output: bool) -> None:
+def list_operators(client: Operator, *, json_output: bool) -> None:
     """List the operators; those whose credentials ended long ago are forgotten."""
     found = client.operators()
     if json_output:
@@ -94,7 +87,7 @@ def list_operators(client: ControlClient, *, json_output: bool) -> None:
 @click.option("--reason", default="", help="Recorded, and shown to the operator.")
 @json_option
 @connected
-def revoke(client: ControlClient, *, name: str, reason: str, json_output: bool) -> None:
+def revoke(client: Operator, *, name: str, reason: str, json_output: bool) -> None:
     """Revoke operator NAME at once, with all its credentials and the unused join tokens that it made."""
     done = client.revoke_operator(name, reason)
     if json_output:

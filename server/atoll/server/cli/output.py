@@ -17,6 +17,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -134,27 +135,12 @@ def steps(label: str) -> Iterator[Callable[[int, int, str], None]]:
         yield report
 
 
-class Transfer:
-    """Progress of a transfer; ``advance`` it by the bytes done."""
-
-    def __init__(self, progress: Progress, total_bytes: int, label: str) -> None:
-        self._progress = progress
-        self._task = progress.add_task(label, total=total_bytes)
-
-    def advance(self, count: int) -> None:
-        """``count`` more bytes are done."""
-        self._progress.advance(self._task, count)
-
-    def through(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The same chunks, counted as they pass."""
-        for chunk in chunks:
-            yield chunk
-            self.advance(len(chunk))
+_TRANSFERS = {"hash": "hashing the model", "send": "sending the model", "fetch": "fetching the model"}
 
 
 @contextmanager
-def transfer(label: str, total_bytes: int) -> Iterator[Transfer]:
-    """A progress bar on stderr if that is a terminal; it disappears when the transfer is done."""
+def transfers() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for each step of a model's transfer, if stderr is a terminal; called as ``operator.Steps``."""
     shown = console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -164,4 +150,11 @@ def transfer(label: str, total_bytes: int) -> Iterator[Transfer]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as progress:
-        yield Transfer(progress, total_bytes, label)
+        tasks: dict[str, TaskID] = {}
+
+        def told(step: str, done: int, total: int) -> None:
+            if step not in tasks:
+                tasks[step] = progress.add_task(_TRANSFERS[step], total=total)
+            progress.update(tasks[step], completed=done)
+
+        yield told

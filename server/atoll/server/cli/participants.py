@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from atoll.server.cli.client import ControlClient
+from atoll.operator import Operator
 from atoll.server.cli.connection import connected
+from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, styled, when
 from atoll.server.control import ParticipantSummary
 
 
-@click.group()
+@click.group(cls=Group)
 def participants() -> None:
     """List and revoke participants."""
 
@@ -20,7 +21,7 @@ def participants() -> None:
 @click.option("--organisation", default="", help="Only participants of this organisation.")
 @json_option
 @connected
-def list_participants(client: ControlClient, *, connected_only: bool, organisation: str, json_output: bool) -> None:
+def list_participants(client: Operator, *, connected_only: bool, organisation: str, json_output: bool) -> None:
     """List the enrolled participants."""
     found = tuple(client.participants(connected=connected_only, organisation=organisation))
     if json_output:
@@ -51,7 +52,7 @@ def list_participants(client: ControlClient, *, connected_only: bool, organisati
 @click.option("--reason", default="", help="Recorded, and shown to the participant.")
 @json_option
 @connected
-def revoke(client: ControlClient, *, participant: str, reason: str, json_output: bool) -> None:
+def revoke(client: Operator, *, participant: str, reason: str, json_output: bool) -> None:
     """Revoke PARTICIPANT for good, and end its open streams."""
     found = client.revoke(participant, reason)
     if json_output:

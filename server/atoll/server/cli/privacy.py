@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from atoll.server.cli.errors import Group
 from atoll.server.cli.privacy_audit import audit
 from atoll.server.cli.privacy_ledger import ledger, limit
 from atoll.server.cli.privacy_plan import plan
 from atoll.server.cli.privacy_verify import verify
 
 
-@click.group()
+@click.group(cls=Group)
 def privacy() -> None:
     """Differential privacy: plan a job, read the ledger, audit what is released."""
 

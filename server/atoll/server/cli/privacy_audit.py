@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from atoll.server.cli.errors import BadInputError, CommandError, local_errors
+from atoll.operator.errors import BadInputError, OperatorError
+from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.output import busy, console, json_option, print_json, print_table
 from atoll.server.jobs import JobFileError, parse_job
 from atoll.settings.numbers import Finite
@@ -75,7 +76,7 @@ class Audited:
     daemon_missing: tuple[str, ...]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("job", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--epsilon", type=Finite(0, 1000, min_open=True), help="Without a job: Gaussian noise for it.")
 @click.option("--noise-multiplier", type=Finite(0, 1e6, min_open=True), help="Or this much of it.")
@@ -236,4 +237,4 @@ def _show(found: Audited, *, json_output: bool) -> None:
         print_table(("audit", "refuted" if found.refuted else "not refuted"), rows, "")
     if found.refuted:
         console(stderr=True).print("The claim is false: the releases give away more.", style="red")
-        raise click.exceptions.Exit(CommandError.exit_code)
+        raise click.exceptions.Exit(OperatorError.exit_code)

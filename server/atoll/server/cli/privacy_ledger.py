@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
+from atoll.operator import Operator
+from atoll.operator.errors import BadInputError, OperatorError
+from atoll.operator.ledger import LedgerQueries
 from atoll.server.cli import privacy_formats as formats
-from atoll.server.cli.client import ControlClient
 from atoll.server.cli.connection import ConnectionOptions, connected, connection_options
-from atoll.server.cli.errors import BadInputError, CommandError, writing
-from atoll.server.cli.ledger_queries import LedgerQueries
+from atoll.server.cli.errors import Command, writing
 from atoll.server.cli.offline import opened
 from atoll.server.cli.output import busy, json_option, print_json, print_table
-from atoll.server.cli.run import find_run
 from atoll.server.control import PopulationSummary
 from atoll.server.identity.files import write_atomic
 from atoll.settings.numbers import Finite
@@ -24,13 +24,11 @@ from atoll.text.figures import counted
 MAX_ROUNDS = 50
 """Maximum number of a run's rounds in one answer."""
 _EXPORT_MODE = 0o600
-_ADJACENCY = "add_remove"
-"""The adjacency that every private job promises."""
 _NO_RUN = ("no run was charged yet", "no charge that can be read is left")
 _NOTHING = "nothing was charged; runs with a [privacy] section are"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--population", metavar="NAME", help="One population, and what each of its runs has spent.")
 @click.option("--run", "run_id", metavar="RUN", help="One run, round by round; `latest` for the newest.")
 @click.option("--participant", metavar="ID", help="What holds for one participant, and the runs that it was drawn for.")
@@ -71,7 +69,7 @@ def ledger(
         if export is not None:
             _export(source, export, population, json_output=json_output)
         elif run_id is not None:
-            _show_run(source, find_run(source, run_id), last, json_output=json_output)
+            _show_run(source, source.run_named(run_id), last, json_output=json_output)
         elif participant is not None:
             _show_participant(source, participant, json_output=json_output)
         else:
@@ -86,7 +84,7 @@ def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextM
     return opened(connection.data)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("population")
 @click.option("--epsilon", type=Finite(0, min_open=True), help="Limit on the epsilon that its runs spend together, ...")
 @click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True), help="... at this delta.")
@@ -95,7 +93,7 @@ def _source(connection: ConnectionOptions, *, offline: bool) -> AbstractContextM
 @json_option
 @connected
 def limit(
-    client: ControlClient,
+    client: Operator,
     *,
     population: str,
     epsilon: float | None,
@@ -112,7 +110,7 @@ def limit(
     if no_limit == (epsilon is not None and delta is not None) or (epsilon is None) != (delta is None):
         raise BadInputError("a limit is --epsilon and --delta", "give both, or --none")
     wanted = None if epsilon is None or delta is None else (epsilon, delta)
-    found = client.limit_population(population, wanted, _ADJACENCY if create else "")
+    found = client.limit_population(population, wanted, create=create)
     if json_output:
         print_json(found)
         return
@@ -165,7 +163,7 @@ def _show_participant(source: LedgerQueries, participant: str, *, json_output: b
 def _require_sound(found: tuple[PopulationSummary, ...]) -> None:
     flaws = [item.flaw for item in found if item.flaw]
     if flaws:
-        raise CommandError(
+        raise OperatorError(
             "; ".join(flaws), "stop the server, restore a back-up, and compare it with the last export of the ledger"
         )
 
@@ -198,7 +196,7 @@ def _export(source: LedgerQueries, path: Path, name: str | None, *, json_output:
             click.echo(formats.flaw_line(str(path), flaw), err=True)
     _require_sound(found)
     if checked.flaws:
-        raise CommandError(f"{path} does not verify, though the server's ledger does", "export it again")
+        raise OperatorError(f"{path} does not verify, though the server's ledger does", "export it again")
 
 
 def _export_lines(source: LedgerQueries, population: PopulationSummary) -> Iterator[str]:

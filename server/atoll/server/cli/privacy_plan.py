@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from atoll.server.cli.errors import BadInputError, local_errors, writing
-from atoll.server.cli.model_files import initial_file, open_model
+from atoll.operator.errors import BadInputError
+from atoll.operator.models import opened
+from atoll.operator.operator import initial_file
+from atoll.server.cli.errors import Command, local_errors, writing
 from atoll.server.cli.output import json_option, print_json, print_table, steps
 from atoll.server.control.words import duration
 from atoll.server.jobs import JobFileError, JobSpec, fragments_of, parse_job
@@ -34,7 +36,7 @@ _DIGITS = 5
 _COLUMNS = ("cohort>", "rounds>", "population>", "noise multiplier>", "signal/noise of a round>", "of the run>")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--elements", type=click.IntRange(1), help="Size of the model. Default: as in the job's initial weights.")
 @click.option(
@@ -79,10 +81,12 @@ def _parsed(job: Path) -> JobSpec:
 
 def _elements(job: Path, spec: JobSpec) -> int:
     """Elements that one round updates, at most, by the header of the initial weights."""
-    path = initial_file(job, spec)
+    path = initial_file(spec, job.parent)
+    if path is None:
+        raise BadInputError(f"{job} names no initial weights, so the model's size is unknown", "give --elements N")
     if not path.is_file():
         raise BadInputError(f"{path} is not there, so the model's size is unknown", "make it, or give --elements N")
-    with open_model(path) as model:
+    with opened(path) as model:
         with local_errors():
             check_no_statistics(spec, model.layout)
         return fragments_of(spec, model.layout).largest

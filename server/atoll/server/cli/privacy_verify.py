@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from atoll.operator.errors import BadInputError, OperatorError
 from atoll.server.cli import privacy_formats as formats
-from atoll.server.cli.errors import BadInputError, CommandError
+from atoll.server.cli.errors import Command
 from atoll.server.cli.output import json_option, print_json, print_table
 from atoll.text.figures import SET_DIGITS, bound, counted, figure
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 CHAIN_COLUMNS = ("population", "charges>", "runs>", "spent>", "at delta>", "limit>", "adjacency", "added up by", "head")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--head",
@@ -54,12 +55,12 @@ def verify(*, file: Path, heads: tuple[str, ...], json_output: bool) -> None:
         for flaw in found.flaws:
             click.echo(formats.flaw_line(str(file), flaw))
     if found.flaws:
-        raise CommandError(
+        raise OperatorError(
             f"{file} is not what was exported: {counted(len(found.flaws), 'flaw')}",
             "export the ledger again, and compare",
         )
     if not chains:
-        raise CommandError(f"{file} has no line of a ledger", "export one: `atoll privacy ledger --export FILE.jsonl`")
+        raise OperatorError(f"{file} has no line of a ledger", "export one: `atoll privacy ledger --export FILE.jsonl`")
 
 
 def _lines_of(path: Path) -> Iterator[str]:

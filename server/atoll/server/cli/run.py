@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Protocol
 
 import click
 
-from atoll.server.cli import model_files
-from atoll.server.cli.client import ControlClient
+from atoll.operator import JobFileError, Operator, Run
+from atoll.operator.errors import BadInputError
+from atoll.operator.ledger import LATEST
+from atoll.operator.run import Which
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import BadInputError, writing
+from atoll.server.cli.errors import Group, writing
 from atoll.server.cli.formats import (
     MEMBER_COLUMNS,
     ROUND_COLUMNS,
@@ -25,19 +25,17 @@ from atoll.server.cli.formats import (
     round_row,
     run_row,
 )
-from atoll.server.cli.output import busy, json_option, print_json, print_table, size
+from atoll.server.cli.output import busy, json_option, print_json, print_table, size, transfers
 from atoll.server.cli.timeline import show_round
 from atoll.server.cli.watch import finish, watch
 from atoll.server.control import RunSummary
 from atoll.server.control.attendance import never_counted
-from atoll.server.jobs import JobFileError, parse_job
 from atoll.text.figures import counted
 
-LATEST = "latest"
 run_argument = click.argument("run_id", metavar="RUN")
 
 
-@click.group()
+@click.group(cls=Group)
 def run() -> None:
     """Submit, follow and steer runs. RUN is a run's id, or `latest`."""
 
@@ -47,22 +45,15 @@ def run() -> None:
 @click.option("--watch", "watch_it", is_flag=True, help="Follow the run until it has ended.")
 @json_option
 @connected
-def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: bool) -> None:
+def submit(client: Operator, *, job: Path, watch_it: bool, json_output: bool) -> None:
     """Check the job file JOB, send its model, begin the run; prints the run's id."""
-    text = job.read_bytes()
-    try:
-        spec = parse_job(text, str(job))
-    except JobFileError as error:
-        raise BadInputError(str(error)) from error
-    with model_files.open_model(model_files.initial_file(job, spec)) as model:
-        blob = model_files.upload(client, model)
-        made = client.submit(text, job.name, model.layout, blob)
+    made = submitted(client, job)
     if json_output:
-        print_json({"run": made, "model_blob": blob}, line=watch_it)
+        print_json({"run": made.id, "model_blob": made.model_ref(0).blob}, line=watch_it)
     else:
-        click.echo(made)
+        click.echo(made.id)
     if watch_it:
-        finish(watch(client, made, json_output=json_output))
+        finish(watch(made, json_output=json_output))
 
 
 @run.command("list")
@@ -71,9 +62,9 @@ def submit(client: ControlClient, *, job: Path, watch_it: bool, json_output: boo
 )
 @json_option
 @connected
-def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
+def list_runs(client: Operator, *, limit: int, json_output: bool) -> None:
     """List runs, the newest first."""
-    runs = tuple(itertools.islice(client.runs(page=limit), limit))
+    runs = tuple(client.runs(limit))
     if json_output:
         print_json(runs)
     else:
@@ -89,12 +80,12 @@ def list_runs(client: ControlClient, *, limit: int, json_output: bool) -> None:
 @click.option("--round", "label", metavar="ROUND", help="The timeline of one round: 7, or 7.2 for its second attempt.")
 @json_option
 @connected
-def show(client: ControlClient, *, run_id: str, members: bool, last: int, label: str | None, json_output: bool) -> None:
+def show(client: Operator, *, run_id: str, members: bool, last: int, label: str | None, json_output: bool) -> None:
     """Show a run and its rounds, or where the time of one round went and why some members did not count."""
     if label is not None:
-        show_round(client, find_run(client, run_id), label, json_output=json_output)
+        show_round(client.run(run_id), label, json_output=json_output)
         return
-    detail = client.run(find_run(client, run_id), members=members or not json_output)
+    detail = client.run(run_id).detail(members=members or not json_output)
     if json_output:
         found = {"never_counted": never_counted(detail.rounds)} if members else {}
         print_json({one.name: getattr(detail, one.name) for one in fields(detail)} | found)
@@ -113,18 +104,18 @@ def show(client: ControlClient, *, run_id: str, members: bool, last: int, label:
 @run_argument
 @json_option
 @connected
-def watch_run(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+def watch_run(client: Operator, *, run_id: str, json_output: bool) -> None:
     """Follow a run until it has ended; exit code 5 if it failed or was cancelled."""
-    finish(watch(client, find_run(client, run_id), json_output=json_output))
+    finish(watch(client.run(run_id), json_output=json_output))
 
 
 @run.command()
 @run_argument
 @json_option
 @connected
-def pause(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+def pause(client: Operator, *, run_id: str, json_output: bool) -> None:
     """Pause after the round in work."""
-    found = client.pause(find_run(client, run_id))
+    found = client.run(run_id).pause()
     _show_state(found, json_output)
     if found.status == "running":
         click.echo("it pauses when the round in work has ended", err=True)
@@ -134,9 +125,9 @@ def pause(client: ControlClient, *, run_id: str, json_output: bool) -> None:
 @run_argument
 @json_option
 @connected
-def resume(client: ControlClient, *, run_id: str, json_output: bool) -> None:
+def resume(client: Operator, *, run_id: str, json_output: bool) -> None:
     """Go on with a paused run."""
-    _show_state(client.resume(find_run(client, run_id)), json_output)
+    _show_state(client.run(run_id).resume(), json_output)
 
 
 @run.command()
@@ -144,9 +135,9 @@ def resume(client: ControlClient, *, run_id: str, json_output: bool) -> None:
 @click.option("--reason", default="", help="Kept in the record, and told to the participants.")
 @json_option
 @connected
-def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool) -> None:
+def cancel(client: Operator, *, run_id: str, reason: str, json_output: bool) -> None:
     """End a run now; models that are released stay."""
-    _show_state(client.cancel(find_run(client, run_id), reason), json_output)
+    _show_state(client.run(run_id).cancel(reason), json_output)
 
 
 @run.command()
@@ -154,13 +145,13 @@ def cancel(client: ControlClient, *, run_id: str, reason: str, json_output: bool
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @connected
-def delete(client: ControlClient, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
+def delete(client: Operator, *, run_ids: tuple[str, ...], yes: bool, json_output: bool) -> None:
     """Delete ended runs for good: their records, logs and models, except models that other runs have."""
-    found = dict.fromkeys(find_run(client, run_id) for run_id in run_ids)
+    found = {one.id: one for one in map(client.run, run_ids)}
     if not yes and not click.confirm(f"Delete {', '.join(found)} for good?", err=True):
         raise BadInputError("nothing was deleted")
-    for one in found:
-        removed = client.delete(one)
+    for one, named in found.items():
+        removed = named.delete()
         if json_output:
             print_json({"run": one, "removed": removed}, line=True)
         else:
@@ -177,11 +168,14 @@ def delete(client: ControlClient, *, run_ids: tuple[str, ...], yes: bool, json_o
 @json_option
 @connected
 def model(
-    client: ControlClient, *, run_id: str, output: Path, number: int | None, averaged: bool, json_output: bool
+    client: Operator, *, run_id: str, output: Path, number: int | None, averaged: bool, json_output: bool
 ) -> None:
     """Fetch a released model, the newest by default, into a safetensors file."""
-    ref = client.model(find_run(client, run_id), number, averaged=averaged)
-    model_files.download(client, ref, output)
+    if averaged and number is not None:
+        raise BadInputError("--round and --averaged exclude each other", "give one of them")
+    which: Which = "averaged" if averaged else LATEST if number is None else number
+    with transfers() as steps:
+        ref = client.run(run_id).save_model(output, which, steps)
     if json_output:
         print_json({"file": str(output), "round": ref.round, "blob": ref.blob, "size_bytes": ref.layout.size_bytes})
     else:
@@ -193,39 +187,30 @@ def model(
 @run_argument
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The HTML file.")
 @connected
-def report(client: ControlClient, *, run_id: str, output: Path) -> None:
+def report(client: Operator, *, run_id: str, output: Path) -> None:
     """Write a report of a run: one HTML file that needs nothing else."""
     from atoll.server.report import render  # noqa: PLC0415  # matplotlib loads when it is needed
 
     with busy("drawing the report"):
-        found = find_run(client, run_id)
-        elements = client.model(found, None).layout.size
-        page = render(client.run(found, members=True), now=time.time(), elements=elements)
+        found = client.run(run_id)
+        elements = found.model_ref().layout.size
+        page = render(found.detail(members=True), now=time.time(), elements=elements)
     with writing(output):
         output.write_text(page, encoding="utf-8")
     click.echo(f"{output}: {size(len(page.encode()))}", err=True)
 
 
-class Runs(Protocol):
-    """A source of runs: a server or a data directory."""
-
-    def newest_run(self) -> str | None:
-        """The id of the newest run; None before the first."""
-        ...
-
-
-def find_run(client: Runs, run_id: str) -> str:
-    """The id itself, or that of the newest run for ``latest``.
+def submitted(client: Operator, job: Path) -> Run:
+    """Begin the run of a job file, and show the transfer of its model.
 
     Raises:
-        BadInputError: if there is no run yet.
+        BadInputError: listing every problem of the job file.
     """
-    if run_id != LATEST:
-        return run_id
-    newest = client.newest_run()
-    if newest is None:
-        raise BadInputError("there is no run yet", "begin one with `atoll run submit JOB.toml`")
-    return newest
+    try:
+        with transfers() as steps:
+            return client.submit(job, steps=steps)
+    except JobFileError as error:
+        raise BadInputError(str(error)) from error
 
 
 def _show_state(found: RunSummary, json_output: bool) -> None:

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from atoll.server.cli.backup import backup, restore
-from atoll.server.cli.errors import local_errors
+from atoll.server.cli.errors import Group, local_errors
 from atoll.server.cli.storage import prune, storage
 from atoll.server.config import DEFAULT_DATA
 from atoll.server.config.config import ServerConfig
@@ -28,7 +28,7 @@ from atoll.settings.numbers import Finite
 from atoll.wire.pacing import LONGEST_RETRY_S
 
 
-@click.group()
+@click.group(cls=Group)
 def server() -> None:
     """Run the federation's server."""
 

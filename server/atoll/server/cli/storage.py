@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
-from atoll.server.cli.client import ControlClient
+from atoll.operator import Operator
+from atoll.operator.errors import UnreachableError
 from atoll.server.cli.connection import connected, data_option
-from atoll.server.cli.errors import UnreachableError, local_errors
+from atoll.server.cli.errors import Command, local_errors
 from atoll.server.cli.output import json_option, print_json, print_table, size
 
 _NEEDS_SERVER = "only a running server prunes, and one does at its start: start it with `atoll server start`"
 
 
-@click.command()
+@click.command(cls=Command)
 @data_option
 @json_option
 def storage(*, data: Path, json_output: bool) -> None:
@@ -47,11 +48,11 @@ def storage(*, data: Path, json_output: bool) -> None:
     click.echo(f"{size(found.stored_bytes)} in all, {size(found.free_bytes)} free")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @json_option
 @connected
-def prune(client: ControlClient, *, dry_run: bool, json_output: bool) -> None:
+def prune(client: Operator, *, dry_run: bool, json_output: bool) -> None:
     """Have a running server remove unneeded files and rows now; it also does so by itself at intervals."""
     try:
         found = client.prune(dry_run=dry_run)

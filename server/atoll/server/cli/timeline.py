@@ -7,8 +7,8 @@ import dataclasses
 import click
 from rich.text import Text
 
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.errors import BadInputError
+from atoll.operator import Run
+from atoll.operator.errors import BadInputError
 from atoll.server.cli.output import print_json, print_table, size, styled
 from atoll.server.control import MemberSummary, RoundSummary
 from atoll.server.control.timeline import Segment, segments, slowest_first, story, why
@@ -28,7 +28,7 @@ _MARKS = {
 """Each step's letter and colour: letters tell steps apart where there is no colour."""
 
 
-def show_round(client: ControlClient, run: str, label: str, *, json_output: bool) -> None:
+def show_round(run: Run, label: str, *, json_output: bool) -> None:
     """Print the timeline of every attempt at a round, or of one.
 
     Raises:
@@ -38,10 +38,10 @@ def show_round(client: ControlClient, run: str, label: str, *, json_output: bool
         number, attempt = parse_round_label(label)
     except ValueError as error:
         raise BadInputError(str(error)) from None
-    detail = client.run(run, members=True, only=number)
+    detail = run.detail(members=True, only=number)
     found = tuple(item for item in detail.rounds if attempt in (None, item.attempt))
     if not found:
-        raise BadInputError(f"run {run} has no round {label}", "`atoll run show RUN` lists its rounds")
+        raise BadInputError(f"run {run.id} has no round {label}", "`atoll run show RUN` lists its rounds")
     if json_output:
         print_json(dataclasses.replace(detail, rounds=found))
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from atoll.server.cli.client import ControlClient
+from atoll.operator import Operator
+from atoll.operator.errors import BadInputError
 from atoll.server.cli.connection import connected
-from atoll.server.cli.errors import BadInputError
+from atoll.server.cli.errors import Group
 from atoll.server.cli.output import json_option, print_json, print_table, when
 from atoll.text.figures import counted
 
@@ -29,7 +31,7 @@ def lifetime_s(context: click.Context, option: click.Parameter, value: str) -> f
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Make and list join tokens."""
 
@@ -54,10 +56,10 @@ def token() -> None:
 @json_option
 @connected
 def new(
-    client: ControlClient,
+    client: Operator,
     *,
     organisation: str,
-    kind: str,
+    kind: Literal["edge", "silo"],
     expires: float,
     count: int,
     output: Path | None,
@@ -66,7 +68,7 @@ def new(
     """Make one-time join tokens. Each lets one participant enrol, once; they are shown only now."""
     descriptor = None if output is None else _create(output)
     try:
-        made = client.create_tokens(organisation, kind, expires, count)
+        made = client.make_tokens(count, organisation=organisation, kind=kind, lifetime_s=expires)
         if descriptor is not None:
             os.write(descriptor, "".join(f"{text}\n" for text in made.tokens).encode())
     except BaseException:
@@ -89,7 +91,7 @@ def new(
 @click.option("--unused", is_flag=True, help="Only unused join tokens.")
 @json_option
 @connected
-def list_tokens(client: ControlClient, *, unused: bool, json_output: bool) -> None:
+def list_tokens(client: Operator, *, unused: bool, json_output: bool) -> None:
     """List join tokens, without their secrets."""
     tokens = tuple(client.tokens(unused=unused))
     if json_output:

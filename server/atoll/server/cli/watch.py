@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import click
 from rich.live import Live
 from rich.text import Text
 
-from atoll.server.cli.client import ControlClient
-from atoll.server.cli.errors import RunFailedError, StoppedError, UnreachableError
+from atoll.operator import Run
+from atoll.operator.history import ENDED_PHASES, Rounds
+from atoll.operator.run import checked
+from atoll.server.cli.errors import StoppedError
 from atoll.server.cli.formats import has_secret_draw, never_counted_lines, round_line
 from atoll.server.cli.output import console, print_json
 from atoll.server.cli.picture import Picture
-from atoll.server.control import Progress, RoundSummary, RunDetail, RunSummary
+from atoll.server.control import Progress, RunDetail, RunSummary
 from atoll.text.figures import counted
 
-RECONNECT_S = 60.0
-"""Seconds that a server may be unreachable before watching ends."""
 HISTORY_INTERVAL_S = 0.5
 """Minimum seconds between two fetches of the ended rounds."""
-
-ENDED_PHASES = ("released", "abandoned")
 
 
 class Sink(Protocol):
@@ -105,67 +102,55 @@ class LiveSink:
         self._live.console.print(Text(text))
 
 
-def watch(client: ControlClient, run: str, *, json_output: bool = False) -> RunSummary:
+def watch(run: Run, *, json_output: bool = False) -> RunSummary:
     """Follow a run until it has ended.
 
     Raises:
         StoppedError: on Ctrl-C; the run goes on.
-        CommandError: if the server is unreachable for too long.
+        UnreachableError: if the server is unreachable for too long.
     """
     try:
         if json_output:
-            return follow(client, run, JsonSink())
-        return observe(client, run)
+            return follow(run, JsonSink())
+        return observe(run)
     except KeyboardInterrupt:
-        raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run}") from None
+        raise StoppedError(f"stopped watching; the run goes on: atoll run watch {run.id}") from None
 
 
-def observe(client: ControlClient, run: str, reconnect_s: float = RECONNECT_S) -> RunSummary:
+def observe(run: Run) -> RunSummary:
     """Follow a run in a live picture on a terminal, in lines elsewhere. Raises as ``watch``, and KeyboardInterrupt."""
     shown = console()
     if not shown.is_terminal:
-        return follow(client, run, LineSink(), reconnect_s)
+        return follow(run, LineSink())
     picture = Picture(time.monotonic)
     with Live(get_renderable=picture.render, console=shown, refresh_per_second=8) as live:
-        return follow(client, run, LiveSink(picture, live), reconnect_s)
+        return follow(run, LiveSink(picture, live))
 
 
-def follow(client: ControlClient, run: str, sink: Sink, reconnect_s: float = RECONNECT_S) -> RunSummary:
+def follow(run: Run, sink: Sink) -> RunSummary:
     """Pass every change to ``sink`` until the run has ended.
 
     Raises:
-        UnreachableError: if the server is unreachable for longer than ``reconnect_s``.
+        UnreachableError: if the server is unreachable for longer than the connection's ``reconnect_s``.
     """
-    historian = _Historian(client, run, sink)
-    seen: RunSummary | None = None
-    while True:
-        try:
-            for progress in client.watch(run):
-                seen = progress.run
-                sink.change(progress)
-                historian.consider(progress)
-                if seen.ended:
-                    for line in historian.never_counted():
-                        sink.notice(line)
-                    return seen
-        except UnreachableError:
-            if seen is None or not reconnect_s:
-                raise
-        sink.notice(f"lost the server at {client.address}; waiting up to {reconnect_s:.0f} s for it to come back")
-        client.wait_until_reachable(reconnect_s)
+    historian = _Historian(run, sink)
+    for progress in run.follow(lost=sink.notice):
+        sink.change(progress)
+        historian.consider(progress)
+    for line in historian.never_counted():
+        sink.notice(line)
+    return progress.run
 
 
 class _Historian:
     """Fetches the rounds when one has ended, but spends at most a twentieth of the time on it."""
 
-    def __init__(self, client: ControlClient, run: str, sink: Sink) -> None:
-        self._client = client
-        self._run = run
+    def __init__(self, run: Run, sink: Sink) -> None:
+        self._known = Rounds(lambda since: run.detail(since=since, members=True))
         self._sink = sink
         self._seen: tuple[int, int] | None = None
         self._next_at = 0.0
-        self._rounds: dict[tuple[int, int], RoundSummary] = {}
-        self._secret = False
+        self._last: RunDetail | None = None
 
     def consider(self, progress: Progress) -> None:
         at = None if progress.round is None else (progress.round.round, progress.round.attempt)
@@ -173,21 +158,15 @@ class _Historian:
         if not due and not progress.run.ended:
             return
         began = time.monotonic()
-        self._sink.history(self._fetched())
+        self._last = self._known.refreshed()
+        self._sink.history(self._last)
         took = time.monotonic() - began
         self._seen, self._next_at = at, began + max(HISTORY_INTERVAL_S, 20 * took)
 
     def never_counted(self) -> Iterator[str]:
         """Lines about participants that were invited and never counted."""
-        return never_counted_lines(tuple(self._rounds.values()), secret=self._secret)
-
-    def _fetched(self) -> RunDetail:
-        """The run; only new rounds are fetched, and the last known one again."""
-        ended = (item.round for item in self._rounds.values() if item.phase in ENDED_PHASES)
-        detail = self._client.run(self._run, since=max(ended, default=0), members=True)
-        self._rounds |= {(item.round, item.attempt): item for item in detail.rounds}
-        self._secret = has_secret_draw(detail)
-        return replace(detail, rounds=tuple(self._rounds[key] for key in sorted(self._rounds)))
+        if self._last is not None:
+            yield from never_counted_lines(self._last.rounds, secret=has_secret_draw(self._last))
 
 
 def finish(run: RunSummary) -> None:
@@ -196,6 +175,5 @@ def finish(run: RunSummary) -> None:
     Raises:
         RunFailedError: if it failed or was cancelled.
     """
-    if run.status != "finished":
-        raise RunFailedError(f"run {run.run} {run.status}: {run.reason or 'no reason was given'}")
+    checked(run)
     click.echo(f"run {run.run} finished: {counted(run.rounds_released, 'round')} released", err=True)

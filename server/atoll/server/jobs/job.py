@@ -125,9 +125,14 @@ class Job(JobSpec):
         except OSError as error:
             problem = Problem("", f"cannot be read: {error.strerror or error}")
             raise JobFileError(SettingsFileError(str(path), (problem,))) from error
+        if spec.model is None:
+            return cls.of(spec)
+        return cls.of(spec.model_copy(update={"model": ModelSection(initial=str(file.parent / spec.model.initial))}))
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Self:
+        """A job that was validated before."""
         values: dict[str, Any] = {key: getattr(spec, key) for key in type(spec).model_fields}
-        if spec.model is not None:
-            values["model"] = ModelSection(initial=str(file.parent / spec.model.initial))
         return cls.model_construct(_fields_set=set(spec.model_fields_set), **values)
 
     def to_toml(self) -> str:

@@ -91,6 +91,7 @@ _HEAD = f"""\
 
 A job is one TOML file, given to `atoll run submit JOB.toml`. It is validated whole before anything is sent, and again
 by the server: every problem is listed with file, line, key, value and what is allowed. Unknown keys are errors.
+From Python a job is [`Job(...)`](operator.md#submit-a-job), with a class for each section.
 
 The smallest job:
 

@@ -1,26 +1,31 @@
-"""The interface of privacy ledgers for commands: of a server, or of a data directory."""
+"""Questions to a privacy ledger, whether a server answers them or a data directory."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final
 
+from atoll.operator.errors import BadInputError
 from atoll.server.control import ChargesPage, ParticipantPrivacy, PopulationSummary, value_of, values_of
 from atoll.wire.v1 import control_pb2
+
+LATEST: Final = "latest"
+"""Names the newest run."""
 
 
 class LedgerQueries(ABC):
     """Queries of the ledger, over the three calls of the control API that answer them."""
 
     @abstractmethod
-    def list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
         """What has been spent of each population's privacy: a page of all, or one."""
 
     @abstractmethod
-    def list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+    def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
         """A page of the charges of a population or a run."""
 
     @abstractmethod
-    def get_participant_privacy(
+    def _get_participant_privacy(
         self, request: control_pb2.GetParticipantPrivacyRequest
     ) -> control_pb2.GetParticipantPrivacyResponse:
         """A participant's privacy over all runs."""
@@ -29,25 +34,36 @@ class LedgerQueries(ABC):
     def newest_run(self) -> str | None:
         """The id of the newest run; None before the first."""
 
+    def run_named(self, run: str) -> str:
+        """The id itself, or that of the newest run for ``latest``.
+
+        Raises:
+            BadInputError: if there is no run yet.
+        """
+        found = self.newest_run() if run == LATEST else run
+        if found is None:
+            raise BadInputError("there is no run yet", "begin one with `atoll run submit JOB.toml`")
+        return found
+
     def populations(self, *, verify: bool = False) -> tuple[PopulationSummary, ...]:
         """What has been spent of each population's privacy; ``verify`` has their chains verified from the beginning."""
         found: list[PopulationSummary] = []
         after, more = "", True
         while more:
-            answer = self.list_populations(control_pb2.ListPopulationsRequest(after=after, verify=verify))
+            answer = self._list_populations(control_pb2.ListPopulationsRequest(after=after, verify=verify))
             found += values_of(PopulationSummary, answer.populations)
             after, more = answer.next, bool(answer.next)
         return tuple(found)
 
     def population(self, name: str, *, verify: bool = False) -> PopulationSummary:
         """What has been spent of one population's privacy."""
-        answer = self.list_populations(control_pb2.ListPopulationsRequest(population=name, verify=verify))
+        answer = self._list_populations(control_pb2.ListPopulationsRequest(population=name, verify=verify))
         return value_of(PopulationSummary, answer.populations[0])
 
     def charges(self, population: str, *, start: int = 0) -> ChargesPage:
         """A page of a population's charges, from number ``start`` of its chain on."""
         return value_of(
-            ChargesPage, self.list_charges(control_pb2.ListChargesRequest(population=population, start=start))
+            ChargesPage, self._list_charges(control_pb2.ListChargesRequest(population=population, start=start))
         )
 
     def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> ChargesPage:
@@ -55,9 +71,9 @@ class LedgerQueries(ABC):
         request = control_pb2.ListChargesRequest(
             population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
         )
-        return value_of(ChargesPage, self.list_charges(request))
+        return value_of(ChargesPage, self._list_charges(request))
 
     def participant_privacy(self, participant: str) -> ParticipantPrivacy:
         """A participant's privacy over all runs."""
         request = control_pb2.GetParticipantPrivacyRequest(participant=participant)
-        return value_of(ParticipantPrivacy, self.get_participant_privacy(request))
+        return value_of(ParticipantPrivacy, self._get_participant_privacy(request))

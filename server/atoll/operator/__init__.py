@@ -1,0 +1,118 @@
+"""Atoll from Python: submit jobs to a server, follow them, fetch models, and manage who takes part.
+
+::
+
+    from atoll.operator import Cohort, FedAdam, Job, Operator
+
+    with Operator.connect() as operator:
+        run = operator.submit(Job(rounds=50, cohort=Cohort(size=20), optimiser=FedAdam(lr=0.01)), weights)
+        run.wait()
+        model = run.model()
+
+Needs the extra ``operator``. The ``atoll`` command is built on this package; docs/operator.md shows all of it.
+"""
+
+from atoll.operator.calls import Timeouts
+from atoll.operator.errors import (
+    BadInputError,
+    NotPermittedError,
+    OperatorError,
+    RunFailedError,
+    TimedOutError,
+    UnreachableError,
+)
+from atoll.operator.history import History
+from atoll.operator.models import Model
+from atoll.operator.operator import NewOperator, Operator
+from atoll.operator.run import Run
+from atoll.server.control import (
+    ChargesPage,
+    ChargeSummary,
+    MemberSummary,
+    NewTokens,
+    OperatorSummary,
+    ParticipantPrivacy,
+    ParticipantRun,
+    ParticipantSummary,
+    PopulationSummary,
+    Progress,
+    PrunedStorage,
+    RevokedOperator,
+    RoundSummary,
+    RunDetail,
+    RunSpending,
+    RunSummary,
+    ServerInfo,
+    TokenSummary,
+)
+from atoll.server.identity import OperatorCredential
+from atoll.server.jobs import (
+    AdaptiveClip,
+    Aggregation,
+    Cohort,
+    Evaluation,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedYogi,
+    IterateAveraging,
+    Job,
+    JobFileError,
+    LearnedWindow,
+    Optimiser,
+    Privacy,
+    Retention,
+    Straggler,
+)
+
+__all__ = [
+    "AdaptiveClip",
+    "Aggregation",
+    "BadInputError",
+    "ChargeSummary",
+    "ChargesPage",
+    "Cohort",
+    "Evaluation",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedYogi",
+    "History",
+    "IterateAveraging",
+    "Job",
+    "JobFileError",
+    "LearnedWindow",
+    "MemberSummary",
+    "Model",
+    "NewOperator",
+    "NewTokens",
+    "NotPermittedError",
+    "Operator",
+    "OperatorCredential",
+    "OperatorError",
+    "OperatorSummary",
+    "Optimiser",
+    "ParticipantPrivacy",
+    "ParticipantRun",
+    "ParticipantSummary",
+    "PopulationSummary",
+    "Privacy",
+    "Progress",
+    "PrunedStorage",
+    "Retention",
+    "RevokedOperator",
+    "RoundSummary",
+    "Run",
+    "RunDetail",
+    "RunFailedError",
+    "RunSpending",
+    "RunSummary",
+    "ServerInfo",
+    "Straggler",
+    "TimedOutError",
+    "Timeouts",
+    "TokenSummary",
+    "UnreachableError",
+]

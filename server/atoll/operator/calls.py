@@ -1,0 +1,114 @@
+"""Calls to one server: deadlines, and failures as ``OperatorError``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from atoll.operator.errors import BadInputError, UnreachableError, translated
+from atoll.server.control import make_readable
+from atoll.wire.v1 import control_pb2_grpc, transfer_pb2_grpc
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from atoll.operator.connecting import Target
+
+Response = TypeVar("Response", bound="Message")
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long operations may take, in seconds.
+
+    Attributes:
+        call_s: a plain call.
+        submit_s: a submission: a private job's noise is worked out first, seconds, more on a busy machine.
+        ledger_s: a query of the ledger: a long one is verified and added up.
+        delete_s: the deletion of a run: a long run with many participants has millions of rows.
+        reconnect_s: how long a server may be away while a run is followed.
+        slowest_bytes_per_s: a transfer that is slower than this number of bytes a second is given up.
+
+    Raises:
+        BadInputError: for a value that is not above 0 (``reconnect_s`` may be 0: not at all).
+    """
+
+    call_s: float = 30.0
+    submit_s: float = 300.0
+    ledger_s: float = 300.0
+    delete_s: float = 300.0
+    reconnect_s: float = 60.0
+    slowest_bytes_per_s: float = 256 * 1024
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            least = 0 if one.name == "reconnect_s" else 1e-9
+            if not least <= value < float("inf"):
+                raise BadInputError(f"Timeouts: {one.name} = {value}; allowed is a finite number above 0")
+
+    def transfer_s(self, size_bytes: int) -> float:
+        """How long a transfer of so many bytes may take."""
+        return self.call_s + size_bytes / self.slowest_bytes_per_s
+
+
+class Calls:
+    """Calls over one channel, which ``close`` ends."""
+
+    def __init__(self, target: Target, timeouts: Timeouts) -> None:
+        self.target = target
+        self.timeouts = timeouts
+        self.channel = target.open()
+        self._closed = False
+        self.control = control_pb2_grpc.ControlServiceStub(self.channel)
+        self.transfer = transfer_pb2_grpc.TransferServiceStub(self.channel)
+
+    @property
+    def address(self) -> str:
+        """host:port of the server."""
+        return self.target.address
+
+    def close(self) -> None:
+        """End the channel and the calls on it."""
+        self._closed = True
+        self.channel.close()
+
+    def call(self, method: Callable[..., Response], request: object, timeout_s: float | None = None) -> Response:
+        """One call.
+
+        Raises:
+            OperatorError: if it fails.
+        """
+        self._require_open()
+        with translated(self.address):
+            answer = method(request, timeout=timeout_s or self.timeouts.call_s, metadata=self.target.metadata)
+        make_readable(answer)
+        return answer
+
+    def stream(self, method: Callable[..., Any], request: object, timeout_s: float, *, wait: bool = False) -> Any:
+        """A call with many answers, not yet read; with ``wait`` it waits for a server that is away."""
+        self._require_open()
+        return method(request, timeout=timeout_s, metadata=self.target.metadata, wait_for_ready=wait)
+
+    def wait_until_reachable(self, timeout_s: float) -> None:
+        """Wait for a server that is away.
+
+        Raises:
+            UnreachableError: if it does not come back in time.
+        """
+        try:
+            grpc.channel_ready_future(self.channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise away(self.address, timeout_s) from None
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise BadInputError(f"the connection to {self.address} is closed", "connect again")
+
+
+def away(address: str, timeout_s: float) -> UnreachableError:
+    """The error about a server that did not come back."""
+    return UnreachableError(f"the server at {address} did not come back within {timeout_s:.0f} s")

@@ -1,0 +1,125 @@
+"""What can go wrong for an operator. Each error says what to do, and has the exit code of a command that ends with it.
+
+::
+
+    OperatorError             1  the server refused, or what it sent cannot be used
+    ├── BadInputError         2  a file or an argument is wrong; nothing was done
+    ├── UnreachableError      3  the server cannot be reached
+    ├── NotPermittedError     4  the certificate is missing, expired, revoked, or not for this
+    ├── RunFailedError        5  the run that was waited for failed or was cancelled
+    └── TimedOutError         1  the run had not ended within the time that it was waited for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from atoll.text.printable import printable
+from atoll.wire.status import ErrorDetail, Fault, detail_from_trailers
+
+_NOT_PERMITTED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_UNREACHABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+_LISTED_BY = {
+    "run.missing": "run list",
+    "population.missing": "privacy ledger",
+    "participant.missing": "participants list",
+    "token.missing": "token list",
+}
+"""By the code of the error about a missing name, the command that lists the names."""
+_TLS_WORDS = ("handshake", "ssl", "certificate")
+
+
+class OperatorError(Exception):
+    """The operation failed.
+
+    Attributes:
+        message: what happened.
+        remedy: what to do; may be empty.
+        exit_code: of a command that ends with it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        self.message = printable(message, lines=True)
+        self.remedy = printable(remedy, lines=True)
+
+    def __str__(self) -> str:
+        return f"{self.message}\nWhat to do: {self.remedy}" if self.remedy else self.message
+
+
+class BadInputError(OperatorError):
+    """A file or an argument is wrong; nothing was done."""
+
+    exit_code = 2
+
+
+class UnreachableError(OperatorError):
+    """The server cannot be reached."""
+
+    exit_code = 3
+
+
+class NotPermittedError(OperatorError):
+    """The certificate is missing, expired, revoked, or not for this."""
+
+    exit_code = 4
+
+
+class RunFailedError(OperatorError):
+    """The run that was waited for failed or was cancelled."""
+
+    exit_code = 5
+
+
+class TimedOutError(OperatorError):
+    """The run had not ended within the time that it was waited for; it goes on."""
+
+
+@contextmanager
+def translated(address: str) -> Iterator[None]:
+    """Turn a failed call to the server at ``address`` into an ``OperatorError``."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise error_of(error, address) from error
+
+
+def error_of(error: grpc.RpcError, address: str) -> OperatorError:
+    """The error for a failed call: by its detail if the server sent one, else by its status."""
+    code, words = error.code(), error.details() or ""
+    detail = detail_from_trailers(_pairs(error)) or ErrorDetail("", Fault.CALLER, words)
+    if code in _NOT_PERMITTED:
+        return NotPermittedError(detail.message, detail.remedy or "use the credential of an operator (--credentials)")
+    if code in _UNREACHABLE:
+        return _unreachable(address, detail)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return BadInputError(detail.message, detail.remedy)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return OperatorError(f"the server at {address} does not know this call", "upgrade the server, or this program")
+    return OperatorError(detail.message or str(code), detail.remedy or where_listed(detail.code))
+
+
+def where_listed(code: str) -> str:
+    """What to do about a missing name, by the error's code; empty for other errors."""
+    listed_by = _LISTED_BY.get(code)
+    return f"`atoll {listed_by}` lists them" if listed_by else ""
+
+
+def _unreachable(address: str, detail: ErrorDetail) -> UnreachableError:
+    if detail.code:
+        return UnreachableError(detail.message, detail.remedy)
+    remedy = "is it running? `atoll doctor` says more; --server sets another address"
+    if any(word in detail.message.lower() for word in _TLS_WORDS):
+        remedy = "the certificates do not match: take the credential from this server's data directory (operator.json)"
+    return UnreachableError(f"cannot reach the server at {address}: {detail.message}", remedy)
+
+
+def _pairs(error: grpc.RpcError) -> list[tuple[str, str | bytes]]:
+    found: Iterable[Any] = error.trailing_metadata() or ()  # of synchronous and asynchronous calls
+    return [(key, value) for key, value in found]

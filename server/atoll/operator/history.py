@@ -1,0 +1,81 @@
+"""The rounds of a run as a value: metrics as curves and rows, and a view for notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from atoll.operator.html import page
+from atoll.server.control.curves import panels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.server.control import RoundSummary, RunDetail, RunSummary
+
+ENDED_PHASES = ("released", "abandoned")
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """A run with its rounds so far, oldest first; shows itself in a notebook.
+
+    Attributes:
+        detail: the run, its rounds and its job, as the server has them.
+    """
+
+    detail: RunDetail
+
+    @property
+    def run(self) -> RunSummary:
+        """The run as a whole."""
+        return self.detail.run
+
+    @property
+    def rounds(self) -> tuple[RoundSummary, ...]:
+        """Every attempt at every round."""
+        return self.detail.rounds
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of released rounds: accuracy, loss, then the others."""
+        return tuple(panel.metric for panel in panels(self.rounds))
+
+    def curve(self, metric: str) -> tuple[tuple[int, float], ...]:
+        """(train rounds behind the model, value) by the most trustworthy source; empty if it was never measured."""
+        found = next((panel for panel in panels(self.rounds) if panel.metric == metric), None)
+        return () if found is None else found.best_curve.points
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each attempt, its metrics as columns: ``pandas.DataFrame(history.rows())``."""
+        plain = ("round", "attempt", "kind", "phase", "cohort", "reported", "total_weight", "duration_s")
+        return [{name: getattr(item, name) for name in plain} | dict(item.metrics) for item in self.rounds]
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __repr__(self) -> str:
+        run = self.run
+        return f"<History of run {run.run}: {run.status}, {run.rounds_released}/{run.rounds_total} rounds released>"
+
+    def _repr_html_(self) -> str:
+        return page(self.detail)
+
+
+class Rounds:
+    """The rounds of a run that goes on: only new ones are fetched, and the last known one again.
+
+    Args:
+        fetch: the run with its rounds from this one on.
+    """
+
+    def __init__(self, fetch: Callable[[int], RunDetail]) -> None:
+        self._fetch = fetch
+        self._known: dict[tuple[int, int], RoundSummary] = {}
+
+    def refreshed(self) -> RunDetail:
+        """The run with all its rounds."""
+        ended = (item.round for item in self._known.values() if item.phase in ENDED_PHASES)
+        detail = self._fetch(max(ended, default=0))
+        self._known |= {(item.round, item.attempt): item for item in detail.rounds}
+        return replace(detail, rounds=tuple(self._known[key] for key in sorted(self._known)))

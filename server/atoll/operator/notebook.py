@@ -1,0 +1,57 @@
+"""Live progress: a picture that is drawn anew in a notebook, lines of text elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Protocol
+
+from atoll.operator.history import ENDED_PHASES, History
+from atoll.server.control.words import round_label
+
+
+class Screen(Protocol):
+    """Shows a run that goes on."""
+
+    def show(self, history: History) -> None:
+        """The rounds so far."""
+        ...
+
+
+class Lines:
+    """One line on stdout for each round that ended."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def show(self, history: History) -> None:
+        """Print the rounds that are new."""
+        ended = [item for item in history.rounds if item.phase in ENDED_PHASES]
+        for item in ended[self._shown :]:
+            metrics = ", ".join(f"{name} {value:.4g}" for name, value in item.metrics.items())
+            counts = f"{item.reported} of {item.cohort} reported"
+            line = ", ".join(part for part in (f"round {round_label(item)} {item.phase}", counts, metrics) if part)
+            sys.stdout.write(f"{line}\n")
+        self._shown = max(self._shown, len(ended))
+
+
+class Cell:
+    """The output of a notebook's cell, drawn anew; ``display`` is IPython's."""
+
+    def __init__(self, display: Any) -> None:
+        self._display = display
+        self._handle: Any = None
+
+    def show(self, history: History) -> None:
+        """Draw the history in place of the last one."""
+        if self._handle is None:
+            self._handle = self._display(history, display_id=True)
+        else:
+            self._handle.update(history)
+
+
+def screen() -> Screen:
+    """The cell if this is a notebook's kernel, otherwise lines."""
+    if "ipykernel" not in sys.modules:
+        return Lines()
+    return Cell(importlib.import_module("IPython.display").display)

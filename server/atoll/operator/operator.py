@@ -1,0 +1,300 @@
+"""An operator's connection to one server: values in, values out."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from atoll.operator import models
+from atoll.operator.calls import Calls, Timeouts
+from atoll.operator.connecting import find_target
+from atoll.operator.errors import BadInputError
+from atoll.operator.ledger import LATEST, LedgerQueries
+from atoll.operator.models import Weights, silent
+from atoll.operator.run import Run
+from atoll.server.control import (
+    NewTokens,
+    OperatorCertificate,
+    OperatorSummary,
+    ParticipantSummary,
+    PopulationSummary,
+    PrunedStorage,
+    RevokedOperator,
+    RunSummary,
+    ServerInfo,
+    TokenSummary,
+    value_of,
+    values_of,
+)
+from atoll.server.identity import KeyWithRequest, OperatorCredential
+from atoll.server.jobs import Job, JobSpec, parse_job
+from atoll.wire.messages import layout_to_proto
+from atoll.wire.v1 import control_pb2, enrolment_pb2
+
+if TYPE_CHECKING:
+    from atoll.operator.connecting import Target
+    from atoll.operator.models import Steps
+
+DAY_S = 86_400.0
+_KINDS = {
+    "edge": enrolment_pb2.PARTICIPANT_KIND_EDGE,
+    "silo": enrolment_pb2.PARTICIPANT_KIND_SILO,
+}
+_NO_MODEL = 'give the initial weights, or add `initial = "FILE.safetensors"` to the [model] section'
+
+
+@dataclass(frozen=True)
+class NewOperator:
+    """A new operator's credential, which holds the only copy of its key, and when it expires (epoch seconds)."""
+
+    credential: OperatorCredential
+    expires_at: float
+
+
+class Operator(LedgerQueries):
+    """A connection to a server with the rights of an operator; a context manager that closes it.
+
+    ::
+
+        with Operator.connect() as operator:
+            run = operator.submit(Job(rounds=50, cohort=Cohort(size=20)), weights)
+            for round in run.rounds():
+                print(round.round, round.metrics)
+            model = run.model("best")
+
+    Raises:
+        OperatorError: from every method: unreachable, not permitted, bad input, or refused for another reason.
+    """
+
+    def __init__(self, target: Target, timeouts: Timeouts) -> None:
+        self._calls = Calls(target, timeouts)
+        self._control = self._calls.control
+
+    @classmethod
+    def connect(
+        cls,
+        server: str | None = None,
+        *,
+        credential: OperatorCredential | Path | str | None = None,
+        data: Path | str | None = None,
+        insecure: bool = False,
+        timeouts: Timeouts | None = None,
+    ) -> Self:
+        """A connection; the first call opens it.
+
+        Args:
+            server: ``host:port``; None: ``$ATOLL_SERVER``, or the address in the credential.
+            credential: an operator's credential or its file (``operator.json``); None: ``$ATOLL_CREDENTIALS``, or
+                ``operator.json`` in the data directory, or in ``~/.config/atoll``.
+            data: the server's data directory, if it is on this machine; None: ``$ATOLL_DATA``.
+            insecure: plaintext, for a server on this machine that was started with ``--insecure``.
+            timeouts: how long operations may take.
+
+        Raises:
+            BadInputError: for an address that cannot be.
+            NotPermittedError: if no credential is found, or it cannot be used.
+        """
+        given = credential or os.environ.get("ATOLL_CREDENTIALS")
+        folder = data or os.environ.get("ATOLL_DATA")
+        target = find_target(
+            server or os.environ.get("ATOLL_SERVER"),
+            Path(given) if isinstance(given, str) else given,
+            None if folder is None else Path(folder),
+            insecure=insecure,
+        )
+        return cls(target, timeouts or Timeouts())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Operator of {self.address}>"
+
+    @property
+    def address(self) -> str:
+        """host:port of the server."""
+        return self._calls.address
+
+    def close(self) -> None:
+        """End the connection and every call on it, of its runs too."""
+        self._calls.close()
+
+    def health(self) -> ServerInfo:
+        """The server's version, clock, load and free disk space."""
+        return value_of(ServerInfo, self._calls.call(self._control.GetServerInfo, control_pb2.GetServerInfoRequest()))
+
+    def submit(
+        self,
+        job: Job | Path | str,
+        initial: Weights | None = None,
+        steps: Steps = silent,
+    ) -> Run:
+        """Send a job with its initial weights, and begin the run.
+
+        Args:
+            job: a job, or the path of a job file.
+            initial: the initial weights: arrays by name, or a safetensors file; None: the file that the job names.
+            steps: called with the progress of the transfer.
+
+        Raises:
+            JobFileError: if the job file has problems.
+            BadInputError: if there are no weights, they cannot be read, or the server refuses the job.
+            NotPermittedError: if the credential does not allow it.
+        """
+        if isinstance(job, Job):
+            text, name, own = job.to_toml().encode(), "job.toml", initial_file(job, Path())
+        else:
+            path = Path(job)
+            text, name = _read(path), path.name
+            own = initial_file(parse_job(text, str(path)), path.parent)
+        weights = own if initial is None else initial
+        if weights is None:
+            raise BadInputError(f"{name}: there are no initial weights", _NO_MODEL)
+        with models.opened(weights) as content:
+            blob = models.upload(self._calls, content, steps)
+            request = control_pb2.SubmitRunRequest(
+                job_toml=text, file_name=name, layout=layout_to_proto(content.layout), initial_blob=blob
+            )
+        return self.run(self._calls.call(self._control.SubmitRun, request, self._calls.timeouts.submit_s).run)
+
+    def run(self, run: str = LATEST) -> Run:
+        """A run by its id, or the newest one; a given id is not looked up.
+
+        Raises:
+            BadInputError: if the newest is asked for and there is none.
+        """
+        return Run(self._calls, self.run_named(run))
+
+    def runs(self, limit: int | None = None) -> Iterator[RunSummary]:
+        """The runs, the newest first, at most ``limit`` of them; page by page."""
+        return itertools.islice(self._runs(limit or 0), limit)
+
+    def newest_run(self) -> str | None:
+        """The id of the newest run; None before the first."""
+        return next((run.run for run in self.runs(1)), None)
+
+    def participants(self, *, connected: bool = False, organisation: str = "") -> Iterator[ParticipantSummary]:
+        """All enrolled participants, or those that are connected, or of one organisation; page by page."""
+        after, more = "", True
+        while more:
+            request = control_pb2.ListParticipantsRequest(after=after, connected=connected, organisation=organisation)
+            answer = self._calls.call(self._control.ListParticipants, request)
+            yield from values_of(ParticipantSummary, answer.participants)
+            after, more = answer.next, bool(answer.next)
+
+    def revoke(self, participant: str, reason: str = "") -> ParticipantSummary:
+        """Shut a participant out, at once and for good."""
+        request = control_pb2.RevokeParticipantRequest(participant=participant, reason=reason)
+        return value_of(ParticipantSummary, self._calls.call(self._control.RevokeParticipant, request).participant)
+
+    def make_tokens(
+        self,
+        count: int = 1,
+        *,
+        organisation: str = "default",
+        kind: Literal["edge", "silo"] = "edge",
+        lifetime_s: float = DAY_S,
+    ) -> NewTokens:
+        """Make one-time join tokens: each lets one participant enrol. The server cannot show them again."""
+        if kind not in _KINDS:
+            raise BadInputError(f"kind = {kind!r}; allowed are {' and '.join(_KINDS)}")
+        request = control_pb2.CreateTokenRequest(
+            organisation=organisation, kind=_KINDS[kind], lifetime_s=lifetime_s, count=count
+        )
+        return value_of(NewTokens, self._calls.call(self._control.CreateToken, request))
+
+    def tokens(self, *, unused: bool = False) -> Iterator[TokenSummary]:
+        """All join tokens, or the unused ones, the newest first, without their secrets; page by page."""
+        after, more = "", True
+        while more:
+            request = control_pb2.ListTokensRequest(after=after, unused=unused)
+            answer = self._calls.call(self._control.ListTokens, request)
+            yield from values_of(TokenSummary, answer.tokens)
+            after, more = answer.next, bool(answer.next)
+
+    def make_operator(self, name: str, lifetime_s: float = 90 * DAY_S) -> NewOperator:
+        """Make a credential for an operator; in your own name it renews yours. The key is made here."""
+        made = KeyWithRequest.make()
+        request = control_pb2.CreateOperatorRequest(name=name, csr_pem=made.csr_pem, lifetime_s=lifetime_s)
+        found = value_of(OperatorCertificate, self._calls.call(self._control.CreateOperator, request))
+        credential = OperatorCredential(
+            name=name,
+            address=self.address,
+            ca_certificate=found.ca_certificate_pem.decode(),
+            certificate=found.certificate_pem.decode(),
+            key=made.key_pem.decode(),
+        )
+        return NewOperator(credential, found.expires_at)
+
+    def operators(self) -> tuple[OperatorSummary, ...]:
+        """All operators, by name."""
+        answer = self._calls.call(self._control.ListOperators, control_pb2.ListOperatorsRequest())
+        return values_of(OperatorSummary, answer.operators)
+
+    def revoke_operator(self, name: str, reason: str = "") -> RevokedOperator:
+        """Shut an operator out at once."""
+        request = control_pb2.RevokeOperatorRequest(name=name, reason=reason)
+        return value_of(RevokedOperator, self._calls.call(self._control.RevokeOperator, request))
+
+    def limit_population(
+        self, population: str, limit: tuple[float, float] | None, *, create: bool = False
+    ) -> PopulationSummary:
+        """Limit what a population's runs may spend together.
+
+        Args:
+            population: its name.
+            limit: (epsilon, delta); None takes the limit away.
+            create: whether to create a population that has no run yet.
+        """
+        epsilon, delta = (None, None) if limit is None else limit
+        request = control_pb2.LimitPopulationRequest(
+            population=population, epsilon=epsilon, delta=delta, adjacency="add_remove" if create else ""
+        )
+        answer = self._calls.call(self._control.LimitPopulation, request, self._calls.timeouts.ledger_s)
+        return value_of(PopulationSummary, answer.population)
+
+    def prune(self, *, dry_run: bool = False) -> tuple[PrunedStorage, ...]:
+        """Have the server remove what nothing needs, or (``dry_run``) list it."""
+        request = control_pb2.PruneStorageRequest(dry_run=dry_run)
+        return values_of(PrunedStorage, self._calls.call(self._control.PruneStorage, request).pruned)
+
+    def _runs(self, page: int) -> Iterator[RunSummary]:
+        after, more = "", True
+        while more:
+            request = control_pb2.ListRunsRequest(limit=page, after=after)
+            answer = self._calls.call(self._control.ListRuns, request)
+            yield from values_of(RunSummary, answer.runs)
+            after, more = answer.next, bool(answer.next)
+
+    def _list_populations(self, request: control_pb2.ListPopulationsRequest) -> control_pb2.ListPopulationsResponse:
+        return self._calls.call(self._control.ListPopulations, request, self._calls.timeouts.ledger_s)
+
+    def _list_charges(self, request: control_pb2.ListChargesRequest) -> control_pb2.ListChargesResponse:
+        return self._calls.call(self._control.ListCharges, request, self._calls.timeouts.ledger_s)
+
+    def _get_participant_privacy(
+        self, request: control_pb2.GetParticipantPrivacyRequest
+    ) -> control_pb2.GetParticipantPrivacyResponse:
+        return self._calls.call(self._control.GetParticipantPrivacy, request, self._calls.timeouts.ledger_s)
+
+
+def initial_file(spec: JobSpec, folder: Path) -> Path | None:
+    """The file of initial weights that a job names, relative to ``folder``; None if it names none."""
+    return None if spec.model is None else folder / spec.model.initial
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,243 @@
+"""One run: its state, its rounds as they come, its models, and how it is steered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from atoll.operator import models
+from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
+from atoll.operator.following import MONTH_S, follow, follow_async
+from atoll.operator.history import ENDED_PHASES, History, Rounds
+from atoll.operator.html import error_page, page
+from atoll.operator.models import Model, ModelRef, silent
+from atoll.operator.notebook import screen
+from atoll.server.control import (
+    Progress,
+    PrunedStorage,
+    RoundSummary,
+    RunDetail,
+    RunSummary,
+    detail_of,
+    value_of,
+    values_of,
+)
+from atoll.server.jobs import Job, JobFileError, parse_job
+from atoll.wire.messages import layout_from_proto
+from atoll.wire.v1 import control_pb2
+
+if TYPE_CHECKING:
+    from atoll.operator.calls import Calls
+    from atoll.operator.models import Steps
+
+Which = int | Literal["latest", "best", "averaged"]
+"""A model of a run: after so many rounds (0: the initial one), the newest, the best by the job's ``[retention]``, or
+the mean of the released ones."""
+HISTORY_INTERVAL_S = 0.5
+"""Minimum seconds between two fetches of the rounds while they are shown."""
+
+
+def _ignore(text: str) -> None:
+    """Interruptions that are not shown."""
+    del text
+
+
+class Run:
+    """A run on the server. Every method asks the server; shows its state in a notebook.
+
+    Attributes:
+        id: its identifier.
+
+    Raises:
+        OperatorError: from every method: unreachable, not permitted, bad input, or refused for another reason.
+    """
+
+    def __init__(self, calls: Calls, run: str) -> None:
+        self._calls = calls
+        self.id = run
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id} on {self._calls.address}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            return page(self.detail())
+        except OperatorError as error:
+            return error_page(self.id, error)
+
+    def summary(self) -> RunSummary:
+        """The run as a whole: status, rounds released, why it ended."""
+        return self.detail(since=2**32 - 1).run
+
+    def detail(self, *, members: bool = False, only: int | None = None, since: int = 0) -> RunDetail:
+        """The run with its rounds and its job.
+
+        Args:
+            members: whether the rounds list their members.
+            only: only the attempts at this round.
+            since: only the rounds from this number on.
+        """
+        request = control_pb2.GetRunRequest(run=self.id, members=members, round=only, since=since)
+        return detail_of(self._calls.call(self._calls.control.GetRun, request))
+
+    def history(self, *, members: bool = False) -> History:
+        """The rounds so far, with curves and rows."""
+        return History(self.detail(members=members))
+
+    def follow(self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore) -> Iterator[Progress]:
+        """The run now and at every change until it has ended; goes on when a lost server comes back.
+
+        Args:
+            timeout_s: how long to follow.
+            lost: called with a sentence when the connection breaks.
+
+        Raises:
+            TimedOutError: if it has not ended in time.
+            UnreachableError: if the server stays away.
+        """
+        return follow(self._calls, self.id, timeout_s, lost)
+
+    def follow_async(
+        self, timeout_s: float = MONTH_S, lost: Callable[[str], object] = _ignore
+    ) -> AsyncIterator[Progress]:
+        """As ``follow``, for ``async for``."""
+        return follow_async(self._calls, self.id, timeout_s, lost)
+
+    def rounds(self, timeout_s: float = MONTH_S) -> Iterator[RoundSummary]:
+        """Each attempt at a round once it is released or abandoned, until the run has ended. Raises as ``follow``."""
+        known, given = Rounds(lambda since: self.detail(since=since)), 0
+        at: object = None
+        for progress in self.follow(timeout_s):
+            now = _position(progress)
+            if now == at and not progress.run.ended:
+                continue
+            at = now
+            ended = [item for item in known.refreshed().rounds if item.phase in ENDED_PHASES]
+            yield from ended[given:]
+            given = max(given, len(ended))
+
+    def wait(self, timeout_s: float = MONTH_S, *, check: bool = True) -> RunSummary:
+        """Wait until the run has ended.
+
+        Args:
+            timeout_s: how long to wait.
+            check: whether a run that failed or was cancelled is an error.
+
+        Raises:
+            RunFailedError: if it did not finish and ``check`` is true.
+            TimedOutError: if it has not ended in time.
+        """
+        *_, last = self.follow(timeout_s)
+        return checked(last.run) if check else last.run
+
+    def show(self, timeout_s: float = MONTH_S) -> History:
+        """Show the run's progress until it has ended: in place in a notebook, a line for each round elsewhere."""
+        shown, known = screen(), Rounds(lambda since: self.detail(since=since))
+        at, next_at = None, 0.0
+        for progress in self.follow(timeout_s):
+            now = _position(progress)
+            if progress.run.ended or (now != at and time.monotonic() >= next_at):
+                at, next_at = now, time.monotonic() + HISTORY_INTERVAL_S
+                shown.show(History(known.refreshed()))
+        return History(known.refreshed())
+
+    def pause(self) -> RunSummary:
+        """Pause after the round in work."""
+        return self._changed(self._calls.control.PauseRun, control_pb2.PauseRunRequest(run=self.id))
+
+    def resume(self) -> RunSummary:
+        """Go on with a paused run."""
+        return self._changed(self._calls.control.ResumeRun, control_pb2.ResumeRunRequest(run=self.id))
+
+    def cancel(self, reason: str = "") -> RunSummary:
+        """End the run now; models that are released stay. Participants are told the reason."""
+        return self._changed(self._calls.control.CancelRun, control_pb2.CancelRunRequest(run=self.id, reason=reason))
+
+    def delete(self) -> tuple[PrunedStorage, ...]:
+        """Delete the run, which must have ended, for good; what was removed."""
+        request = control_pb2.DeleteRunRequest(run=self.id)
+        answer = self._calls.call(self._calls.control.DeleteRun, request, self._calls.timeouts.delete_s)
+        return values_of(PrunedStorage, answer.removed)
+
+    def model(self, which: Which = "latest", steps: Steps = silent) -> Model:
+        """Fetch a released model into memory, verified.
+
+        Args:
+            which: which model.
+            steps: called with the progress.
+        """
+        ref = self.model_ref(which)
+        return Model(ref, b"".join(models.fetched(self._calls, ref, steps)))
+
+    def save_model(self, path: Path | str, which: Which = "latest", steps: Steps = silent) -> ModelRef:
+        """Fetch a released model into a safetensors file, whole or not at all; holds a few chunks at a time.
+
+        Raises:
+            BadInputError: if the file cannot be written.
+        """
+        ref = self.model_ref(which)
+        models.write(Path(path), ref.layout, models.fetched(self._calls, ref, steps))
+        return ref
+
+    def model_ref(self, which: Which = "latest") -> ModelRef:
+        """Layout and blob of a released model, without its bytes."""
+        number = self._best_round() if which == "best" else which
+        request = control_pb2.GetRunModelRequest(
+            run=self.id, round=number if isinstance(number, int) else None, averaged=which == "averaged"
+        )
+        answer = self._calls.call(self._calls.control.GetRunModel, request)
+        return ModelRef(layout_from_proto(answer.model.layout), answer.model.blob, answer.round)
+
+    def job(self) -> Job:
+        """The job that the run was submitted with, with the seed that the server drew for it.
+
+        Raises:
+            BadInputError: if this version cannot read it.
+        """
+        detail = self.detail(since=2**32 - 1)
+        try:
+            return Job.of(parse_job(detail.job_toml, f"the job of run {self.id}").seeded(detail.seed))
+        except JobFileError as error:
+            raise BadInputError(str(error), "use the version of Atoll that submitted it") from error
+
+    def _best_round(self) -> int:
+        """The number of rounds behind the best model: the first that reached the best value."""
+        detail, retention = self.detail(), self.job().retention
+        if retention.best is None:
+            raise BadInputError(
+                f"the job of run {self.id} does not say which metric decides", 'submit it with [retention] best = "..."'
+            )
+        name = f"server/{retention.best}"
+        found = [
+            (item.metrics[name], item.version + 1)
+            for item in detail.rounds
+            if item.released and item.kind == "train" and name in item.metrics
+        ]
+        if not found:
+            raise BadInputError(f"run {self.id} has no model with metric {name} yet", "wait for a released round")
+        values = [value for value, _ in found]
+        best = max(values) if retention.best_is == "highest" else min(values)
+        return next(number for value, number in found if value == best)
+
+    def _changed(self, method: Callable[..., _Changed], request: object) -> RunSummary:
+        return value_of(RunSummary, self._calls.call(method, request).summary)
+
+
+_Changed = control_pb2.PauseRunResponse | control_pb2.ResumeRunResponse | control_pb2.CancelRunResponse
+
+
+def checked(run: RunSummary) -> RunSummary:
+    """A run that finished.
+
+    Raises:
+        RunFailedError: if it failed or was cancelled.
+    """
+    if run.status != "finished":
+        raise RunFailedError(f"run {run.run} {run.status}: {run.reason or 'no reason was given'}")
+    return run
+
+
+def _position(progress: Progress) -> tuple[int, int] | None:
+    return None if progress.round is None else (progress.round.round, progress.round.attempt)

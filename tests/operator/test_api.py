@@ -1,0 +1,86 @@
+"""The public surface, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import atoll.operator
+
+PUBLIC = [
+    "AdaptiveClip",
+    "Aggregation",
+    "BadInputError",
+    "ChargeSummary",
+    "ChargesPage",
+    "Cohort",
+    "Evaluation",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedYogi",
+    "History",
+    "IterateAveraging",
+    "Job",
+    "JobFileError",
+    "LearnedWindow",
+    "MemberSummary",
+    "Model",
+    "NewOperator",
+    "NewTokens",
+    "NotPermittedError",
+    "Operator",
+    "OperatorCredential",
+    "OperatorError",
+    "OperatorSummary",
+    "Optimiser",
+    "ParticipantPrivacy",
+    "ParticipantRun",
+    "ParticipantSummary",
+    "PopulationSummary",
+    "Privacy",
+    "Progress",
+    "PrunedStorage",
+    "Retention",
+    "RevokedOperator",
+    "RoundSummary",
+    "Run",
+    "RunDetail",
+    "RunFailedError",
+    "RunSpending",
+    "RunSummary",
+    "ServerInfo",
+    "Straggler",
+    "TimedOutError",
+    "Timeouts",
+    "TokenSummary",
+    "UnreachableError",
+]
+OPERATOR = {
+    *("address", "charges", "close", "connect", "health", "limit_population", "make_operator", "make_tokens"),
+    *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
+    *("prune", "revoke", "revoke_operator", "run", "run_named", "runs", "submit", "tokens"),
+}
+RUN = {
+    *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),
+    *("resume", "rounds", "save_model", "show", "summary", "wait"),
+}
+HEAVY = {"torch", "sqlalchemy", "numba", "scipy", "matplotlib", "click", "rich", "pandas", "IPython"}
+
+
+def test_the_public_surface_is_what_is_written_here() -> None:
+    assert sorted(atoll.operator.__all__) == PUBLIC
+    assert [name for name in PUBLIC if not hasattr(atoll.operator, name)] == []
+
+
+def test_the_methods_are_what_is_written_here() -> None:
+    for kind, names in ((atoll.operator.Operator, OPERATOR), (atoll.operator.Run, RUN)):
+        assert {name for name in dir(kind) if not name.startswith("_")} == names
+        assert [name for name in names if not getattr(kind, name).__doc__] == []
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    probe = f"import sys, atoll.operator; print(sorted({HEAVY!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,122 @@
+"""The rounds of a run as a value, and what a notebook shows of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType, ModuleType, SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from atoll.operator import History, RoundSummary, RunDetail, RunSummary
+from atoll.operator.history import Rounds
+from atoll.operator.notebook import screen
+
+RUN = RunSummary("rabc", "digits <b>", "running", "", 20, 2, 1.0, None, "")
+
+
+def a_round(
+    number: int, phase: str = "released", *, metrics: Mapping[str, float] = MappingProxyType({})
+) -> RoundSummary:
+    return RoundSummary(
+        round=number,
+        attempt=0,
+        kind="train",
+        phase=phase,
+        reason="",
+        cohort=4,
+        reported=3,
+        quorum=2,
+        wanted=4,
+        total_weight=30,
+        opened_at=1.0,
+        closed_at=2.5,
+        remaining_s=None,
+        metrics=metrics,
+        version=number,
+    )
+
+
+ROUNDS = (
+    a_round(0, metrics={"train/loss": 2.0, "server/accuracy": 0.25}),
+    a_round(1, metrics={"train/loss": 1.0, "server/accuracy": 0.5}),
+    a_round(2, "open"),
+)
+
+
+def history(rounds: tuple[RoundSummary, ...] = ROUNDS) -> History:
+    return History(RunDetail(RUN, rounds, 4, "[job]"))
+
+
+def test_metrics_curves_and_rows() -> None:
+    found = history()
+    assert found.metrics == ("accuracy", "loss")
+    assert found.curve("loss") == ((1, 2.0), (2, 1.0))
+    assert found.curve("unmeasured") == ()
+    assert len(found) == 3
+    assert found.rows()[1] == {
+        "round": 1,
+        "attempt": 0,
+        "kind": "train",
+        "phase": "released",
+        "cohort": 4,
+        "reported": 3,
+        "total_weight": 30,
+        "duration_s": 1.5,
+        "train/loss": 1.0,
+        "server/accuracy": 0.5,
+    }
+    assert repr(found) == "<History of run rabc: running, 2/20 rounds released>"
+
+
+@pytest.mark.parametrize("rounds", [(), ROUNDS, tuple(a_round(number) for number in range(30))])
+def test_the_page_of_a_notebook_is_well_formed_and_escaped(rounds: tuple[RoundSummary, ...]) -> None:
+    shown = history(rounds)._repr_html_()
+    ET.fromstring(shown.replace("<br>", "<br/>"))  # noqa: S314  # our own page
+    assert "digits &lt;b&gt;" in shown
+    assert shown.count("<tr>") == 1 + min(10, len(rounds))
+    assert ("earlier rounds" in shown) == (len(rounds) > 10)
+
+
+def test_only_new_rounds_are_fetched_and_the_last_known_one_again() -> None:
+    asked: list[int] = []
+
+    def fetch(since: int) -> RunDetail:
+        asked.append(since)
+        return replace(history().detail, rounds=tuple(item for item in ROUNDS if item.round >= since))
+
+    known = Rounds(fetch)
+    assert known.refreshed().rounds == ROUNDS
+    assert known.refreshed().rounds == ROUNDS
+    assert asked == [0, 1]
+
+
+def test_without_a_notebook_each_round_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = screen()
+    shown.show(history())
+    shown.show(history())
+    assert capsys.readouterr().out.splitlines() == [
+        "round 1 released, 3 of 4 reported, train/loss 2, server/accuracy 0.25",
+        "round 2 released, 3 of 4 reported, train/loss 1, server/accuracy 0.5",
+    ]
+
+
+def test_in_a_notebook_the_picture_is_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+
+    def display(value: object, *, display_id: bool) -> SimpleNamespace:
+        assert display_id
+        drawn.append(value)
+        return SimpleNamespace(update=drawn.append)
+
+    module = ModuleType("IPython.display")
+    module.__dict__["display"] = display
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    shown = screen()
+    shown.show(history())
+    shown.show(history(ROUNDS[:1]))
+    assert [len(item) for item in drawn] == [3, 1]
