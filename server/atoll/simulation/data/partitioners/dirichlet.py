@@ -49,18 +49,21 @@ def dirichlet(
             f"min_size is {min_size} for {population} participants, but there are {rows} rows: lower it to "
             f"{rows // population} at most"
         )
-    smallest = 0
-    for _ in range(1 if top_up else DRAWS):
+    counts = _counts(classes, alphas, balanced, rng)
+    smallest = [int(counts.sum(axis=0).min())]
+    while smallest[-1] < min_size and not top_up:
+        if len(smallest) == DRAWS:
+            raise PartitionError(
+                f"min_size is {min_size}, but in {DRAWS} draws with alpha {alphas.min():g} the smallest of "
+                f"{population} parts had at best {max(smallest)} rows: raise alpha, lower min_size or population, or "
+                "pass top_up=True"
+            )
         counts = _counts(classes, alphas, balanced, rng)
-        smallest = max(smallest, sizes_min := int(counts.sum(axis=0).min()))
-        if sizes_min >= min_size:
-            return parts_of(_owners(classes, counts, rng), population, rng)
-    if top_up:
-        return parts_of(_topped_up(_owners(classes, counts, rng), population, min_size, rng), population, rng)
-    raise PartitionError(
-        f"min_size is {min_size}, but in {DRAWS} draws with alpha {alphas.min():g} the smallest of {population} parts "
-        f"had at best {smallest} rows: raise alpha, lower min_size or population, or pass top_up=True"
-    )
+        smallest.append(int(counts.sum(axis=0).min()))
+    owners = _owners(classes, counts, rng)
+    if smallest[-1] < min_size:
+        owners = _topped_up(owners, population, min_size, rng)
+    return parts_of(owners, population, rng)
 
 
 def _counts(classes: Classes, alphas: NDArray[np.float64], balanced: bool, rng: np.random.Generator) -> Indices:
