@@ -97,8 +97,8 @@ LAYERS: dict[str, Layers] = {
         ("policy",),
         ("_session",),
         ("participate",),
-        ("cli", "in_process", "testing", "torch"),
-        ("demo", "opacus", "silo"),
+        ("cli", "testing", "torch"),
+        ("demo", "in_process", "opacus", "silo"),
         ("__init__",),
     ),
     "datacenter": (

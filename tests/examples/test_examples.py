@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from atoll.client import Participant
-from atoll.client.cli.locate import make_participant
+from atoll.client.cli.locate import locate, make_participant
 from atoll.client.opacus import OpacusParticipant
 from atoll.client.testing import FakeServer, make_task
 from atoll.client.torch import TorchParticipant
@@ -66,7 +66,9 @@ def test_digits_with_dp_sgd(tmp_path: Path) -> None:
     assert all(4.0 < account["epsilon"] <= 5.3 for account in spent)
 
 
-@pytest.mark.parametrize("script", ["numpy_client.py", "sklearn_client.py", "torch_client.py", "opacus_client.py"])
+@pytest.mark.parametrize(
+    "script", ["numpy_client.py", "sklearn_client.py", "torch_client.py", "opacus_client.py", "simulation.py"]
+)
 def test_the_line_that_installs_an_example_brings_what_it_imports(script: str) -> None:
     tree = ast.parse((EXAMPLES / script).read_text())
     wanted = set()
@@ -91,6 +93,13 @@ def test_ridge() -> None:
     np.testing.assert_allclose(result.model["weight"], np.arange(8), atol=0.2)
     losses = [played.reports[0].metrics["loss"] for played in result.rounds]
     assert losses[-1] < losses[0]
+
+
+def test_fedadam_and_fedavg_learn_digits_in_a_simulation() -> None:
+    compare = cast("Any", locate(f"{EXAMPLES / 'simulation.py'}:compare"))
+    accuracies = {name: result.history.metric("server/accuracy") for name, result in compare(rounds=6)}
+    assert accuracies.keys() == {"fedavg", "fedadam"}
+    assert all(curve[-1] > 0.6 for curve in accuracies.values())  # chance is 0.1
 
 
 def test_the_numpy_client_has_at_most_fifteen_lines() -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from atoll.client._session.invitation import invitation_of, own_fields, remaining_s_of
 from atoll.client._session.protection import Protection
 from atoll.client._session.work import Work
+from atoll.client.cli.locate import locate
 from atoll.client.control import TaskControl
 from atoll.client.model import Model
 from atoll.client.participant import Participant, declared_examples
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.wire.chunks import ChunkHeader
     from atoll.wire.layout import Layout
 
-__all__ = ["Completed", "Order", "Performer", "declared_examples"]
+__all__ = ["Completed", "Order", "Performer", "declared_examples", "locate"]
 
 Piece = tuple["ChunkHeader", npt.NDArray[Any]]
 """A chunk of an update: its header, and its payload as it would be sent."""

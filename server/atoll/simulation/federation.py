@@ -45,6 +45,7 @@ _ENCODINGS = frozenset(Encoding)
 Make = Callable[[Any], Participant]
 Evaluate = Callable[[Mapping[str, npt.NDArray[Any]]], Mapping[str, float] | float]
 Examples = int | Sequence[int]
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Federation:
         evaluate: Evaluate | None = None,
         strict: bool = False,
         workers: int = 0,
+        progress: Progress | None = None,
     ) -> Result:
         """Play a job to its end.
 
@@ -101,6 +103,7 @@ class Federation:
             evaluate: judges each released model; its figures are in the history as ``server/...``.
             strict: whether the first failure of participants' code raises ``ParticipantError``.
             workers: processes that participants work in; 0: this one, which a debugger can follow.
+            progress: told of the released rounds and of all, after each change.
 
         Raises:
             SetupError: if the job cannot be played by this federation.
@@ -120,7 +123,7 @@ class Federation:
 
         async def main(loop: VirtualLoop) -> Result:
             stage = Stage(crew, people, self.behaviour, strict=strict)
-            show = _Show(loop, crew, stage, people, folder)
+            show = _Show(loop, crew, stage, people, folder, progress)
             return await show.run(played, model, evaluators, self.examples)
 
         with one_thread():
@@ -140,6 +143,7 @@ class _Show:
     stage: Stage
     people: Population
     folder: Path
+    progress: Progress | None
 
     async def run(
         self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
@@ -204,6 +208,8 @@ class _Show:
         active = home.coordinator.active(run_id)
         while active is not None:
             state, changed = active.driver.state, active.driver.changed
+            if self.progress is not None:
+                self.progress(state.version, state.policy.rounds)
             if active.driver.broken is not None:
                 raise RunFailedError(str(active.driver.broken.detail))
             if state.status.ended or state.status == "paused":

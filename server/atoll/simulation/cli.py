@@ -1,0 +1,134 @@
+"""``atoll simulate``: play a job over virtual participants on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
+from atoll.server.cli.output import console, json_option, print_json, print_table, steps
+from atoll.server.jobs import Job, JobFileError
+
+if TYPE_CHECKING:
+    from atoll.simulation.result import Result
+
+MODEL_FILE, REPORT_FILE = "model.safetensors", "report.html"
+_WIDE = ("round>", "kind", "phase", "reported>", "virtual s>")
+_METRICS = 4
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What ``--json`` prints.
+
+    Attributes:
+        digest: of the final model.
+        status: finished, or paused if the privacy budget is spent.
+        reason: why it ended.
+        seconds: how long the simulation took.
+        virtual_s: how long the run took in virtual time.
+        rounds: one row for each attempt at a round.
+    """
+
+    digest: str
+    status: str
+    reason: str
+    seconds: float
+    virtual_s: float
+    rounds: tuple[Mapping[str, Any], ...]
+
+
+@click.command()
+@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--participants", required=True, metavar="MODULE:FACTORY", help="Makes a participant from its number.")
+@click.option("--population", required=True, type=click.IntRange(1), help="Number of participants.")
+@click.option("--workers", type=click.IntRange(0, 256), default=0, show_default=True, help="Processes; 0: this one.")
+@click.option("--examples", type=click.IntRange(1), help="Examples that each participant declares; else it is asked.")
+@click.option("--evaluate", metavar="MODULE:FUNCTION", help="Judges each released model.")
+@click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of who is there when.")
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides who drops out.")
+@click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
+@click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
+@json_option
+def simulate(*, job: Path, output: Path | None, json_output: bool, **options: Any) -> None:
+    """Play the job file JOB over a population of virtual participants."""
+    from atoll.simulation.errors import ParticipantError, SetupError, SimulationError  # noqa: PLC0415
+    from atoll.simulation.errors import RunFailedError as Failed  # noqa: PLC0415 - seconds that `--help` saves
+
+    try:
+        played = Job.load(job)
+        if played.model is None:
+            raise BadInputError(f"{job}: model.initial: is missing; a simulation begins with a safetensors file")
+        result = _played(played, quiet=json_output, **options)
+    except (JobFileError, SetupError) as error:
+        raise BadInputError(str(error)) from error
+    except (Failed, ParticipantError) as error:
+        raise RunFailedError(str(error)) from error
+    except SimulationError as error:
+        raise CommandError(str(error)) from error
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        result.save(output / MODEL_FILE)
+        result.report(output / REPORT_FILE)
+    _show(result, output, json_output=json_output)
+
+
+def _played(job: Job, *, quiet: bool, **options: Any) -> Result:
+    from atoll.simulation.behaviour import Behaviour  # noqa: PLC0415 - as above
+    from atoll.simulation.federation import Federation  # noqa: PLC0415 - as above
+
+    population, evaluate = options["population"], options["evaluate"]
+    dropout = {"dropout": options["dropout"], "seed": options["seed"]}
+    trace = options["trace"]
+    federation = Federation(
+        participants=cast("Any", _located(options["participants"])),
+        population=population,
+        examples=options["examples"],
+        behaviour=Behaviour(**dropout) if trace is None else Behaviour.of_trace(trace, population, **dropout),
+    )
+    model = job.model
+    with steps(f"simulating {job.job.name}") as show:
+        return federation.run(
+            job,
+            initial="" if model is None else model.initial,
+            evaluate=None if evaluate is None else cast("Any", _located(evaluate)),
+            strict=options["strict"],
+            workers=options["workers"],
+            progress=None if quiet else lambda done, total: show(done, total, "rounds"),
+        )
+
+
+def _located(name: str) -> object:
+    from atoll.client.errors import UsageError  # noqa: PLC0415 - as above
+    from atoll.client.in_process import locate  # noqa: PLC0415 - as above
+
+    try:
+        return locate(name)
+    except UsageError as error:
+        raise BadInputError(str(error)) from error
+
+
+def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
+    rows = tuple(result.history.rows())
+    if json_output:
+        print_json(Simulated(result.digest, result.status, result.reason, result.seconds, result.virtual_s, rows))
+        return
+    metrics = list(dict.fromkeys(key for row in rows for key in row if "/" in key))[:_METRICS]
+    columns = (*_WIDE, *(f"{name}>" for name in metrics))
+    print_table(columns, (_cells(row, metrics) for row in rows), "no round was played")
+    shown = console(stderr=True)
+    shown.print(f"{result.status}: model {result.digest[:16]} after {result.seconds:.1f} s", markup=False)
+    if output is not None:
+        shown.print(f"{output / MODEL_FILE}, {output / REPORT_FILE}", markup=False)
+
+
+def _cells(row: Mapping[str, Any], metrics: list[str]) -> tuple[str, ...]:
+    virtual = row["virtual_s"]
+    fixed = (row["round"] + 1, row["kind"], row["phase"], f"{row['reported']}/{row['cohort']}")
+    time = "-" if virtual is None else f"{virtual:.4g}"
+    return (*map(str, fixed), time, *(f"{row[name]:.4g}" if name in row else "-" for name in metrics))
