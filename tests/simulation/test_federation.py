@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,22 @@ def test_a_run_that_fails_says_why() -> None:
     federation = Federation(participants=Failing, population=2)
     with pytest.raises(RunFailedError, match="abandoned 2 times"):
         federation.run(job, initial=MODEL)
+
+
+def test_no_folder_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.simulation.home.MEMORY", tmp_path)
+    monkeypatch.setattr("atoll.simulation.home.LEAST_MEMORY_BYTES", 0)
+    with pytest.raises(RunFailedError):
+        Federation(participants=Failing, population=2).run(
+            Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=1)), initial=MODEL
+        )
+    assert list(tmp_path.iterdir()) == []
+    result = played()
+    (folder,) = tmp_path.iterdir()
+    assert all(path.is_file() for path in folder.iterdir())
+    del result
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_declared_examples_spare_the_participants_until_they_are_drawn() -> None:

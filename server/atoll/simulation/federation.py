@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,8 +127,12 @@ class Federation:
             show = _Show(loop, crew, stage, people, folder, progress)
             return await show.run(played, model, evaluators, self.examples)
 
-        with one_thread():
-            return play(main)
+        try:
+            with one_thread():
+                return play(main)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def _crew(self, folder: Path, workers: int) -> Crew:
         bench = Bench(self.participants, self.policy, folder / "participants", self.keep)
@@ -148,6 +153,16 @@ class _Show:
     async def run(
         self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
     ) -> Result:
+        try:
+            return await self._run(job, model, evaluators, examples)
+        except ServerError as error:
+            raise SetupError(str(error.detail)) from error
+        finally:
+            await self.crew.close()
+
+    async def _run(
+        self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
+    ) -> Result:
         began = time.perf_counter()
         home = await Home.open(
             self.folder,
@@ -161,12 +176,9 @@ class _Show:
             run_id = await self._begin(home, job, model, examples)
             await self._ended(home, run_id)
             return await self._result(home, run_id, model, began)
-        except ServerError as error:
-            raise SetupError(str(error.detail)) from error
         finally:
             await self.stage.close()
             await home.close()
-            await self.crew.close()
 
     async def _begin(self, home: Home, job: JobSpec, model: Initial, examples: Examples | None) -> str:
         for node in self.crew.nodes:

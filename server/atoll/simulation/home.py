@@ -109,10 +109,13 @@ class Home:
         return self.folder / BLOBS_FOLDER / blob[:2] / blob
 
     async def close(self) -> None:
-        """Stop the runs and close the stores; the database stays to be read."""
+        """Stop the runs and close the stores; only the database stays, to be read."""
         await self.coordinator.stop()
         self.spool.close()
         self.store.close()
+        for part in self.folder.iterdir():
+            if part.is_dir():
+                shutil.rmtree(part, ignore_errors=True)
 
 
 def make_folder() -> Path:
