@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from atoll.server.cli.errors import BadInputError, CommandError, RunFailedError
+from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
+from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.jobs import Job, JobFileError
 
@@ -42,7 +43,7 @@ class Simulated:
     rounds: tuple[Mapping[str, Any], ...]
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--participants", required=True, metavar="MODULE:FACTORY", help="Makes a participant from its number.")
 @click.option("--population", required=True, type=click.IntRange(1), help="Number of participants.")
@@ -70,7 +71,7 @@ def simulate(*, job: Path, output: Path | None, json_output: bool, **options: An
     except (Failed, ParticipantError) as error:
         raise RunFailedError(str(error)) from error
     except SimulationError as error:
-        raise CommandError(str(error)) from error
+        raise OperatorError(str(error)) from error
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         result.save(output / MODEL_FILE)

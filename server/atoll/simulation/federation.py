@@ -120,14 +120,14 @@ class Federation:
             evaluators[played.evaluation.server or HOLDOUT] = InPlace(_named(evaluate))
         warm_for(played.aggregation.wire_encoding)  # before the workers are forked, who have it then too
         folder = make_folder()
-        crew = self._crew(folder, workers)
-
-        async def main(loop: VirtualLoop) -> Result:
-            stage = Stage(crew, people, self.behaviour, strict=strict)
-            show = _Show(loop, crew, stage, people, folder, progress)
-            return await show.run(played, model, evaluators, self.examples)
-
         try:
+            crew = self._crew(folder, workers)
+
+            async def main(loop: VirtualLoop) -> Result:
+                stage = Stage(crew, people, self.behaviour, strict=strict)
+                show = _Show(loop, crew, stage, people, folder, progress)
+                return await show.run(played, model, evaluators, self.examples)
+
             with one_thread():
                 return play(main)
         except BaseException:
