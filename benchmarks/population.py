@@ -30,7 +30,7 @@ from atoll.server.rpc.views import RoundNumbering
 from atoll.server.rpc.watching import LiveRound, ShownMembers
 from atoll.server.runs.instructions import Invitation
 from atoll.server.runs.invitations import Invitations
-from atoll.server.runs.run_privacy import NoPrivacy
+from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.sessions import Changes, Introduction, Session, Sessions
 from atoll.server.runs.standings import Standing, Standings
 from atoll.server.stores import DirectoryBlobStore
@@ -126,7 +126,7 @@ def _invite_all(at: OpenRound, invitations: Invitations) -> list[Invitation]:
 
 def _invitations(at: OpenRound, layout: Layout, folder: str) -> Invitations:
     message = layout_to_proto(layout).SerializeToString()
-    return Invitations("r", parse_job(at.job), layout, message, DirectoryBlobStore(Path(folder)), NoPrivacy())
+    return Invitations("r", parse_job(at.job), layout, message, DirectoryBlobStore(Path(folder)), RunPrivacy())
 
 
 def _held(at: OpenRound, tensors: int) -> tuple[float, float]:

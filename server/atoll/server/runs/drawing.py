@@ -16,7 +16,7 @@ from atoll.server.runs.cohort import cohort_from, is_able
 from atoll.server.runs.online import count_overdue
 from atoll.server.runs.participations import Participations
 from atoll.server.runs.private.draw_lock import DrawLock
-from atoll.server.runs.run_privacy import NoPrivacy
+from atoll.server.runs.run_privacy import RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.runs.sessions import Changes, Session
 from atoll.server.runs.standings import Count, Standing, Standings
@@ -56,7 +56,7 @@ class Budget(Protocol):
         ...
 
 
-FREE: Budget = NoPrivacy()
+FREE: Budget = RunPrivacy()
 """The budget of rounds that cost nothing."""
 Waiting = Callable[[], Coroutine[Any, Any, CohortDrawn]]
 """Waits until a cohort can be drawn, then draws it; may be called again if it fails."""

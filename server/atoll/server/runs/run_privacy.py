@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -57,18 +57,15 @@ class RoundSum:
     open_sink: OpenSink
 
 
-class RunPrivacy(Protocol):
-    """What each release of a run needs besides the sum."""
+class RunPrivacy:
+    """What each release of a run needs besides the sum. A plain run's sums are released unchanged and cost nothing.
 
-    @property
-    def is_free(self) -> bool:
-        """Whether a round costs nothing, so that a draw need not wait for a reservation."""
-        ...
+    ``is_free``: a round costs nothing, so a draw need not wait for a reservation. ``releases_empty_sums``: a round
+    without updates is released like any other. ``DifferentialPrivacy`` has what a private run does instead.
+    """
 
-    @property
-    def releases_empty_sums(self) -> bool:
-        """Whether a round without updates is released like any other."""
-        ...
+    is_free = True
+    releases_empty_sums = False
 
     async def reserve(self, *, afresh: bool = False) -> None:
         """Reserve the cost of the next round; ``afresh`` verifies the whole ledger first.
@@ -77,96 +74,51 @@ class RunPrivacy(Protocol):
             BudgetSpentError: if the budget does not cover it.
             TooFewReportsError: if too few participants report.
         """
-        ...
 
     def release_reservation(self) -> None:
         """Release the reservation: the round does not begin now."""
-        ...
 
     def hold(self) -> None:
         """Reserve again the cost of a round that began before a restart."""
-        ...
 
     async def reset_shortfall(self) -> None:
         """Count missing reports from 0 again: an operator resumes the run although too few participants reported."""
-        ...
 
     def grid(self, version: int, total_weight: int, max_abs: float) -> Grid | None:
         """The grid of the train round after ``version`` releases; None if nothing is to be summed."""
-        ...
-
-    def cohort_size(self, drawn: int) -> int:
-        """The size of the cohort that its members are told."""
-        ...
-
-    def terms(self, version: int) -> PrivacyTerms | None:
-        """The privacy terms that members of the round receive."""
-        ...
-
-    async def precompute_charge(self, version: int) -> None:
-        """Compute the charge of a release ahead of its transaction."""
-        ...
-
-    def released(self, summed: RoundSum) -> contextlib.AbstractContextManager[tuple[PartialSum, PrivateOutcome | None]]:
-        """The sum that is released in place of ``summed.total``, and what the release leaves; blocks."""
-        ...
-
-    def recorder(self, record: stored.Release, outcome: PrivateOutcome | None, version: int) -> Recorder:
-        """Returns what records a release with its charge in a transaction."""
-        ...
-
-
-class NoPrivacy:
-    """See ``RunPrivacy``: sums are released unchanged and cost nothing."""
-
-    is_free = True
-    releases_empty_sums = False
-
-    async def reserve(self, *, afresh: bool = False) -> None:
-        """See ``RunPrivacy``."""
-
-    def release_reservation(self) -> None:
-        """See ``RunPrivacy``."""
-
-    def hold(self) -> None:
-        """See ``RunPrivacy``."""
-
-    async def reset_shortfall(self) -> None:
-        """See ``RunPrivacy``."""
-
-    def grid(self, version: int, total_weight: int, max_abs: float) -> Grid | None:
-        """See ``RunPrivacy``."""
         del version
         return grid_for(total_weight, max_abs) if total_weight else None
 
     def cohort_size(self, drawn: int) -> int:
-        """See ``RunPrivacy``."""
+        """The size of the cohort that its members are told."""
         return drawn
 
-    def terms(self, version: int) -> None:
-        """See ``RunPrivacy``."""
+    def terms(self, version: int) -> PrivacyTerms | None:
+        """The privacy terms that members of the round receive."""
         del version
+        return None
 
     async def precompute_charge(self, version: int) -> None:
-        """See ``RunPrivacy``."""
+        """Compute the charge of a release ahead of its transaction."""
 
     @contextlib.contextmanager
-    def released(self, summed: RoundSum) -> Iterator[tuple[PartialSum, None]]:
-        """See ``RunPrivacy``."""
+    def released(self, summed: RoundSum) -> Iterator[tuple[PartialSum, PrivateOutcome | None]]:
+        """The sum that is released in place of ``summed.total``, and what the release leaves; blocks."""
         yield summed.total, None
 
     def recorder(self, record: stored.Release, outcome: PrivateOutcome | None, version: int) -> Recorder:
-        """See ``RunPrivacy``."""
+        """Returns what records a release with its charge in a transaction."""
         del outcome, version
         return lambda connection: stored.record(connection, record)
 
 
-class Promise(Protocol):
-    """The privacy that a job promises."""
+class Promise:
+    """The privacy that a job promises; a plain job promises nothing. ``PrivatePromise`` is a private job's."""
 
     def kept_bytes(self, elements: int) -> int:
         """Bytes that stay on disk between rounds, for a sum of ``elements`` elements."""
-        ...
+        del elements
+        return 0
 
     def check_plan(self, connection: Connection) -> None:
         """Check that the budget suffices for all rounds.
@@ -175,32 +127,11 @@ class Promise(Protocol):
             BudgetSpentError: if it does not.
             StoreDamagedError: if the ledger is known to be damaged.
         """
-        ...
 
     def store(self, connection: Connection, run_id: str, now: float) -> None:
         """Make the promise durable, in the transaction that submits the run."""
-        ...
 
     def privacy(self, driver: RunDriver, services: Services, budgets: Budgets, spec: JobSpec) -> RunPrivacy:
         """The privacy of the run."""
-        ...
-
-
-class NoPromise:
-    """See ``Promise``: nothing is promised."""
-
-    def kept_bytes(self, elements: int) -> int:
-        """See ``Promise``."""
-        del elements
-        return 0
-
-    def check_plan(self, connection: Connection) -> None:
-        """See ``Promise``."""
-
-    def store(self, connection: Connection, run_id: str, now: float) -> None:
-        """See ``Promise``."""
-
-    def privacy(self, driver: RunDriver, services: Services, budgets: Budgets, spec: JobSpec) -> NoPrivacy:
-        """See ``Promise``."""
         del driver, services, budgets, spec
-        return NoPrivacy()
+        return RunPrivacy()

@@ -22,7 +22,7 @@ from atoll.server.privacy.mechanisms.interface import NOISE_BYTES
 from atoll.server.privacy.run import PrivateRun, Summed
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.private.budgets import Budgets
-from atoll.server.runs.run_privacy import PrivateOutcome, Recorder, RoundSum
+from atoll.server.runs.run_privacy import PrivateOutcome, Recorder, RoundSum, RunPrivacy
 from atoll.server.runs.services import Services
 from atoll.server.stores import noise_states
 from atoll.server.stores import release as stored
@@ -31,7 +31,7 @@ from atoll.server.stores.release import Release
 from atoll.wire.privacy_terms import PrivacyTerms
 
 
-class DifferentialPrivacy:
+class DifferentialPrivacy(RunPrivacy):
     """See ``RunPrivacy``: each round reserves budget, its sum gets noise, and the release is charged.
 
     Args:

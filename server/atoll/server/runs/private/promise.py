@@ -14,13 +14,13 @@ from atoll.server.privacy.run import PrivateRun
 from atoll.server.runs.driver import RunDriver
 from atoll.server.runs.private.budgets import Budgets
 from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
-from atoll.server.runs.run_privacy import NoPromise, Promise
+from atoll.server.runs.run_privacy import Promise
 from atoll.server.runs.services import Services
 from atoll.server.stores import noise_states
 from atoll.server.stores.noise_states import NoiseRecord
 
 
-class PrivatePromise:
+class PrivatePromise(Promise):
     """See ``Promise``: the contract of a run, and the state of its noise."""
 
     def __init__(self, private: PrivateRun) -> None:
@@ -60,7 +60,7 @@ def promise_of(spec: JobSpec, elements: int) -> Promise:
     """
     contract = contract_of(spec)
     if contract is None:
-        return NoPromise()
+        return Promise()
     run = PrivateRun.begin(contract, contract.epsilon_after(contract.rounds))
     warm()  # not when the first round waits for it
     try:
@@ -80,7 +80,7 @@ def find_promise(connection: Connection, run_id: str, spec: JobSpec) -> Promise:
         CorruptDataError: if it is gone or damaged.
     """
     if spec.privacy is None:
-        return NoPromise()
+        return Promise()
     found = noise_states.find(connection, run_id)
     if found is None:
         raise CorruptDataError(
