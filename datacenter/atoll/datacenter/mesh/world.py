@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 from atoll.datacenter.errors import DatacenterError
 
@@ -91,7 +91,7 @@ def _rendezvous(timeout: timedelta) -> dict[str, Any]:
     started later must not take itself for that rank.
     """
     if "RANK" not in os.environ:
-        return {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+        return {"store": HashStore(), "rank": 0, "world_size": 1}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return _agents_store(os.environ, timeout)
     return {}
