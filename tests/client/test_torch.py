@@ -142,7 +142,9 @@ def test_the_seed_of_the_task_decides_the_order_of_the_data_and_dropout() -> Non
         net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3))
         net.load_state_dict(state)
         found = participant(net, loader=DataLoader(DATA, batch_size=8, shuffle=True))
-        return found.fit(model_of(arrays(net)), make_task(seed=seed)).weights["0.weight"].copy()
+        weights = found.fit(model_of(arrays(net)), make_task(seed=seed)).weights
+        assert weights is not None
+        return weights["0.weight"].copy()
 
     state = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(), torch.nn.Linear(8, 3)).state_dict()
     first = trained(5)

@@ -12,7 +12,7 @@ from pydantic import Field, SkipValidation
 
 from atoll.settings import Section, to_toml
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)))
+TEXT = st.text(st.characters(codec="utf-8"))
 VALUES = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT, st.lists(TEXT))
 
 

@@ -284,7 +284,7 @@ def test_an_empty_sum_is_not_released() -> None:
 def test_memory_does_not_grow_with_the_model() -> None:
     """Numpy reports its arrays to tracemalloc: a few blocks of 128 Ki elements, whether 1 or 8 million weights."""
     peaks = []
-    for size in (1 << 20, 1 << 23):
+    for size in (1 << 10, 1 << 20, 1 << 23):  # the first compiles the kernels
         layout = Layout((TensorSpec("w", (size,), Dtype.FLOAT32),))
         updates = [update_of("p", 1, np.full(size, 0.5), run_cuts(size, 1 << 18, [Encoding.FLOAT32]))]
         partial, old = sum_of(updates), OldModel(bytes(size * 4))
@@ -293,5 +293,5 @@ def test_memory_does_not_grow_with_the_model() -> None:
         write_next_model(layout, partial, optimiser_named("fedyogi"), old, new)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert max(peaks) < 16 << 20
-    assert abs(peaks[1] - peaks[0]) < 1 << 20
+    assert max(peaks[1:]) < 16 << 20
+    assert peaks[2] - peaks[1] < 1 << 20

@@ -106,7 +106,7 @@ class Job(JobSpec):
             "privacy": privacy,
         }
         # The tables that a file would have: what follows from several of them is worked out in one place, for both.
-        tables = {key: _as_table(section) for key, section in sections.items() if section is not None}
+        tables: dict[str, Any] = {key: _as_table(section) for key, section in sections.items() if section is not None}
         try:
             super().__init__(**tables)
         except ValidationError as error:
