@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
+
+import pytest
 
 from atoll.simulation.virtual_time import VirtualLoop, play
 
@@ -48,3 +51,35 @@ def test_timers_fire_after_years_too() -> None:
         return loop.time()
 
     assert abs(play(main) - 1e8 - 0.3) < 1e-3
+
+
+def test_within_a_running_loop_as_in_a_notebook() -> None:
+    async def main(loop: VirtualLoop) -> float:
+        await asyncio.sleep(60.0)
+        return loop.time()
+
+    async def cell() -> float:
+        return play(main)
+
+    assert asyncio.run(cell()) >= 60.0
+
+
+def test_an_interrupted_cell_ends_what_it_plays() -> None:
+    ended: list[bool] = []
+
+    async def main(loop: VirtualLoop) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            with loop.held():
+                await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    async def cell() -> None:
+        play(main)
+
+    notebook = asyncio.new_event_loop()
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run_until_complete(cell())
+    notebook.close()
+    assert ended == [True]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import cast
 
 import grpc
 
@@ -121,5 +121,5 @@ def _unreachable(address: str, detail: ErrorDetail) -> UnreachableError:
 
 
 def _pairs(error: grpc.RpcError) -> list[tuple[str, str | bytes]]:
-    found: Iterable[Any] = error.trailing_metadata() or ()  # of synchronous and asynchronous calls
-    return [(key, value) for key, value in found]
+    found = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())  # of either kind of call
+    return list(found)

@@ -49,7 +49,10 @@ class History:
     def rows(self) -> list[dict[str, object]]:
         """A row for each attempt, its metrics as columns: ``pandas.DataFrame(history.rows())``."""
         plain = ("round", "attempt", "kind", "phase", "cohort", "reported", "total_weight", "duration_s")
-        return [{name: getattr(item, name) for name in plain} | dict(item.metrics) for item in self.rounds]
+        found: list[dict[str, object]] = [{name: getattr(item, name) for name in plain} for item in self.rounds]
+        for row, item in zip(found, self.rounds, strict=True):
+            row.update(item.metrics)
+        return found
 
     def __len__(self) -> int:
         return len(self.rounds)

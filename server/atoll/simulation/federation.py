@@ -30,7 +30,6 @@ from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.population import Population
 from atoll.simulation.result import History, Result, detail_from
 from atoll.simulation.stage import Stage
-from atoll.simulation.threads import one_thread
 from atoll.simulation.virtual_time import VirtualLoop, play
 from atoll.simulation.workers import WorkerCrew
 from atoll.wire.encoding import Encoding
@@ -110,7 +109,6 @@ class Federation:
             SetupError: if the job cannot be played by this federation.
             ParticipantError: see ``strict``.
             RunFailedError: if the run fails, with the server's reason.
-            RuntimeError: if this thread already runs an event loop; see docs/simulation.md.
         """
         people = Population(self.population)
         played = _fitting(job, people, evaluated=evaluate is not None)
@@ -128,8 +126,7 @@ class Federation:
                 show = _Show(loop, crew, stage, people, folder, progress)
                 return await show.run(played, model, evaluators, self.examples)
 
-            with one_thread():
-                return play(main)
+            return play(main)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise

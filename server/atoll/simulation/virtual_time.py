@@ -12,7 +12,10 @@ import asyncio
 import contextlib
 import selectors
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
+
+from atoll.simulation.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -67,17 +70,37 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine to its end on a virtual clock of its own.
+    """Run a coroutine to its end on a virtual clock of its own, with one numeric thread.
 
-    Raises:
-        RuntimeError: if this thread runs an event loop already.
+    Where this thread already runs an event loop, as a notebook's does, it runs in another thread while this one waits.
+    ``KeyboardInterrupt`` cancels it and is raised once it has ended.
     """
-    made: list[VirtualLoop] = []
+    loop = VirtualLoop()
 
-    def factory() -> VirtualLoop:
-        made.append(VirtualLoop())
-        return made[0]
+    def here() -> T:
+        with one_thread(), asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(main(loop))
 
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.get_loop()
-        return runner.run(main(made[0]))
+    if not _runs_a_loop():
+        return here()
+    with ThreadPoolExecutor(1, "simulation") as pool:
+        playing = pool.submit(here)
+        try:
+            return playing.result()
+        except KeyboardInterrupt:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(_cancel_all, loop)
+            raise
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _cancel_all(loop: VirtualLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()

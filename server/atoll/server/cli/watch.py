@@ -133,13 +133,16 @@ def follow(run: Run, sink: Sink) -> RunSummary:
     Raises:
         UnreachableError: if the server is unreachable for longer than the connection's ``reconnect_s``.
     """
-    historian = _Historian(run, sink)
+    historian, summary = _Historian(run, sink), None
     for progress in run.follow(lost=sink.notice):
         sink.change(progress)
         historian.consider(progress)
+        summary = progress.run
     for line in historian.never_counted():
         sink.notice(line)
-    return progress.run
+    if summary is None:
+        raise RuntimeError("following a run shows at least where it stands")
+    return summary
 
 
 class _Historian:

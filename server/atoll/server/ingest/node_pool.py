@@ -183,8 +183,8 @@ class NodePool:
     async def _fold_together(node: Node, key: SumKey, items: Sequence[FoldItem]) -> None:
         try:
             await node.fold(key, items)
-        except ServerError as error:  # which one is to blame is not known here
-            log.info("%d small updates of run %s are left to the sum: %s", len(items), key.run, error.logged)
+        except ServerError as error:  # which one is to blame is not known here; a secret draw's members are not named
+            log.info("small updates of run %s are left to the sum: %s", key.run, error.detail.code)
 
     @contextlib.asynccontextmanager
     async def partials(self, key: SumKey, items: Sequence[tuple[str, FoldItem]]) -> AsyncIterator[list[PartialSum]]:

@@ -272,7 +272,9 @@ class Spool:
                 for record in upload.records:
                     upload.payload(record)
         except (CorruptDataError, NotFoundError) as error:
-            log.warning("an acknowledged update cannot be read: %s", error.logged, extra={"run": run})
+            # The file's name has the participant's, which the log of a secret draw must not have.
+            log.warning("an acknowledged update cannot be read: %s", error.detail.code, extra={"run": run})
+            log.debug("%s", error.logged, extra={"run": run})
             return str(error.detail)
         return ""
 

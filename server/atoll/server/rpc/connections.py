@@ -28,6 +28,8 @@ _RETRY_S = 1.0
 _GONE = {errno.EBADF}
 """The descriptor was closed after the list was made."""
 _FULL = {errno.EMFILE, errno.ENFILE}
+_MOST_FILES = 1 << 20
+"""Numbers of descriptors that are tried where the open files cannot be listed and their limit is very high or none."""
 """No more files can be opened."""
 
 
@@ -150,7 +152,8 @@ def _open_files() -> Iterable[int]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return range(limit if 0 <= limit < _MOST_FILES else _MOST_FILES)
 
 
 def _peer_behind(descriptor: int, port: int) -> Address | None:

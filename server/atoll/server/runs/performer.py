@@ -191,7 +191,12 @@ class RunPerformer:
             drawn = self._drawn_or_waiting(effect)
             if isinstance(drawn, CohortDrawn):
                 return Answer(drawn, cleanup=self._finish_draw)
-        return partial(self._start, name, lambda: self._wait_and_draw(effect), replaces=True)
+        return partial(self._draw_anew, name, effect)
+
+    def _draw_anew(self, name: TaskName, effect: DrawCohort) -> None:
+        """Draw once there are enough; a task for the same draw is replaced, also one that has not begun to run."""
+        self._finish_draw()
+        self._start(name, lambda: self._wait_and_draw(effect), replaces=True)
 
     def _drawn_or_waiting(self, effect: DrawCohort) -> CohortDrawn | Waiting:
         return self._pool.draw(effect, self._driver.run, self._spec, self._unfit, self._privacy)
@@ -262,7 +267,8 @@ class RunPerformer:
         damaged = await self._retrying("the look for damage", lambda: self._aggregator.unreadable(effect))
         if not damaged:
             raise error
-        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, error.logged)
+        said = error.detail.code if self._has_secret_draw else error.logged
+        log.error("run %s round %s: aggregation failed: %s", self._driver.run, effect.key, said)
         for update, reason in damaged:
             await self._answer(Rejected(update.key, update.participant, reason))
 
@@ -438,7 +444,8 @@ class RunPerformer:
         if isinstance(error, BudgetSpentError):
             log.warning("run %s pauses: %s", run, said, extra={"run": run})
         else:
-            log.error("run %s: %s failed: %s", run, name, said, exc_info=None if known else error, extra={"run": run})
+            shown = TaskName(name.kind, name.key) if self._has_secret_draw else name
+            log.error("run %s: %s failed: %s", run, shown, said, exc_info=None if known else error, extra={"run": run})
         live = self._driver.state.round
         if name.kind in _REPEATED or live is None or (name.key is not None and name.key != live.key):
             return

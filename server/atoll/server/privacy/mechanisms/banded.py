@@ -53,7 +53,11 @@ class Banded(Mechanism):
     """
 
     bands: int
-    name: str = field(default="banded", init=False)
+
+    @property
+    def name(self) -> str:
+        """See ``Mechanism``."""
+        return "banded"
 
     def __post_init__(self) -> None:
         if not 1 <= self.bands <= MAX_BANDS:

@@ -56,7 +56,11 @@ class Blt(Mechanism):
 
     strategy: Strategy
     rounds: int
-    name: str = field(default="blt", init=False)
+
+    @property
+    def name(self) -> str:
+        """See ``Mechanism``."""
+        return "blt"
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 class Gaussian(Mechanism):
     """Nothing is kept from release to release but a secret."""
 
-    name: str = field(default="gaussian", init=False)
+    @property
+    def name(self) -> str:
+        """See ``Mechanism``."""
+        return "gaussian"
 
     def round(
         self,

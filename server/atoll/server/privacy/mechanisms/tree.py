@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 class Tree(Mechanism):
     """``sigma`` is the standard deviation of each node's noise."""
 
-    name: str = field(default="tree", init=False)
+    @property
+    def name(self) -> str:
+        """See ``Mechanism``."""
+        return "tree"
 
     def round(
         self,
