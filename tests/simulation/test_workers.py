@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +69,39 @@ def test_a_worker_that_is_killed_ends_the_run_with_its_reason() -> None:
         Federation(participants=Deadly, population=4).run(
             Job(rounds=1, cohort=Cohort(size=4)), initial=MODEL, workers=2
         )
+
+
+def test_a_worker_that_is_killed_in_a_later_round_ends_the_run_too() -> None:
+    class Late(Stepping):
+        def fit(self, model: Model, task: Task) -> Update:
+            if task.round == 1 and self.number == 9:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().fit(model, task)
+
+    federation = Federation(participants=Late, population=10)
+    with pytest.raises(WorkerError, match="was killed"):
+        federation.run(Job(rounds=3, cohort=Cohort(size=10)), initial=MODEL, workers=2)
+
+
+class Counting(Stepping):
+    """Counts its tasks in a file, and sends the count."""
+
+    def prepare(self, folder: Path) -> None:
+        self.file = folder / "count"
+
+    def fit(self, model: Model, task: Task) -> Update:
+        del task
+        count = int(self.file.read_text()) + 1 if self.file.exists() else 1
+        self.file.write_text(str(count))
+        return Update(delta={name: np.full_like(values, count) for name, values in model.items()}, weight=1)
+
+
+def test_what_participants_keep_in_files_is_the_same_in_any_number_of_processes() -> None:
+    job = Job(rounds=4, cohort=Cohort(size=5, seed=3))
+    digests = {
+        Federation(participants=Counting, population=6).run(job, initial=MODEL, workers=k).digest for k in (0, 2)
+    }
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("workers", [-1, 1000])

@@ -129,8 +129,12 @@ class Run:
             RunFailedError: if it did not finish and ``check`` is true.
             TimedOutError: if it has not ended in time.
         """
-        *_, last = self.follow(timeout_s)
-        return checked(last.run) if check else last.run
+        last = None
+        for progress in self.follow(timeout_s):
+            last = progress.run
+        if last is None:
+            raise RuntimeError("following a run shows at least where it stands")
+        return checked(last) if check else last
 
     def show(self, timeout_s: float = MONTH_S) -> History:
         """Show the run's progress until it has ended: in place in a notebook, a line for each round elsewhere."""

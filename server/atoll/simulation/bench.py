@@ -7,13 +7,14 @@ add it to the integer accumulator of its round at once, so that no update outliv
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 from pathlib import Path
@@ -144,8 +145,8 @@ class Bench:
 
     def facts(self, participant: str, seed: int | str) -> Facts:
         """What a participant declares."""
-        found = self._participant(participant, seed)
-        return Facts(declared_examples(found), found.can_evaluate)
+        with self._participant(participant, seed) as found:
+            return Facts(declared_examples(found), found.can_evaluate)
 
     def open(self, opening: Opening) -> None:
         """A round's tasks come next."""
@@ -160,12 +161,12 @@ class Bench:
         live = self._rounds[key]
         name = errand.participant
         try:
-            participant = self._participant(name, errand.seed)
-            invitation = live.order.for_member(errand.own)
-            objection = self._performer.objection(participant, invitation)
-            if objection is not None:
-                return Outcome(name, time.perf_counter() - began, declined=objection)
-            completed = self._performer.perform(participant, invitation, live.model)
+            with self._participant(name, errand.seed) as participant:
+                invitation = live.order.for_member(errand.own)
+                objection = self._performer.objection(participant, invitation)
+                if objection is not None:
+                    return Outcome(name, time.perf_counter() - began, declined=objection)
+                completed = self._performer.perform(participant, invitation, live.model)
         except Exception as error:  # noqa: BLE001 - whatever the participant's code raises is that member's failure
             return self._failed(name, error, time.perf_counter() - began)
         if not completed.pieces:
@@ -235,11 +236,14 @@ class Bench:
         while self._participants:
             self._participants.popitem()[1].close()
 
-    def _participant(self, name: str, seed: int | str) -> Participant:
+    @contextlib.contextmanager
+    def _participant(self, name: str, seed: int | str) -> Iterator[Participant]:
+        """A participant at work. One that keeps files is made anew for each task: the next may be another process's."""
         found = self._participants.get(name)
         if found is not None:
             self._participants.move_to_end(name)
-            return found
+            yield found
+            return
         found = self._make(seed)
         if not isinstance(found, Participant):
             raise SetupError(
@@ -248,11 +252,14 @@ class Bench:
         if type(found).prepare is not Participant.prepare:
             folder = self._states / name
             folder.mkdir(parents=True, exist_ok=True)
-            found.prepare(folder)
+            with contextlib.closing(found):
+                found.prepare(folder)
+                yield found
+            return
         self._participants[name] = found
         if len(self._participants) > self._keep:
             self._participants.popitem(last=False)[1].close()
-        return found
+        yield found
 
     def _failed(self, name: str, error: Exception, seconds: float) -> Outcome:
         cause = error.__cause__ if isinstance(error, TrainerError) and error.__cause__ is not None else error

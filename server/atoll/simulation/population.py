@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from atoll.simulation.errors import SetupError
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class Population:
@@ -28,6 +31,9 @@ class Population:
             self.names = [f"p{number:0{digits}d}" for number in range(of)]
             self._named = False
         elif isinstance(of, Sequence) and not isinstance(of, str) and all(isinstance(name, str) for name in of):
+            for name in of:
+                if not _NAME.fullmatch(name):
+                    raise SetupError(f"population: {name!r} is no name; use 1 to 128 of A-Za-z0-9._-, no dot first")
             self.names = list(of)
             self._named = True
         else:

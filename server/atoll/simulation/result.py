@@ -120,6 +120,11 @@ class Result:
         Path(path).write_text(page, encoding="utf-8")
         return Path(path)
 
+    @property
+    def seed(self) -> int | None:
+        """The seed that participants' ``task.seed`` followed from: ``job.seed``, or the one that was drawn for it."""
+        return self.detail().seed
+
     def save(self, path: str | Path) -> Path:
         """Write the final model to a safetensors file."""
         safetensors.write(Path(path), self.layout, (array.data for array in self.model.values()), {"format": "pt"})
@@ -130,7 +135,7 @@ def detail_from(connection: Connection, run_id: str, *, members: bool) -> RunDet
     """A run from its rows."""
     run = runs.get(connection, run_id)
     numbering = views.RoundNumbering.of(run.job_toml)
-    answer = control_pb2.GetRunResponse(summary=views.run_summary(run), job_toml=run.job_toml)
+    answer = control_pb2.GetRunResponse(summary=views.run_summary(run), job_toml=run.job_toml, seed=run.seed)
     for row in rounds.newest(connection, run_id, limit=ALL):
         found = rounds.members_of(connection, run_id, row.round, row.attempt) if members else ()
         names = sorted({member.participant for member in found})

@@ -84,13 +84,17 @@ def play(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     if not _runs_a_loop():
         return here()
     with ThreadPoolExecutor(1, "simulation") as pool:
-        playing = pool.submit(here)
+        pool.submit(_nothing).result()  # an interrupt while a thread starts would leave it alone
         try:
-            return playing.result()
+            return pool.submit(here).result()
         except KeyboardInterrupt:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(_cancel_all, loop)
             raise
+
+
+def _nothing() -> None:
+    pass
 
 
 def _runs_a_loop() -> bool:

@@ -52,6 +52,7 @@ class _Link:
         self._connection = connection
         self._awaited: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
+        self._lost: WorkerError | None = None
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -66,9 +67,13 @@ class _Link:
             self._writer.write(framed({"do": do, **message}))
 
     def ask(self, do: str, message: Message) -> asyncio.Future[Any]:
-        """Send what is answered; the future has the answer."""
+        """Send what is answered; the future has the answer, or ``WorkerError`` if the worker has ended."""
         self._number += 1
-        future = self._awaited[self._number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._lost is not None:
+            future.set_exception(self._lost)
+            return future
+        self._awaited[self._number] = future
         self.tell(do, {"number": self._number, **message})
         return future
 
@@ -87,10 +92,10 @@ class _Link:
                 (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 self._take(json.loads(await reader.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError):
-            error = WorkerError(f"{self.name} {_how_it_ended(self.pid)}")
+            self._lost = WorkerError(f"{self.name} {_how_it_ended(self.pid)}")
             for future in self._awaited.values():
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(self._lost)
 
     def _take(self, message: Message) -> None:
         number = message["number"]
@@ -233,6 +238,7 @@ class WorkerCrew:
         except (WorkerError, SetupError) as error:
             if not task.done.done():
                 task.done.set_exception(error)
+                task.done.exception()  # the run ends by the first: others need not be looked at
         finally:
             link.in_hand -= 1
             self._feed()
