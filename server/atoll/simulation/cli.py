@@ -51,7 +51,7 @@ class Simulated:
 @click.option("--examples", type=click.IntRange(1), help="Examples that each participant declares; else it is asked.")
 @click.option("--evaluate", metavar="MODULE:FUNCTION", help="Judges each released model.")
 @click.option("--trace", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CSV of who is there when.")
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
+@click.option("--dropout", type=Finite(0, 1, max_open=True), default=0.0, help="Share of tasks that end so.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Decides who drops out.")
 @click.option("--strict", is_flag=True, help="Stop at the first failure of a participant's code.")
 @click.option("-o", "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder for model and report.")
