@@ -13,6 +13,7 @@ from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
 from atoll.server.cli.errors import Command
 from atoll.server.cli.output import console, json_option, print_json, print_table, steps
 from atoll.server.jobs import Job, JobFileError
+from atoll.settings.numbers import Finite
 
 if TYPE_CHECKING:
     from atoll.simulation.result import Result
