@@ -50,10 +50,14 @@ def initial_model(given: InitialModel) -> Initial:
         if isinstance(given, str | Path):
             layout, start = safetensors.read_header(Path(given))
             return Initial(layout, path=Path(given), first_byte=start)
-        arrays = {name: np.asarray(array) for name, array in given.items()}
+        arrays = {name: _little_endian(np.asarray(array)) for name, array in given.items()}
         return Initial(Layout(tuple(_spec(name, array) for name, array in arrays.items())), tuple(arrays.values()))
     except (WireError, OSError) as error:
         raise SetupError(f"initial: {error}") from error
+
+
+def _little_endian(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:

@@ -23,6 +23,8 @@ from atoll.server.privacy.run import PrivateRun
 from atoll.server.rounds import Phase, RunState, RunStatus
 from atoll.server.runs.private.budgets import Budgets
 from atoll.server.runs.private.differential_privacy import DifferentialPrivacy
+from atoll.server.runs.private.promise import PrivatePromise
+from atoll.server.runs.run_privacy import Promise, RunPrivacy
 from atoll.server.stores import StoreDamagedError, charges, noise_states, runs, schema
 from atoll.wire.layout import Dtype, Layout, TensorSpec
 from atoll.wire.privacy_terms import PrivacyMechanism, terms_from_proto
@@ -641,3 +643,11 @@ async def _one_round(
 
 def test_the_layout_is_large_enough_for_a_deviation_to_be_judged() -> None:
     assert LAYOUT.size == 24
+
+
+@pytest.mark.parametrize(("plain", "private"), [(RunPrivacy, DifferentialPrivacy), (Promise, PrivatePromise)])
+def test_a_private_run_does_nothing_as_a_plain_one_does(plain: type, private: type) -> None:
+    """A hook that is forgotten would release a sum without noise or charge."""
+    hooks = {name for name in vars(plain) if not name.startswith("_")}
+    assert hooks
+    assert hooks <= vars(private).keys()
