@@ -128,7 +128,8 @@ def _content_of(weights: Mapping[str, npt.ArrayLike]) -> Content:
     specs, parts = [], []
     for name, value in weights.items():
         array: npt.NDArray[Any] = np.asarray(value)
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
         dtype = _DTYPES.get(array.dtype.name)
         if dtype is None:
             raise BadInputError(

@@ -57,7 +57,7 @@ def initial_model(given: InitialModel) -> Initial:
 
 
 def _little_endian(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.astype(array.dtype.newbyteorder("<"), copy=False)
+    return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
 
 
 def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
