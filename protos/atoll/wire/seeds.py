@@ -11,7 +11,7 @@ import struct
 from blake3 import blake3
 
 SEED_BITS = 63
-"""Of a job's seed and of a task's: both fit a signed 64-bit integer."""
+"""Bits of a job's seed and of a task's seed, so that both fit a signed 64-bit integer."""
 _CONTEXT = "atoll 2026 task seed: job seed, round, participant"
 
 

@@ -99,9 +99,11 @@ class Calls:
         Raises:
             UnreachableError: if it does not come back in time.
         """
+        ready = grpc.channel_ready_future(self.channel)
         try:
-            grpc.channel_ready_future(self.channel).result(timeout=timeout_s)
+            ready.result(timeout=timeout_s)
         except grpc.FutureTimeoutError:
+            ready.cancel()  # it would watch the channel until that is closed
             raise away(self.address, timeout_s) from None
 
     def _require_open(self) -> None:

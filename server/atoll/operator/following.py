@@ -41,7 +41,8 @@ def follow(calls: Calls, run: str, timeout_s: float, lost: Callable[[str], objec
         except UnreachableError as found:
             error = found
         pause_s = patience.pause_s(error)
-        lost(_waiting(calls))
+        if patience.is_new:
+            lost(_waiting(calls))
         time.sleep(pause_s)
         with contextlib.suppress(UnreachableError):  # the next attempt says it, or that the time is up
             calls.wait_until_reachable(patience.wait_s())
@@ -64,7 +65,8 @@ async def follow_async(
             except UnreachableError as found:
                 error = found
             pause_s = patience.pause_s(error)
-            lost(_waiting(calls))
+            if patience.is_new:
+                lost(_waiting(calls))
             await asyncio.sleep(pause_s)
             with contextlib.suppress(TimeoutError):  # the next attempt says it, or that the time is up
                 async with asyncio.timeout(patience.wait_s()):
@@ -119,6 +121,8 @@ class _Patience:
         self._away_until: float | None = None
         self._pause_s = 0.0
         self._began = False
+        self.is_new = False
+        """Whether the interruption has just begun, so that it is worth telling."""
 
     def left_s(self) -> float:
         """Seconds until the run is given up."""
@@ -142,6 +146,7 @@ class _Patience:
             ) from error
         if error is not None and not (self._began and self._reconnect_s > 0):
             raise error
+        self.is_new = self._away_until is None
         if self._away_until is None:
             self._away_until = now + self._reconnect_s
         elif now >= self._away_until:

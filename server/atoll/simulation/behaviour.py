@@ -126,7 +126,7 @@ class Presence:
 
     @property
     def everyone_stays(self) -> bool:
-        """Whether nobody is ever away."""
+        """Whether every participant is connected all the time."""
         return not self._spells
 
     def changes(self) -> Iterator[tuple[float, int, bool]]:

@@ -167,7 +167,7 @@ class Bench:
                 if objection is not None:
                     return Outcome(name, time.perf_counter() - began, declined=objection)
                 completed = self._performer.perform(participant, invitation, live.model)
-        except Exception as error:  # noqa: BLE001 - whatever the participant's code raises is that member's failure
+        except Exception as error:  # noqa: BLE001 - any error of the participant's code is that member's failure
             return self._failed(name, error, time.perf_counter() - began)
         if not completed.pieces:
             return Outcome(name, time.perf_counter() - began, completed.report.SerializeToString())

@@ -34,7 +34,7 @@ class Crew(Protocol):
         ...
 
     def expect(self, key: Key, errands: Sequence[Errand]) -> None:
-        """These tasks will be asked for, in any order: whoever is free may begin."""
+        """Announce tasks whose outcomes will be asked for, in any order; idle workers may begin them."""
         ...
 
     async def outcome(self, key: Key, errand: Errand) -> tuple[str, Outcome]:

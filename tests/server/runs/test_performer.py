@@ -115,10 +115,10 @@ class TestPlay:
     async def test_an_empty_poisson_sample_releases_the_model_as_it_is(
         self, federation: Federation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def nobody(_: object, effect: DrawCohort, *__: object) -> CohortDrawn:
+        def empty_cohort(_: object, effect: DrawCohort, *__: object) -> CohortDrawn:
             return CohortDrawn(effect.key, (), 1, "poisson", 1)
 
-        monkeypatch.setattr("atoll.server.runs.drawing.cohort_from", nobody)
+        monkeypatch.setattr("atoll.server.runs.drawing.cohort_from", empty_cohort)
         await federation.clients("alice")
         text = job(rounds=2, quorum=0).replace(b"quorum = 0", b'quorum = 0\nsampler = "poisson"')
         row = await federation.ended(await federation.submit(text))

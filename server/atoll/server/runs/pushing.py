@@ -121,7 +121,7 @@ class Pusher:
         self._tasks.after(f"silence {participant}", patience_s, lambda: self._fell_silent(key, participant, patience_s))
 
     def expect_back(self) -> None:
-        """The server has restarted and nobody is connected: give all members time to notice that it is back."""
+        """After a restart no member is connected: give all of them time to reconnect."""
         live = self._open_round()
         members = 0 if live is None else self._invitations.told_size(live)
         self._interrupted = None if live is None else live.key

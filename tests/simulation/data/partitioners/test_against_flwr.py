@@ -89,7 +89,7 @@ def test_sizes_of_shards_are_the_same(fact: dict[str, Any]) -> None:
     if "keep_incomplete_shard" not in fact["arguments"]:
         assert ours == fact["sizes"]
         return
-    # Whoever draws the incomplete shard has 1,500 % 70 rows of it: one part differs by seed.
+    # One part draws the incomplete shard of 1,500 % 70 rows; the seed decides which.
     assert sum(ours) == sum(fact["sizes"]) == ROWS
     assert {size % 70 for size in ours} == {size % 70 for size in fact["sizes"]} == {0, ROWS % 70}
 

@@ -69,7 +69,7 @@ def load_idx(folder: str | Path, split: Split = "train", *, classes: tuple[str, 
 
 
 def read_idx(path: str | Path) -> NDArray[Any]:
-    """Read one IDX file, plain or compressed with gzip, whatever its name.
+    """Read one IDX file, plain or compressed with gzip; the content decides which, not the file's name.
 
     Returns:
         An array in the machine's byte order.
