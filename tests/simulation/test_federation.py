@@ -112,8 +112,8 @@ def test_a_run_that_fails_says_why() -> None:
 
 
 def test_no_folder_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.simulation.home.MEMORY", tmp_path)
-    monkeypatch.setattr("atoll.simulation.home.LEAST_MEMORY_BYTES", 0)
+    monkeypatch.setattr("atoll.simulation.simulated_server.MEMORY", tmp_path)
+    monkeypatch.setattr("atoll.simulation.simulated_server.LEAST_MEMORY_BYTES", 0)
     with pytest.raises(RunFailedError):
         Federation(participants=Failing, population=2).run(
             Job(rounds=1, cohort=Cohort(size=2, quorum=2), straggler=Straggler(max_attempts=1)), initial=MODEL

@@ -22,16 +22,16 @@ from atoll.server.runs.sessions import Introduction
 from atoll.server.stores.store import PARTIALS_FOLDER
 from atoll.settings import to_toml
 from atoll.simulation.behaviour import Behaviour
-from atoll.simulation.bench import KEEP_PARTICIPANTS, Bench, Facts
-from atoll.simulation.crew import Crew, InlineCrew
 from atoll.simulation.errors import RunFailedError, SetupError
-from atoll.simulation.home import Home, make_folder
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.population import Population
+from atoll.simulation.process_pool import ProcessPool
 from atoll.simulation.result import History, Result, detail_from
-from atoll.simulation.stage import Stage
+from atoll.simulation.simulated_server import SimulatedServer, make_folder
+from atoll.simulation.task_runner import KEEP_PARTICIPANTS, Facts, TaskRunner
+from atoll.simulation.virtual_participants import VirtualParticipants
 from atoll.simulation.virtual_time import VirtualLoop, play
-from atoll.simulation.workers import WorkerCrew
+from atoll.simulation.worker_pool import InlinePool, WorkerPool
 from atoll.wire.encoding import Encoding
 from atoll.wire.views import tensor_views
 
@@ -119,30 +119,30 @@ class Federation:
         warm_for(played.aggregation.wire_encoding)  # before the workers are forked, who have it then too
         folder = make_folder()
         try:
-            crew = self._crew(folder, workers)
+            pool = self._pool(folder, workers)
 
             async def main(loop: VirtualLoop) -> Result:
-                stage = Stage(crew, people, self.behaviour, strict=strict)
-                show = _Show(loop, crew, stage, people, folder, progress)
-                return await show.run(played, model, evaluators, self.examples)
+                participants = VirtualParticipants(pool, people, self.behaviour, strict=strict)
+                simulation = _Simulation(loop, pool, participants, people, folder, progress)
+                return await simulation.run(played, model, evaluators, self.examples)
 
             return play(main)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def _crew(self, folder: Path, workers: int) -> Crew:
-        bench = Bench(self.participants, self.policy, folder / "participants", self.keep)
-        return InlineCrew(bench) if workers == 0 else WorkerCrew(bench, workers, folder / PARTIALS_FOLDER)
+    def _pool(self, folder: Path, workers: int) -> WorkerPool:
+        runner = TaskRunner(self.participants, self.policy, folder / "participants", self.keep)
+        return InlinePool(runner) if workers == 0 else ProcessPool(runner, workers, folder / PARTIALS_FOLDER)
 
 
 @dataclass(frozen=True)
-class _Show:
+class _Simulation:
     """One run on a virtual loop."""
 
     loop: VirtualLoop
-    crew: Crew
-    stage: Stage
+    pool: WorkerPool
+    participants: VirtualParticipants
     people: Population
     folder: Path
     progress: Progress | None
@@ -155,38 +155,38 @@ class _Show:
         except ServerError as error:
             raise SetupError(str(error.detail)) from error
         finally:
-            await self.crew.close()
+            await self.pool.close()
 
     async def _run(
         self, job: JobSpec, model: Initial, evaluators: Mapping[str, Evaluator], examples: Examples | None
     ) -> Result:
         began = time.perf_counter()
-        home = await Home.open(
+        server = await SimulatedServer.open(
             self.folder,
             clock=lambda: STARTS_AT + self.loop.time(),
-            tell=self.stage.tell,
-            forget=self.crew.forget,
+            tell=self.participants.tell,
+            forget=self.pool.forget,
             evaluators=evaluators,
         )
-        self.stage.home = home
+        self.participants.server = server
         try:
-            run_id = await self._begin(home, job, model, examples)
-            await self._ended(home, run_id)
-            return await self._result(home, run_id, model, began)
+            run_id = await self._begin(server, job, model, examples)
+            await self._ended(server, run_id)
+            return await self._result(server, run_id, model, began)
         finally:
-            await self.stage.close()
-            await home.close()
+            await self.participants.close()
+            await server.close()
 
-    async def _begin(self, home: Home, job: JobSpec, model: Initial, examples: Examples | None) -> str:
-        for node in self.crew.nodes:
-            home.services.nodes.add(node)
-        await home.enrol(self.people.names)
-        self.stage.enter(await self._introductions(examples))
-        with home.services.blobs.create(expected_bytes=model.layout.size_bytes) as writer:
+    async def _begin(self, server: SimulatedServer, job: JobSpec, model: Initial, examples: Examples | None) -> str:
+        for node in self.pool.nodes:
+            server.services.nodes.add(node)
+        await server.enrol(self.people.names)
+        self.participants.enter(await self._introductions(examples))
+        with server.services.blobs.create(expected_bytes=model.layout.size_bytes) as writer:
             for piece in model.pieces():
                 writer.write(piece)
             blob = writer.commit().name
-        return await home.coordinator.submit(
+        return await server.coordinator.submit(
             job_toml=to_toml(job).encode(),
             file_name="job.toml",
             layout=model.layout,
@@ -196,10 +196,10 @@ class _Show:
 
     async def _introductions(self, examples: Examples | None) -> dict[str, Introduction]:
         if examples is None:
-            facts = await self.crew.facts(dict(self.people.seeds()))
+            facts = await self.pool.facts(dict(self.people.seeds()))
         else:
             first = self.people.names[0]
-            shown = (await self.crew.facts({first: self.people.seed_of(first)}))[first]
+            shown = (await self.pool.facts({first: self.people.seed_of(first)}))[first]
             counts = [examples] * len(self.people) if isinstance(examples, int) else examples
             facts = {
                 name: Facts(int(count), shown.can_evaluate)
@@ -208,13 +208,13 @@ class _Show:
         made = {one: Introduction(one.examples, _ENCODINGS, one.can_evaluate) for one in set(facts.values())}
         return {name: made[one] for name, one in facts.items()}
 
-    async def _ended(self, home: Home, run_id: str) -> None:
+    async def _ended(self, server: SimulatedServer, run_id: str) -> None:
         """Wait until the run has ended or pauses.
 
         Raises:
             RunFailedError: if it has broken down.
         """
-        active = home.coordinator.active(run_id)
+        active = server.coordinator.active(run_id)
         while active is not None:
             state, changed = active.driver.state, active.driver.changed
             if self.progress is not None:
@@ -224,23 +224,23 @@ class _Show:
             if state.status.ended or state.status == "paused":
                 return
             waiting = asyncio.ensure_future(changed.wait())
-            either: set[asyncio.Future[Any]] = {waiting, self.stage.failed}
+            either: set[asyncio.Future[Any]] = {waiting, self.participants.failed}
             await asyncio.wait(either, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
-            if changed is active.driver.changed and not self.stage.failed.done():
+            if changed is active.driver.changed and not self.participants.failed.done():
                 raise RunFailedError(
-                    f"the run waits for {STUCK_S / 86_400:.0f} virtual days: {len(home.sessions)} participants are "
+                    f"the run waits for {STUCK_S / 86_400:.0f} virtual days: {len(server.sessions)} participants are "
                     f"connected, and nothing changes any more ({active.performer.trouble or state.status}); check the "
                     "availability of participants and cohort.min_available"
                 )
-            if self.stage.failed.done():
-                self.stage.failed.result()
+            if self.participants.failed.done():
+                self.participants.failed.result()
 
-    async def _result(self, home: Home, run_id: str, model: Initial, began: float) -> Result:
-        detail = await home.services.reader.run(lambda connection: detail_from(connection, run_id, members=False))
+    async def _result(self, server: SimulatedServer, run_id: str, model: Initial, began: float) -> Result:
+        detail = await server.services.reader.run(lambda connection: detail_from(connection, run_id, members=False))
         if detail.run.status in ("failed", "cancelled"):
             raise RunFailedError(f"the run has {detail.run.status}: {detail.run.reason}")
-        with home.services.blobs.open(detail.run.model_blob) as blob:
+        with server.services.blobs.open(detail.run.model_blob) as blob:
             content = bytearray(blob.read(0, model.layout.size_bytes))
         weights = tensor_views(model.layout, memoryview(content))
         return Result(

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from atoll.server.ingest.node import FoldItem, SumKey
-from atoll.simulation.bench import Errand, Opening, Outcome
+from atoll.simulation.task_runner import Opening, Outcome, TaskRequest
 
 LENGTH = struct.Struct("<I")
 Message = dict[str, Any]
@@ -43,14 +43,14 @@ def opening_from(message: Message) -> Opening:
     return replace(_OPENINGS.validate_python(message["opening"]), shared=_bytes(message["shared"]))
 
 
-def errand_to(errand: Errand) -> list[Any]:
+def request_to(request: TaskRequest) -> list[Any]:
     """A task for a worker."""
-    return [errand.participant, errand.seed, _text(errand.own)]
+    return [request.participant, request.seed, _text(request.own)]
 
 
-def errand_from(parts: Sequence[Any]) -> Errand:
-    """See ``errand_to``."""
-    return Errand(parts[0], parts[1], _bytes(parts[2]))
+def request_from(parts: Sequence[Any]) -> TaskRequest:
+    """See ``request_to``."""
+    return TaskRequest(parts[0], parts[1], _bytes(parts[2]))
 
 
 def outcome_to(outcome: Outcome) -> Message:

@@ -1,4 +1,4 @@
-"""Sessions of participants that are in this process: what they are told goes straight to the stage."""
+"""Sessions of participants that are in this process: what they are told goes straight to the virtual participants."""
 
 from __future__ import annotations
 

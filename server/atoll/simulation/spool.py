@@ -21,11 +21,11 @@ Forget = Callable[[str, tuple[int, int], Collection[tuple[int, int, str]]], None
 
 
 class VirtualSpool(Spool):
-    """Knows the norms of the updates that came, which private releases ask for; the updates are the benches'.
+    """Knows the norms of the updates that came, which private releases ask for; the updates are the runners'.
 
     Args:
         root: an empty folder.
-        forget: has the benches forget updates.
+        forget: has the runners forget updates.
     """
 
     def __init__(self, root: Path, forget: Forget) -> None:

@@ -1,4 +1,4 @@
-"""Who does the tasks: one bench in this process, or one in each worker process."""
+"""Who does the tasks: one runner in this process, or one in each worker process."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from atoll.server.errors import ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import Node
-from atoll.simulation.bench import Bench, Errand, Facts, Opening, Outcome
+from atoll.simulation.task_runner import Facts, Opening, Outcome, TaskRequest, TaskRunner
 
 Key = tuple[str, int, int]
 """Run, round and attempt."""
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Does tasks, and holds the sums of what they give."""
 
     @property
@@ -33,16 +33,16 @@ class Crew(Protocol):
         """Tasks of a round come next."""
         ...
 
-    def expect(self, key: Key, errands: Sequence[Errand]) -> None:
+    def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
         """Announce tasks whose outcomes will be asked for, in any order; idle workers may begin them."""
         ...
 
-    async def outcome(self, key: Key, errand: Errand) -> tuple[str, Outcome]:
+    async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
         """What became of a task, done now if it was not expected; and the node that holds its update."""
         ...
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """Forget updates; see ``Bench.forget``."""
+        """Forget updates; see ``TaskRunner.forget``."""
         ...
 
     async def close(self) -> None:
@@ -50,43 +50,43 @@ class Crew(Protocol):
         ...
 
 
-class InlineCrew:
-    """One bench, in this process and thread: a task is done when its outcome is asked for."""
+class InlinePool:
+    """One runner, in this process and thread: a task is done when its outcome is asked for."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.nodes = (BenchNode("inline", bench),)
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+        self.nodes = (InlineNode("inline", runner),)
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
-        """See ``Crew``."""
-        return {name: self._bench.facts(name, seed) for name, seed in participants.items()}
+        """See ``WorkerPool``."""
+        return {name: self._runner.facts(name, seed) for name, seed in participants.items()}
 
     async def open(self, opening: Opening) -> None:
-        """See ``Crew``."""
-        self._bench.open(opening)
+        """See ``WorkerPool``."""
+        self._runner.open(opening)
 
-    def expect(self, key: Key, errands: Sequence[Errand]) -> None:
-        """See ``Crew``."""
+    def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
+        """See ``WorkerPool``."""
 
-    async def outcome(self, key: Key, errand: Errand) -> tuple[str, Outcome]:
-        """See ``Crew``."""
-        return self.nodes[0].name, self._bench.work(key, errand)
+    async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
+        """See ``WorkerPool``."""
+        return self.nodes[0].name, self._runner.work(key, request)
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """See ``Crew``."""
-        self._bench.forget(run, through, keep)
+        """See ``WorkerPool``."""
+        self._runner.forget(run, through, keep)
 
     async def close(self) -> None:
-        """See ``Crew``."""
-        self._bench.close()
+        """See ``WorkerPool``."""
+        self._runner.close()
 
 
-class BenchNode:
-    """The sums of the bench in this process, as the coordinator asks for them."""
+class InlineNode:
+    """The sums of the runner in this process, as the coordinator asks for them."""
 
-    def __init__(self, name: str, bench: Bench) -> None:
+    def __init__(self, name: str, runner: TaskRunner) -> None:
         self.name = name
-        self._bench = bench
+        self._runner = runner
 
     async def fold(self, key: SumKey, items: Sequence[FoldItem]) -> None:
         """See ``Node``: an update is in the sum since it was made, or waits for ``partial``."""
@@ -94,15 +94,15 @@ class BenchNode:
     @contextlib.asynccontextmanager
     async def partial(self, key: SumKey, items: Sequence[FoldItem]) -> AsyncIterator[PartialSum]:
         """See ``Node``."""
-        yield self._bench.partial(key, items)
+        yield self._runner.partial(key, items)
 
     async def drop(self, run: str, round_number: int, attempt: int) -> None:
         """See ``Node``."""
-        self._bench.drop(run, (round_number, attempt))
+        self._runner.drop(run, (round_number, attempt))
 
     async def drop_run(self, run: str) -> None:
         """See ``Node``."""
-        self._bench.drop(run, (1 << 62, 0))
+        self._runner.drop(run, (1 << 62, 0))
 
     async def end_calls(self, caller: Caller, error: ServerError) -> None:
         """See ``Node``: there are none."""

@@ -1,6 +1,6 @@
 """Where participants work: their objects, their tasks, and the sum of what they send.
 
-A bench does what a client and an ingest node do between the invitation and the partial sum, with the code of both.
+A runner does what a client and an ingest node do between the invitation and the partial sum, with the code of both.
 The SDK makes and encodes the update (``atoll.client.in_process``). The server's kernels inspect it as on arrival and
 add it to the integer accumulator of its round at once, so that no update outlives its task.
 """
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Make = Callable[[int | str], Participant]
 """Makes a participant, from its number in the population, or from its name if the population is named."""
 KEEP_PARTICIPANTS = 4096
-"""Participants' objects that a bench keeps; the one used longest ago is closed first, and made again when drawn."""
+"""Participants' objects that a runner keeps; the one used longest ago is closed first, and made again when drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class TaskRequest:
     """The task of one member: ``own`` are the serialised fields of its invitation alone."""
 
     participant: str
@@ -122,7 +122,7 @@ class _Round:
         return (number + 2 * late, attempt) <= through
 
 
-class Bench:
+class TaskRunner:
     """One process's participants and sums.
 
     Args:
@@ -155,14 +155,14 @@ class Bench:
         buffer = memoryview(order.content) if mapped is None else mapped.bytes[: order.layout.size_bytes]
         self._rounds[opening.key] = _Round(opening, order, Model(order.layout, buffer), mapped)
 
-    def work(self, key: tuple[str, int, int], errand: Errand) -> Outcome:
+    def work(self, key: tuple[str, int, int], request: TaskRequest) -> Outcome:
         """Do a task of an open round, and add its update to the round's sum."""
         began = time.perf_counter()
         live = self._rounds[key]
-        name = errand.participant
+        name = request.participant
         try:
-            with self._participant(name, errand.seed) as participant:
-                invitation = live.order.for_member(errand.own)
+            with self._participant(name, request.seed) as participant:
+                invitation = live.order.for_member(request.own)
                 objection = self._performer.objection(participant, invitation)
                 if objection is not None:
                     return Outcome(name, time.perf_counter() - began, declined=objection)

@@ -17,13 +17,13 @@ from atoll.server.errors import NotFoundError, ServerError
 from atoll.server.ingest.coordinator_api import Caller
 from atoll.server.ingest.node import FoldItem, SumKey
 from atoll.server.ingest.node_pool import FileNode, Node
-from atoll.simulation.bench import Bench, Errand, Facts, Opening, Outcome
-from atoll.simulation.crew import Key
 from atoll.simulation.errors import SetupError, WorkerError
-from atoll.simulation.frames import LENGTH, Message, errand_to, framed, opening_to, outcome_from, sum_to
+from atoll.simulation.frames import LENGTH, Message, framed, opening_to, outcome_from, request_to, sum_to
 from atoll.simulation.inline import InlineExecutor
+from atoll.simulation.task_runner import Facts, Opening, Outcome, TaskRequest, TaskRunner
 from atoll.simulation.virtual_time import VirtualLoop
-from atoll.simulation.worker import forked
+from atoll.simulation.worker_pool import Key
+from atoll.simulation.worker_process import forked
 
 MOST_WORKERS = 256
 DEEPEST = 32
@@ -36,7 +36,7 @@ class _Task:
     """A task that is waiting or in work."""
 
     key: Key
-    errand: Errand
+    request: TaskRequest
     predicted_s: float
     done: asyncio.Future[tuple[str, Outcome]]
 
@@ -108,11 +108,11 @@ class _Link:
             future.set_result(message["found"])
 
 
-class WorkerCrew:
-    """Forked worker processes; see ``Crew``.
+class ProcessPool:
+    """Forked worker processes; see ``WorkerPool``.
 
     Args:
-        bench: is forked into every worker.
+        runner: is forked into every worker.
         workers: how many.
         folder: takes the partial sums on their way.
 
@@ -120,13 +120,13 @@ class WorkerCrew:
         SetupError: for an impossible number of workers.
     """
 
-    def __init__(self, bench: Bench, workers: int, folder: Path) -> None:
+    def __init__(self, runner: TaskRunner, workers: int, folder: Path) -> None:
         if not 1 <= workers <= MOST_WORKERS:
             raise SetupError(f"workers = {workers}: give 0, for this process, to {MOST_WORKERS}")
         self._links: list[_Link] = []
         connections: list[socket.socket] = []
         for number in range(workers):
-            pid, connection = forked(bench, connections)
+            pid, connection = forked(runner, connections)
             connections.append(connection)
             self._links.append(_Link(f"worker-{number}", pid, connection))
         self._folder = folder
@@ -138,12 +138,12 @@ class WorkerCrew:
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         executor = InlineExecutor()
         return [FileNode(link.name, _Calls(link), self._folder, executor) for link in self._links]
 
     async def facts(self, participants: Mapping[str, int | str]) -> dict[str, Facts]:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         await self._opened()
         everyone, asked = list(participants.items()), []
         for place, start in enumerate(range(0, len(everyone), _FACTS)):
@@ -157,38 +157,38 @@ class WorkerCrew:
         return {name: one for (name, _), one in zip(everyone, found, strict=True)}
 
     async def open(self, opening: Opening) -> None:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         message = opening_to(opening)
         for link in self._links:
             link.tell("open", message)
 
-    def expect(self, key: Key, errands: Sequence[Errand]) -> None:
-        """See ``Crew``: the longest first, so that no worker is left with a long one at the end."""
+    def expect(self, key: Key, requests: Sequence[TaskRequest]) -> None:
+        """See ``WorkerPool``: the longest first, so that no worker is left with a long one at the end."""
         mean_s = sum(self._took_s.values()) / len(self._took_s) if self._took_s else 1.0
-        tasks = [_Task(key, one, self._took_s.get(one.participant, mean_s), _future()) for one in errands]
+        tasks = [_Task(key, one, self._took_s.get(one.participant, mean_s), _future()) for one in requests]
         tasks.sort(key=lambda task: -task.predicted_s)
         for task in tasks:
-            self._tasks[key, task.errand.participant] = task
+            self._tasks[key, task.request.participant] = task
             self._waiting.append(task)
         self._feed()
 
-    async def outcome(self, key: Key, errand: Errand) -> tuple[str, Outcome]:
-        """See ``Crew``."""
-        if (key, errand.participant) not in self._tasks:
-            self.expect(key, [errand])
-        task = self._tasks.pop((key, errand.participant))
+    async def outcome(self, key: Key, request: TaskRequest) -> tuple[str, Outcome]:
+        """See ``WorkerPool``."""
+        if (key, request.participant) not in self._tasks:
+            self.expect(key, [request])
+        task = self._tasks.pop((key, request.participant))
         with _loop().held():
             return await task.done
 
     def forget(self, run: str, through: tuple[int, int], keep: Collection[tuple[int, int, str]]) -> None:
-        """See ``Crew``; tasks of these rounds that no worker has begun are not begun any more."""
+        """See ``WorkerPool``; tasks of these rounds that no worker has begun are not begun any more."""
         self._waiting = deque(task for task in self._waiting if task.key[0] != run or task.key[1:] > through)
         self._tasks = {at: task for at, task in self._tasks.items() if at[0][0] != run or at[0][1:] > through}
         for link in self._links:
             link.tell("forget", {"run": run, "through": list(through), "keep": [list(one) for one in keep]})
 
     async def close(self) -> None:
-        """See ``Crew``."""
+        """See ``WorkerPool``."""
         for task in self._pushing:
             task.cancel()
         await asyncio.gather(*self._pushing, return_exceptions=True)
@@ -221,16 +221,16 @@ class WorkerCrew:
         for place, task in enumerate(self._waiting):
             if place == 2 * len(self._links):
                 break
-            if task.errand.participant in link.participants:
+            if task.request.participant in link.participants:
                 del self._waiting[place]
                 return task
         return self._waiting.popleft()
 
     async def _push(self, link: _Link, task: _Task) -> None:
-        name = task.errand.participant
+        name = task.request.participant
         link.participants.add(name)
         try:
-            answer = await link.ask("work", {"key": list(task.key), "errand": errand_to(task.errand)})
+            answer = await link.ask("work", {"key": list(task.key), "request": request_to(task.request)})
             outcome = outcome_from(answer)
             self._took_s[name] = outcome.seconds
             if not task.done.done():

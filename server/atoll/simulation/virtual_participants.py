@@ -23,11 +23,11 @@ from atoll.server.runs.coordinator import ActiveRun
 from atoll.server.runs.instructions import Instruction, Invitation
 from atoll.server.runs.sessions import Introduction
 from atoll.simulation.behaviour import Behaviour, Presence
-from atoll.simulation.bench import Errand, Opening, Outcome
-from atoll.simulation.crew import Crew, Key
 from atoll.simulation.errors import ParticipantError
-from atoll.simulation.home import Home
 from atoll.simulation.population import Population
+from atoll.simulation.simulated_server import SimulatedServer
+from atoll.simulation.task_runner import Opening, Outcome, TaskRequest
+from atoll.simulation.worker_pool import Key, WorkerPool
 from atoll.wire.v1 import participation_pb2, transfer_pb2
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Arrival:
 
     at: float
     number: int
-    errand: Errand = field(compare=False)
+    request: TaskRequest = field(compare=False)
     reports: bool = field(default=True, compare=False)
 
 
@@ -53,27 +53,27 @@ class _Called:
     """The members of an attempt that are invited."""
 
     shared: bytes
-    errands: list[Errand] = field(default_factory=list)
+    requests: list[TaskRequest] = field(default_factory=list)
 
 
-class Stage:
+class VirtualParticipants:
     """Plays every round of a simulation.
 
     Args:
-        crew: does the tasks.
+        pool: does the tasks.
         population: who there is.
         behaviour: how they behave in virtual time.
         strict: whether the first failure of participants' code ends the simulation.
 
     Attributes:
-        home: the server; set before the first invitation.
+        server: the server; set before the first invitation.
         failed: has the error that ends the simulation, if there is one.
     """
 
-    home: Home
+    server: SimulatedServer
 
-    def __init__(self, crew: Crew, population: Population, behaviour: Behaviour, *, strict: bool) -> None:
-        self._crew = crew
+    def __init__(self, pool: WorkerPool, population: Population, behaviour: Behaviour, *, strict: bool) -> None:
+        self._pool = pool
         self._population = population
         self._behaviour = behaviour
         self._presence = Presence(behaviour, population)
@@ -92,7 +92,7 @@ class Stage:
         self._introductions = introductions
         if self._presence.everyone_stays:
             for name, introduction in introductions.items():
-                self.home.sessions.join(name, introduction)
+                self.server.sessions.join(name, introduction)
         else:
             self._begin(self._come_and_go(), "presence")
 
@@ -106,20 +106,20 @@ class Stage:
                 if comes:
                     self._join(number)
                 else:
-                    self.home.sessions.leave(self._population.names[number])
+                    self.server.sessions.leave(self._population.names[number])
 
     def _join(self, number: int) -> None:
         """Connect a participant, unless it is away or is connected already."""
         name, now = self._population.names[number], asyncio.get_running_loop().time()
         there = self._presence.next_there(number, now) <= now and self._away_until.get(name, 0.0) <= now
-        if there and self.home.sessions.get(name) is None:
-            self.home.sessions.join(name, self._introductions[name])
+        if there and self.server.sessions.get(name) is None:
+            self.server.sessions.join(name, self._introductions[name])
 
     def _drop_out(self, number: int) -> None:
         """A participant leaves without its work, and comes back later."""
         name, loop = self._population.names[number], asyncio.get_running_loop()
         self._away_until[name] = loop.time() + self._behaviour.back_s
-        self.home.sessions.leave(name)
+        self.server.sessions.leave(name)
         loop.call_at(self._away_until[name], self._join, number)
 
     def tell(self, participant: str, instruction: Instruction) -> None:
@@ -131,7 +131,7 @@ class Stage:
         if called is None:
             called = self._called[key] = _Called(instruction.shared)
             self._begin(self._play(key), f"round {key[1]}.{key[2]}")
-        called.errands.append(Errand(participant, self._population.seed_of(participant), instruction.own))
+        called.requests.append(TaskRequest(participant, self._population.seed_of(participant), instruction.own))
 
     async def close(self) -> None:
         """Break off what is still being played."""
@@ -161,11 +161,11 @@ class Stage:
     async def _play(self, key: Key) -> None:
         """One attempt at a round, from its invitations to the last report that may count."""
         called = self._called.pop(key)
-        active = self.home.coordinator.active(key[0])
+        active = self.server.coordinator.active(key[0])
         if active is None or not _is_open(active.driver.state, key):
             return
-        await self._crew.open(_opening(key, called.shared, active, self.home))
-        arrivals = self._arrivals(key, called.errands, carries=_carries(active.driver.state))
+        await self._pool.open(_opening(key, called.shared, active, self.server))
+        arrivals = self._arrivals(key, called.requests, carries=_carries(active.driver.state))
         self._expect(key, arrivals, active)
         while arrivals and (wanted := _wanted(active, key, arrivals)):
             batch = [one for one in arrivals[: min(wanted, BATCH)] if one.at == arrivals[0].at]
@@ -175,44 +175,44 @@ class Stage:
                 await asyncio.sleep(batch[0].at - loop.time())
             await self._deliver(key, batch, active)
 
-    def _arrivals(self, key: Key, errands: Sequence[Errand], *, carries: bool) -> list[Arrival]:
+    def _arrivals(self, key: Key, requests: Sequence[TaskRequest], *, carries: bool) -> list[Arrival]:
         """When each member reports or drops out; without those that never do."""
         now, found = asyncio.get_running_loop().time(), []
-        for errand in errands:
-            name, number = errand.participant, self._population.number_of(errand.participant)
+        for request in requests:
+            name, number = request.participant, self._population.number_of(request.participant)
             start = max(now, self._busy_until.get(name, 0.0))
             task_s = self._behaviour.task_s(number, key[1])
             share = self._behaviour.leaves_after(number, key[1], key[2])
             if share is not None:
-                found.append(Arrival(start + share * task_s, number, errand, reports=False))
+                found.append(Arrival(start + share * task_s, number, request, reports=False))
                 continue
             at = self._presence.next_there(number, start + task_s)
             if carries:
                 self._busy_until[name] = at
             if at < math.inf:
-                found.append(Arrival(at, number, errand))
+                found.append(Arrival(at, number, request))
         return sorted(found)
 
     def _expect(self, key: Key, arrivals: Sequence[Arrival], active: ActiveRun) -> None:
-        """Tell the crew of the tasks whose reports should count, if none fails."""
+        """Tell the pool of the tasks whose reports should count, if none fails."""
         state = active.driver.state
         if state.round is None:
             return
         closes_at = asyncio.get_running_loop().time() + state.round.window_s
         timely = [one for one in arrivals if one.at <= closes_at and one.reports]
-        self._crew.expect(key, [one.errand for one in timely[: _wanted(active, key, timely)]])
+        self._pool.expect(key, [one.request for one in timely[: _wanted(active, key, timely)]])
 
     async def _deliver(self, key: Key, batch: Sequence[Arrival], active: ActiveRun) -> None:
         """Hand in the reports of a batch, together."""
         done: list[tuple[str, Outcome]] = []
         for arrival in batch:
-            name = arrival.errand.participant
+            name = arrival.request.participant
             if not arrival.reports:
                 self._drop_out(arrival.number)
                 continue
             if not wants(active.driver.state, RoundKey(*key[1:]), name):
                 continue
-            node, outcome = await self._crew.outcome(key, arrival.errand)
+            node, outcome = await self._pool.outcome(key, arrival.request)
             if outcome.traceback:
                 self._note_failure(key, outcome)
             done.append((node, outcome))
@@ -228,13 +228,13 @@ class Stage:
             log.warning("participant %s failed in round %d%s\n%s", outcome.participant, key[1] + 1, more, text)
 
     async def _post(self, key: Key, node: str, outcome: Outcome) -> None:
-        coordinator, name = self.home.coordinator, outcome.participant
+        coordinator, name = self.server.coordinator, outcome.participant
         if not outcome.report:
             await coordinator.replied(name, _reply(key, outcome))
             return
         report = transfer_pb2.ReportRequest.FromString(outcome.report)
         if outcome.squares:
-            self.home.spool.note((*key, name), outcome.squares)
+            self.server.spool.note((*key, name), outcome.squares)
         commit = Commit(name, report, node, outcome.payload_bytes, outcome.norm, outcome.rejection)
         try:
             await coordinator.commit(commit)
@@ -269,11 +269,11 @@ def _carries(state: RunState) -> bool:
     return state.policy.straggler.late.mode is LateMode.CARRY
 
 
-def _opening(key: Key, shared: bytes, active: ActiveRun, home: Home) -> Opening:
+def _opening(key: Key, shared: bytes, active: ActiveRun, server: SimulatedServer) -> Opening:
     state = active.driver.state
     live = state.round
     sum_key = None
     if live is not None and live.kind is RoundKind.TRAIN and live.grid is not None:
         part = active.fragments.of_round(live.version)
         sum_key = SumKey(*key, part.size, Grid(**asdict(live.grid)), part.offset)
-    return Opening(key, shared, home.model_path(state.model), sum_key, state.policy, _carries(state))
+    return Opening(key, shared, server.model_path(state.model), sum_key, state.policy, _carries(state))

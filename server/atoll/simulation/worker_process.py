@@ -1,4 +1,4 @@
-"""A worker process: a bench that answers to the simulation over a socket.
+"""A worker process: a runner that answers to the simulation over a socket.
 
 It is forked, so any factory works, closures and functions of a notebook too, and data that the factory refers to is
 shared until it is written to. It ends when the simulation does: the socket closes then.
@@ -19,12 +19,12 @@ from typing import Any
 
 from atoll.server.errors import ServerError
 from atoll.server.ingest.partial_file import write_partial
-from atoll.simulation.bench import Bench
-from atoll.simulation.frames import LENGTH, Message, errand_from, framed, opening_from, outcome_to, sum_from
+from atoll.simulation.frames import LENGTH, Message, framed, opening_from, outcome_to, request_from, sum_from
+from atoll.simulation.task_runner import TaskRunner
 from atoll.simulation.threads import one_thread
 
 
-def forked(bench: Bench, others: list[socket.socket]) -> tuple[int, socket.socket]:
+def forked(runner: TaskRunner, others: list[socket.socket]) -> tuple[int, socket.socket]:
     """Start a worker; its process id, and the socket that leads to it. ``others`` are not the worker's to hold."""
     mine, theirs = socket.socketpair()
     sys.stdout.flush()
@@ -42,7 +42,7 @@ def forked(bench: Bench, others: list[socket.socket]) -> tuple[int, socket.socke
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the simulation hears it, and closes the socket
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with one_thread():
-            _serve(bench, theirs)
+            _serve(runner, theirs)
         status = 0
     except BaseException:  # noqa: BLE001 - a fork must never return into its parent's code
         traceback.print_exc()
@@ -52,26 +52,26 @@ def forked(bench: Bench, others: list[socket.socket]) -> tuple[int, socket.socke
         os._exit(status)
 
 
-def _serve(bench: Bench, connection: socket.socket) -> None:
-    work = _Answers(bench)
+def _serve(runner: TaskRunner, connection: socket.socket) -> None:
+    work = _Answers(runner)
     while (message := _received(connection)) is not None:
         answer = work.to(message)
         if answer is not None:
             connection.sendall(framed(answer))
-    bench.close()
+    runner.close()
 
 
 class _Answers:
-    """What a bench answers to each message; None where no answer is awaited."""
+    """What a runner answers to each message; None where no answer is awaited."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
         self._to: dict[str, Callable[[Message], Any]] = {
             "facts": self._facts,
-            "work": lambda said: outcome_to(bench.work(tuple(said["key"]), errand_from(said["errand"]))),
+            "work": lambda said: outcome_to(runner.work(tuple(said["key"]), request_from(said["request"]))),
             "partial": self._partial,
-            "open": lambda said: bench.open(opening_from(said)),
-            "drop": lambda said: bench.drop(said["run"], tuple(said["through"])),
+            "open": lambda said: runner.open(opening_from(said)),
+            "drop": lambda said: runner.drop(said["run"], tuple(said["through"])),
             "forget": self._forget,
         }
 
@@ -86,15 +86,15 @@ class _Answers:
         return None if number is None else {"number": number, "found": found}
 
     def _facts(self, message: Message) -> list[list[Any]]:
-        found = [self._bench.facts(name, seed) for name, seed in message["of"]]
+        found = [self._runner.facts(name, seed) for name, seed in message["of"]]
         return [[one.examples, one.can_evaluate] for one in found]
 
     def _partial(self, message: Message) -> None:
-        write_partial(Path(message["path"]), self._bench.partial(*sum_from(message)))
+        write_partial(Path(message["path"]), self._runner.partial(*sum_from(message)))
 
     def _forget(self, message: Message) -> None:
         keep = {(number, attempt, name) for number, attempt, name in message["keep"]}
-        self._bench.forget(message["run"], tuple(message["through"]), keep)
+        self._runner.forget(message["run"], tuple(message["through"]), keep)
 
 
 def _received(connection: socket.socket) -> Message | None:

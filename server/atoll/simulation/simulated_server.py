@@ -39,7 +39,7 @@ SILENCE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Home:
+class SimulatedServer:
     """The parts of a server that a simulation uses; ``close`` removes what only the run needed."""
 
     folder: Path
@@ -59,14 +59,14 @@ class Home:
         forget: Forget,
         evaluators: Mapping[str, Evaluator],
         silence_s: float = SILENCE_S,
-    ) -> Home:
+    ) -> SimulatedServer:
         """Open the state in an empty folder.
 
         Args:
             folder: takes database, models and ledger.
             clock: epoch seconds, of the virtual time.
             tell: hears what participants are told.
-            forget: has the benches forget updates.
+            forget: has the runners forget updates.
             evaluators: judge released models, by name.
             silence_s: virtual seconds that a member may be away before it counts as gone.
         """
