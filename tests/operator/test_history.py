@@ -72,6 +72,21 @@ def test_metrics_curves_and_rows() -> None:
     assert repr(found) == "<History of run rabc: running, 2/20 rounds released>"
 
 
+def test_a_history_is_a_sequence_of_attempts() -> None:
+    found = history()
+    assert (found[0], found[-1], found[1:]) == (ROUNDS[0], ROUNDS[2], ROUNDS[1:])
+    assert [item.round for item in found] == [0, 1, 2]
+    assert found.metric("server/accuracy") == [0.25, 0.5]
+    assert found.metric("server/f1") == []
+
+
+def test_the_rows_become_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("pandas")
+    module.__dict__["DataFrame"] = lambda rows: ("frame", rows)
+    monkeypatch.setitem(sys.modules, "pandas", module)
+    assert history().to_pandas() == ("frame", history().rows())
+
+
 @pytest.mark.parametrize("rounds", [(), ROUNDS, tuple(a_round(number) for number in range(30))])
 def test_the_page_of_a_notebook_is_well_formed_and_escaped(rounds: tuple[RoundSummary, ...]) -> None:
     shown = history(rounds)._repr_html_()

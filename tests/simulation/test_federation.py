@@ -66,9 +66,10 @@ def test_a_run_gives_the_weighted_mean_and_a_history() -> None:
     assert result.status == "finished"
     assert [(one.kind, one.reported) for one in result.history] == [("train", 4), ("train", 4), ("evaluate", 4)]
     assert result.history.metric("server/mean") == pytest.approx([mean, 2 * mean], abs=1e-6)
-    rows = list(result.history.rows())
+    rows = result.history.rows()
     assert rows[0]["train/number"] == pytest.approx(2.0)
     assert rows[0]["phase"] == "released"
+    assert "<progress" in result._repr_html_()
 
 
 def test_the_same_seed_gives_the_same_bits_and_members() -> None:

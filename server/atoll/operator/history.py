@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from atoll.operator.html import page
 from atoll.server.control.curves import panels
@@ -17,8 +19,8 @@ ENDED_PHASES = ("released", "abandoned")
 
 
 @dataclass(frozen=True, repr=False)
-class History:
-    """A run with its rounds so far, oldest first; shows itself in a notebook.
+class History(Sequence["RoundSummary"]):
+    """A run with its rounds so far, oldest first: a sequence of every attempt. Shows itself in a notebook.
 
     Attributes:
         detail: the run, its rounds and its job, as the server has them.
@@ -46,13 +48,32 @@ class History:
         found = next((panel for panel in panels(self.rounds) if panel.metric == metric), None)
         return () if found is None else found.best_curve.points
 
+    def metric(self, name: str) -> list[float]:
+        """The values of a metric by its full name, such as ``server/accuracy``, where an attempt has one."""
+        return [item.metrics[name] for item in self.rounds if name in item.metrics]
+
     def rows(self) -> list[dict[str, object]]:
-        """A row for each attempt, its metrics as columns: ``pandas.DataFrame(history.rows())``."""
+        """A row for each attempt, its metrics as columns; ``duration_s`` is virtual in a simulation."""
         plain = ("round", "attempt", "kind", "phase", "cohort", "reported", "total_weight", "duration_s")
         found: list[dict[str, object]] = [{name: getattr(item, name) for name in plain} for item in self.rounds]
         for row, item in zip(found, self.rounds, strict=True):
             row.update(item.metrics)
         return found
+
+    def to_pandas(self) -> Any:
+        """The rows as a ``pandas.DataFrame``.
+
+        Raises:
+            ImportError: if pandas is not installed.
+        """
+        return importlib.import_module("pandas").DataFrame(self.rows())
+
+    @overload
+    def __getitem__(self, index: int) -> RoundSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RoundSummary, ...]: ...
+    def __getitem__(self, index: int | slice) -> RoundSummary | tuple[RoundSummary, ...]:
+        return self.rounds[index]
 
     def __len__(self) -> int:
         return len(self.rounds)

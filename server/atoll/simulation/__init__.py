@@ -3,6 +3,7 @@
 ``Federation(participants=make, population=1000).run(Job(rounds=50, cohort=Cohort(size=20)), initial=weights)``
 """
 
+from atoll.operator.history import History
 from atoll.server.jobs import (
     Aggregation,
     Cohort,
@@ -20,7 +21,7 @@ from atoll.server.jobs import (
 from atoll.simulation.behaviour import Behaviour
 from atoll.simulation.errors import ParticipantError, RunFailedError, SetupError, SimulationError, WorkerError
 from atoll.simulation.federation import Federation
-from atoll.simulation.result import History, Result
+from atoll.simulation.result import Result
 
 __all__ = [
     "Aggregation",

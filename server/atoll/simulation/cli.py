@@ -33,7 +33,7 @@ class Simulated:
         reason: why it ended.
         seconds: how long the simulation took.
         virtual_s: how long the run took in virtual time.
-        rounds: one row for each attempt at a round.
+        rounds: one row for each attempt at a round, ``duration_s`` virtual.
     """
 
     digest: str
@@ -130,7 +130,7 @@ def _show(result: Result, output: Path | None, *, json_output: bool) -> None:
 
 
 def _cells(row: Mapping[str, Any], metrics: list[str]) -> tuple[str, ...]:
-    virtual = row["virtual_s"]
+    virtual = row["duration_s"]
     fixed = (row["round"] + 1, row["kind"], row["phase"], f"{row['reported']}/{row['cohort']}")
     time = "-" if virtual is None else f"{virtual:.4g}"
     return (*map(str, fixed), time, *(f"{row[name]:.4g}" if name in row else "-" for name in metrics))

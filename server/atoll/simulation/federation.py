@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.client import Participant, Policy
+from atoll.operator.history import History
 from atoll.server.aggregation import warm_for
 from atoll.server.errors import ServerError
 from atoll.server.jobs import JobSpec
@@ -26,7 +27,7 @@ from atoll.simulation.errors import RunFailedError, SetupError
 from atoll.simulation.initial import Initial, InitialModel, initial_model
 from atoll.simulation.population import Population
 from atoll.simulation.process_pool import ProcessPool
-from atoll.simulation.result import History, Result, detail_from
+from atoll.simulation.result import Result, detail_from
 from atoll.simulation.simulated_server import SimulatedServer, make_folder
 from atoll.simulation.task_runner import KEEP_PARTICIPANTS, Facts, TaskRunner
 from atoll.simulation.virtual_participants import VirtualParticipants
@@ -247,8 +248,7 @@ class _Simulation:
             weights,
             detail.run.model_blob,
             model.layout,
-            detail.run,
-            History(detail.rounds),
+            History(detail),
             time.perf_counter() - began,
             self.loop.time(),
             self.folder,

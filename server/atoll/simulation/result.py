@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy.typing as npt
 
 from atoll.formats import safetensors
-from atoll.server.control import RoundSummary, RunDetail, RunSummary, detail_of
+from atoll.operator.history import History
+from atoll.server.control import RunDetail, RunSummary, detail_of
 from atoll.server.rpc import views
 from atoll.server.stores import dialects, participants, rounds, runs
 from atoll.server.stores.store import DATABASE_FILE
@@ -28,48 +28,6 @@ T = TypeVar("T")
 ALL = 1 << 62
 
 
-class History(Sequence[RoundSummary]):
-    """Every attempt at every round, in order."""
-
-    def __init__(self, attempts: Sequence[RoundSummary]) -> None:
-        self._attempts = tuple(attempts)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._attempts[index]
-
-    def __len__(self) -> int:
-        return len(self._attempts)
-
-    def __repr__(self) -> str:
-        return f"<History of {len(self)} attempts at rounds>"
-
-    def metric(self, name: str) -> list[float]:
-        """The values of one metric, round by round, where it was reported."""
-        return [one.metrics[name] for one in self._attempts if name in one.metrics]
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One flat row for each attempt: its place, its members, its virtual seconds, its metrics."""
-        for one in self._attempts:
-            yield {
-                "round": one.round,
-                "attempt": one.attempt,
-                "kind": one.kind,
-                "phase": one.phase,
-                "cohort": one.cohort,
-                "reported": one.reported,
-                "virtual_s": one.duration_s,
-                **one.metrics,
-            }
-
-    def to_pandas(self) -> Any:
-        """The rows as a ``pandas.DataFrame``.
-
-        Raises:
-            ImportError: if pandas is not installed.
-        """
-        return importlib.import_module("pandas").DataFrame(self.rows())
-
-
 @dataclass(frozen=True)
 class Result:
     """A run that has ended.
@@ -80,7 +38,7 @@ class Result:
         layout: names, shapes and element types of the tensors.
         status: finished, or paused if the privacy budget is spent.
         reason: why it ended or paused.
-        history: its rounds, without their members.
+        history: its rounds, without their members; times are virtual.
         seconds: how long the simulation took.
         virtual_s: how long the run took in virtual time.
     """
@@ -88,7 +46,6 @@ class Result:
     model: Mapping[str, npt.NDArray[Any]]
     digest: str
     layout: Layout
-    run: RunSummary
     history: History
     seconds: float
     virtual_s: float
@@ -96,6 +53,11 @@ class Result:
 
     def __post_init__(self) -> None:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+
+    @property
+    def run(self) -> RunSummary:
+        """The run as a whole."""
+        return self.history.run
 
     @property
     def status(self) -> str:
@@ -123,7 +85,10 @@ class Result:
     @property
     def seed(self) -> int | None:
         """The seed that participants' ``task.seed`` followed from: ``job.seed``, or the one that was drawn for it."""
-        return self.detail().seed
+        return self.history.detail.seed
+
+    def _repr_html_(self) -> str:
+        return self.history._repr_html_()
 
     def save(self, path: str | Path) -> Path:
         """Write the final model to a safetensors file."""
