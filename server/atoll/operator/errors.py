@@ -30,6 +30,8 @@ _LISTED_BY = {
     "token.missing": "token list",
 }
 """By the code of the error about a missing name, the command that lists the names."""
+MAX_COUNT = 2**32 - 1
+"""The largest number that the control contract carries (uint32)."""
 _TLS_WORDS = ("handshake", "ssl", "certificate")
 
 
@@ -79,6 +81,16 @@ class RunFailedError(OperatorError):
 
 class TimedOutError(OperatorError):
     """The run had not ended within the time that it was waited for; it goes on."""
+
+
+def require_count(name: str, value: int) -> None:
+    """Refuse an argument ``name`` that the contract cannot carry.
+
+    Raises:
+        BadInputError: for a value that is not from 0 to 2^32 - 1.
+    """
+    if not 0 <= value <= MAX_COUNT:
+        raise BadInputError(f"{name} = {value}; allowed are whole numbers from 0 to {MAX_COUNT}")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final
 
-from atoll.operator.errors import BadInputError
+from atoll.operator.errors import BadInputError, require_count
 from atoll.server.control import ChargesPage, ParticipantPrivacy, PopulationSummary, value_of, values_of
 from atoll.wire.v1 import control_pb2
 
@@ -62,12 +62,14 @@ class LedgerQueries(ABC):
 
     def charges(self, population: str, *, start: int = 0) -> ChargesPage:
         """A page of a population's charges, from number ``start`` of its chain on."""
+        require_count("start", start)
         return value_of(
             ChargesPage, self._list_charges(control_pb2.ListChargesRequest(population=population, start=start))
         )
 
     def newest_charges(self, *, population: str = "", run: str = "", limit: int) -> ChargesPage:
         """The last charges of a population, or of a run with its epsilon after each."""
+        require_count("limit", limit)
         request = control_pb2.ListChargesRequest(
             population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
         )

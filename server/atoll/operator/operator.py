@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from atoll.operator import models
 from atoll.operator.calls import Calls, Timeouts
 from atoll.operator.connecting import find_target
-from atoll.operator.errors import BadInputError
+from atoll.operator.errors import BadInputError, require_count
 from atoll.operator.ledger import LATEST, LedgerQueries
 from atoll.operator.models import Weights, silent
 from atoll.operator.run import Run
@@ -176,7 +176,8 @@ class Operator(LedgerQueries):
         return Run(self._calls, self.run_named(run))
 
     def runs(self, limit: int | None = None) -> Iterator[RunSummary]:
-        """The runs, the newest first, at most ``limit`` of them; page by page."""
+        """The runs, the newest first, at most ``limit`` of them (None: all); page by page."""
+        require_count("limit", limit or 0)
         return itertools.islice(self._runs(limit or 0), limit)
 
     def newest_run(self) -> str | None:
@@ -206,6 +207,7 @@ class Operator(LedgerQueries):
         lifetime_s: float = DAY_S,
     ) -> NewTokens:
         """Make one-time join tokens: each lets one participant enrol. The server cannot show them again."""
+        require_count("count", count)
         if kind not in _KINDS:
             raise BadInputError(f"kind = {kind!r}; allowed are {' and '.join(_KINDS)}")
         request = control_pb2.CreateTokenRequest(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from atoll.operator import models
-from atoll.operator.errors import BadInputError, OperatorError, RunFailedError
+from atoll.operator.errors import MAX_COUNT, BadInputError, OperatorError, RunFailedError, require_count
 from atoll.operator.following import MONTH_S, follow, follow_async
 from atoll.operator.history import ENDED_PHASES, History, Rounds
 from atoll.operator.html import error_page, page
@@ -69,7 +69,7 @@ class Run:
 
     def summary(self) -> RunSummary:
         """The run as a whole: status, rounds released, why it ended."""
-        return self.detail(since=2**32 - 1).run
+        return self.detail(since=MAX_COUNT).run
 
     def detail(self, *, members: bool = False, only: int | None = None, since: int = 0) -> RunDetail:
         """The run with its rounds and its job.
@@ -79,6 +79,8 @@ class Run:
             only: only the attempts at this round.
             since: only the rounds from this number on.
         """
+        require_count("only", only or 0)
+        require_count("since", since)
         request = control_pb2.GetRunRequest(run=self.id, members=members, round=only, since=since)
         return detail_of(self._calls.call(self._calls.control.GetRun, request))
 
@@ -188,6 +190,7 @@ class Run:
     def model_ref(self, which: Which = "latest") -> ModelRef:
         """Layout and blob of a released model, without its bytes."""
         number = self._best_round() if which == "best" else which
+        require_count("which", number if isinstance(number, int) else 0)
         request = control_pb2.GetRunModelRequest(
             run=self.id, round=number if isinstance(number, int) else None, averaged=which == "averaged"
         )
@@ -200,7 +203,7 @@ class Run:
         Raises:
             BadInputError: if this version cannot read it.
         """
-        detail = self.detail(since=2**32 - 1)
+        detail = self.detail(since=MAX_COUNT)
         try:
             return Job.of(parse_job(detail.job_toml, f"the job of run {self.id}").seeded(detail.seed))
         except JobFileError as error:

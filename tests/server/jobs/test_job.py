@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tomllib
 from pathlib import Path
 
@@ -48,6 +49,26 @@ def test_a_file_is_loaded_and_written_back(text: str, tmp_path: Path) -> None:
     assert Job.load(tmp_path / "again.toml") == job
     assert job.model is not None
     assert Path(job.model.initial).parent == tmp_path
+
+
+@pytest.mark.parametrize("text", [MINIMAL, TYPICAL, PRIVATE])
+def test_a_job_goes_through_pickle_and_pydantic_unchanged(text: str) -> None:
+    job = Job.of(parse_job(text))
+    copies = (
+        pickle.loads(pickle.dumps(job)),  # noqa: S301  # the test's own bytes
+        Job.model_validate(job.model_dump()),
+        Job.model_validate_json(job.model_dump_json()),
+    )
+    for copy in copies:
+        assert copy == job
+        assert (copy.to_toml(), hash(copy)) == (job.to_toml(), hash(job))
+
+
+def test_training_settings_cannot_be_changed_after_they_were_checked() -> None:
+    job = Job(rounds=1, cohort=Cohort(size=2), training={"epochs": 2})
+    assert job.training == {"epochs": 2}
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        job.training["epochs"] = "many"  # type: ignore[index]  # the point of the test
 
 
 def test_sections_inside_sections_are_written_as_tables() -> None:

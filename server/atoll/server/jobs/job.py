@@ -112,6 +112,9 @@ class Job(JobSpec):
         except ValidationError as error:
             raise JobFileError(described(error, JobSpec, tables, _SOURCE, {})) from None
 
+    # Has pydantic's `model_validate` take the tables of a file, as `model_dump` gives them, not the keywords above.
+    __init__.__dict__["__pydantic_base_init__"] = True
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The job of a file; the path of its initial weights, relative to the file, becomes relative to where you are.

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_serializer
 
 from atoll.server.jobs.privacy_section import Privacy
-from atoll.server.jobs.training import TrainingSettings
+from atoll.server.jobs.training import Settings, TrainingSettings
 from atoll.settings.section import Hint, Section
+from atoll.settings.write import given
 from atoll.wire.encoding import Encoding
 
 MAX_ROUNDS = 1_000_000
@@ -433,8 +433,13 @@ class JobTables(Section):
     straggler: Straggler = Field(default_factory=Straggler)
     aggregation: Aggregation = Field(default_factory=Aggregation)
     optimiser: Optimiser = Field(default_factory=Optimiser)
-    training: TrainingSettings = Field(default_factory=lambda: MappingProxyType({}))
+    training: TrainingSettings = Field(default_factory=lambda: Settings({}))
     evaluation: Evaluation = Field(default_factory=Evaluation)
     retention: Retention = Field(default_factory=Retention)
     iterate_averaging: IterateAveraging | None = None
     privacy: Privacy | None = None
+
+    @model_serializer
+    def _tables(self) -> dict[str, object]:
+        """The file: the keys that were given. A default that does not apply to the job is refused where it is given."""
+        return {name: dict(table) if isinstance(table, Mapping) else table for name, table in given(self).items()}

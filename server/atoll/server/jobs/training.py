@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from pydantic import BeforeValidator, SkipValidation
@@ -17,6 +16,30 @@ MAX_SETTINGS = 128
 MAX_TEXT_CHARS = 4096
 PROXIMAL_MU = "proximal_mu"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+
+class Settings(Mapping[str, SettingValue]):
+    """Settings by name, read-only; equal to a dict with the same ones, hashable, and picklable."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: Mapping[str, SettingValue]) -> None:
+        self._found = dict(found)
+
+    def __getitem__(self, name: str) -> SettingValue:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._found.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._found)
 
 
 def check_settings(found: object) -> Mapping[str, SettingValue]:
@@ -34,7 +57,7 @@ def check_settings(found: object) -> Mapping[str, SettingValue]:
         problems.append(("", f"{len(found)} settings; allowed are at most {MAX_SETTINGS}"))
     if problems:
         raise SectionProblems(tuple(problems))
-    return MappingProxyType(dict(found))
+    return Settings(found)
 
 
 TrainingSettings = Annotated[SkipValidation[Mapping[str, SettingValue]], BeforeValidator(check_settings)]
