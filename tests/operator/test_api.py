@@ -48,6 +48,7 @@ PUBLIC = [
     "Run",
     "RunDetail",
     "RunFailedError",
+    "RunLedger",
     "RunSpending",
     "RunSummary",
     "ServerInfo",
@@ -60,7 +61,7 @@ PUBLIC = [
 OPERATOR = {
     *("address", "charges", "close", "connect", "health", "limit_population", "make_operator", "make_tokens"),
     *("newest_charges", "newest_run", "operators", "participant_privacy", "participants", "population", "populations"),
-    *("prune", "revoke", "revoke_operator", "run", "run_named", "runs", "submit", "tokens"),
+    *("prune", "revoke", "revoke_operator", "run", "run_ledger", "run_named", "runs", "submit", "tokens"),
 }
 RUN = {
     *("cancel", "delete", "detail", "follow", "follow_async", "history", "job", "model", "model_ref", "pause"),

@@ -9,9 +9,10 @@ from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 
-from atoll.operator import History, RoundSummary, RunDetail, RunSummary
+from atoll.operator import BadInputError, History, RoundSummary, RunDetail, RunSummary
 from atoll.operator.history import Rounds
 from atoll.operator.notebook import screen
 
@@ -85,6 +86,29 @@ def test_the_rows_become_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     module.__dict__["DataFrame"] = lambda rows: ("frame", rows)
     monkeypatch.setitem(sys.modules, "pandas", module)
     assert history().to_pandas() == ("frame", history().rows())
+
+
+def test_a_plot_has_axes_for_each_metric() -> None:
+    drawn = history().plot()
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in drawn.axes] == ["accuracy", "loss"]
+    (line,) = drawn.axes[1].lines
+    np.testing.assert_array_equal(line.get_xydata(), [(1, 2.0), (2, 1.0)])
+    assert len(history().plot("loss").axes) == 1
+    assert drawn._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]  # what a notebook shows
+
+
+def test_a_plot_of_what_was_not_measured_names_what_was() -> None:
+    with pytest.raises(BadInputError, match=r"do not have metric 'f1'\n.*choose of accuracy, loss"):
+        history().plot("f1")
+    with pytest.raises(BadInputError, match="do not have any metric"):
+        history(()).plot()
+
+
+def test_a_plot_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "atoll.server.report.plots", raising=False)
+    with pytest.raises(ImportError, match=r"a plot needs matplotlib\S*: .*server"):
+        history().plot("loss")
 
 
 @pytest.mark.parametrize("rounds", [(), ROUNDS, tuple(a_round(number) for number in range(30))])

@@ -10,11 +10,13 @@ import pytest
 
 from atoll.client import Evaluation, Model, Participant, Task, Update
 from atoll.simulation import (
+    Aggregation,
     Cohort,
     FedAdam,
     Federation,
     Job,
     ParticipantError,
+    Privacy,
     Result,
     RunFailedError,
     SetupError,
@@ -77,6 +79,30 @@ def test_the_same_seed_gives_the_same_bits_and_members() -> None:
     assert one.digest == other.digest
     members = [[member.participant for member in attempt.members] for attempt in one.detail().rounds]
     assert members == [[member.participant for member in attempt.members] for attempt in other.detail().rounds]
+
+
+def test_a_private_run_has_its_ledger_and_a_plain_one_has_none() -> None:
+    privacy = Privacy(population="people", noise_multiplier=2.0, delta=1e-5, clip=1.0, mechanism="gaussian")
+    job = Job(
+        rounds=3,
+        cohort=Cohort(size=2, sampler="poisson", rate=0.5),
+        aggregation=Aggregation(weighting="uniform"),
+        privacy=privacy,
+    )
+    result = Federation(participants=Stepping, population=6, examples=1).run(job, initial=MODEL)
+    ledger = result.ledger
+    assert ledger is not None
+    assert [(one.run, one.round, one.mechanism) for one in ledger.charges] == [
+        (result.run.run, number, "gaussian") for number in range(3)
+    ]
+    assert (ledger.population.population, ledger.delta) == ("people", 1e-5)
+    assert 0 < ledger.epsilon <= ledger.population.epsilon
+    assert played().ledger is None
+
+
+def test_a_result_draws_its_metrics() -> None:
+    result = played(evaluate=lambda model: {"mean": float(model["w"].mean())})
+    assert len(result.plot("mean").axes) == 1
 
 
 def test_the_report_and_the_model_can_be_written(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from atoll.operator.errors import (
     UnreachableError,
 )
 from atoll.operator.history import History
+from atoll.operator.ledger import RunLedger
 from atoll.operator.models import Model
 from atoll.operator.operator import NewOperator, Operator
 from atoll.operator.run import Run
@@ -107,6 +108,7 @@ __all__ = [
     "Run",
     "RunDetail",
     "RunFailedError",
+    "RunLedger",
     "RunSpending",
     "RunSummary",
     "ServerInfo",

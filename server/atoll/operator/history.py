@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
+from atoll.operator.errors import BadInputError
 from atoll.operator.html import page
 from atoll.server.control.curves import panels
+from atoll.text.installing import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from matplotlib.figure import Figure
 
     from atoll.server.control import RoundSummary, RunDetail, RunSummary
 
@@ -67,6 +71,29 @@ class History(Sequence["RoundSummary"]):
             ImportError: if pandas is not installed.
         """
         return importlib.import_module("pandas").DataFrame(self.rows())
+
+    def plot(self, *metrics: str) -> Figure:
+        """Draw metrics over the rounds behind the model, each in axes of its own; all of ``metrics`` if none is named.
+
+        Returns:
+            A matplotlib figure, which a notebook shows.
+
+        Raises:
+            BadInputError: if a metric was not measured, or none was.
+            ImportError: if matplotlib is not installed.
+        """
+        found = {panel.metric: panel for panel in panels(self.rounds)}
+        chosen = metrics or tuple(found)
+        missing = [name for name in chosen if name not in found]
+        if missing or not chosen:
+            what = f"metric {missing[0]!r}" if missing else "any metric"
+            remedy = f"choose of {', '.join(found)}" if found else "report metrics from fit, or evaluate the model"
+            raise BadInputError(f"the rounds of run {self.run.run} do not have {what}", remedy)
+        try:
+            from atoll.server.report.plots import metrics_plot  # noqa: PLC0415 - matplotlib is of another extra
+        except ImportError as error:
+            raise ImportError(f"a plot needs {error.name}: {install_hint('server')}") from error
+        return metrics_plot([found[name] for name in chosen])
 
     @overload
     def __getitem__(self, index: int) -> RoundSummary: ...

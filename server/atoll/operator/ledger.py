@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Final
 
 from atoll.operator.errors import BadInputError, require_count
-from atoll.server.control import ChargesPage, ParticipantPrivacy, PopulationSummary, value_of, values_of
+from atoll.server.control import (
+    ChargesPage,
+    ChargeSummary,
+    ParticipantPrivacy,
+    PopulationSummary,
+    RunSpending,
+    value_of,
+    values_of,
+)
 from atoll.wire.v1 import control_pb2
 
 LATEST: Final = "latest"
 """Names the newest run."""
+
+
+@dataclass(frozen=True)
+class RunLedger:
+    """What a private run has charged to its population.
+
+    Attributes:
+        run: the run's id.
+        population: the population, with what all its runs have spent.
+        charges: the run's charges, one for each release, oldest first.
+    """
+
+    run: str
+    population: PopulationSummary
+    charges: tuple[ChargeSummary, ...]
+
+    @property
+    def spending(self) -> RunSpending | None:
+        """What this run has spent; None before its first release."""
+        return next((one for one in self.population.runs if one.run == self.run), None)
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon that this run has spent, at ``delta``; 0 before its first release."""
+        return 0.0 if self.spending is None else self.spending.epsilon
+
+    @property
+    def delta(self) -> float | None:
+        """The delta that ``epsilon`` holds at; None before the first release."""
+        return None if self.spending is None else self.spending.delta
 
 
 class LedgerQueries(ABC):
@@ -74,6 +113,17 @@ class LedgerQueries(ABC):
             population=population, run=run, limit=limit, newest=True, epsilon=bool(run)
         )
         return value_of(ChargesPage, self._list_charges(request))
+
+    def run_ledger(self, run: str) -> RunLedger | None:
+        """All charges of a run, and what it has spent; None for a run without privacy."""
+        found: list[ChargeSummary] = []
+        start: int | None = 0
+        population = ""
+        while start is not None:
+            page = value_of(ChargesPage, self._list_charges(control_pb2.ListChargesRequest(run=run, start=start)))
+            found += page.charges
+            start, population = page.next_seq, page.population
+        return RunLedger(run, self.population(population), tuple(found)) if population else None
 
     def participant_privacy(self, participant: str) -> ParticipantPrivacy:
         """A participant's privacy over all runs."""

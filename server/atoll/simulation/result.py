@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from atoll.formats import safetensors
 from atoll.operator.history import History
+from atoll.operator.ledger import RunLedger
+from atoll.server.cli.offline import OfflineLedger
 from atoll.server.control import RunDetail, RunSummary, detail_of
 from atoll.server.rpc import views
 from atoll.server.stores import dialects, participants, rounds, runs
@@ -20,6 +22,7 @@ from atoll.server.stores.store import DATABASE_FILE
 from atoll.wire.v1 import control_pb2
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from sqlalchemy import Connection
 
     from atoll.wire.layout import Layout
@@ -86,6 +89,15 @@ class Result:
     def seed(self) -> int | None:
         """The seed that participants' ``task.seed`` followed from: ``job.seed``, or the one that was drawn for it."""
         return self.history.detail.seed
+
+    @property
+    def ledger(self) -> RunLedger | None:
+        """Every charge of a private run, with the epsilon that it has spent; None for a run without privacy."""
+        return read(self._folder, lambda connection: OfflineLedger(connection).run_ledger(self.run.run))
+
+    def plot(self, *metrics: str) -> Figure:
+        """Draw metrics over the rounds; see ``History.plot``."""
+        return self.history.plot(*metrics)
 
     def _repr_html_(self) -> str:
         return self.history._repr_html_()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -60,25 +60,30 @@ def metric_figure(panel: Panel, name: str) -> str:
     """One metric over the rounds, a curve for each source; ``name`` is unique on the page."""
     with drawing():
         figure, axes = _figure(HALF_IN)
-        for curve in panel.curves:
-            x, y = zip(*curve.points, strict=True)
-            best = curve is panel.best_curve
-            axes.plot(
-                x,
-                y,
-                color=_SOURCES[curve.source],
-                linewidth=2.2 if best else 1.3,
-                linestyle=":" if curve.source is Source.TRAINING else "-",
-                marker="o" if len(x) <= MARKERS_UP_TO else None,
-                markersize=3.4 if best else 2.2,
-                label=curve.source.label,
-                zorder=3 if best else 2,
-            )
-        axes.set_title(panel.metric)
-        axes.set_xlabel("rounds behind the model")
-        axes.margins(x=0.02, y=0.12)
+        draw_panel(axes, panel, _SOURCES)
         _legend(figure, axes)
         return to_svg(figure, name, f"{panel.metric} over rounds", _SOURCE_COLOURS)
+
+
+def draw_panel(axes: Axes, panel: Panel, colours: Mapping[Source, str]) -> None:
+    """Draw one metric over the rounds, a curve for each source."""
+    for curve in panel.curves:
+        x, y = zip(*curve.points, strict=True)
+        best = curve is panel.best_curve
+        axes.plot(
+            x,
+            y,
+            color=colours[curve.source],
+            linewidth=2.2 if best else 1.3,
+            linestyle=":" if curve.source is Source.TRAINING else "-",
+            marker="o" if len(x) <= MARKERS_UP_TO else None,
+            markersize=3.4 if best else 2.2,
+            label=curve.source.label,
+            zorder=3 if best else 2,
+        )
+    axes.set_title(panel.metric)
+    axes.set_xlabel("rounds behind the model")
+    axes.margins(x=0.02, y=0.12)
 
 
 def time_figure(rounds: Sequence[RoundSummary], size: tuple[float, float] = FULL_IN) -> str:
