@@ -11,6 +11,7 @@ import pytest
 from atoll.client import Decision, Evaluation, Model, Participant, Policy, Task, Update, UpdateError
 from atoll.client.testing import FakeServer, make_task, model_of
 from atoll.wire.encoding import Encoding, bfloat16_to_float32, float32_to_bfloat16
+from atoll.wire.errors import LayoutError
 from tests.patience import WAIT_S
 
 START: dict[str, npt.NDArray[Any]] = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float64)}
@@ -129,5 +130,5 @@ def test_tasks_for_unit_tests() -> None:
 
 
 def test_element_types_that_do_not_travel_are_named() -> None:
-    with pytest.raises(TypeError, match="'n' has element type int64; allowed are float32"):
+    with pytest.raises(LayoutError, match="'n' has element type int64; allowed are float32"):
         model_of({"n": np.zeros(1, np.int64)})

@@ -200,7 +200,7 @@ def test_a_population_smaller_than_a_round_is_refused() -> None:
 
 def test_models_of_types_that_do_not_travel_are_refused() -> None:
     federation = Federation(participants=Stepping, population=1)
-    with pytest.raises(SetupError, match=r"initial\['n'\] has element type int64; allowed are float32"):
+    with pytest.raises(SetupError, match=r"initial: array 'n' has element type int64; allowed are float32"):
         federation.run(Job(rounds=1, cohort=Cohort(size=1)), initial={"n": np.zeros(2, np.int64)})
 
 

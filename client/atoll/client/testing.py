@@ -33,9 +33,10 @@ from atoll.client.policy import Decision, Policy
 from atoll.client.settings import Settings
 from atoll.client.task import RoundKey, Task, TaskKind
 from atoll.client.update import Evaluation, check_evaluation, check_update, finite_metrics
+from atoll.formats.arrays import NamedArrays
 from atoll.wire.chunks import ElementRange
 from atoll.wire.encoding import Encoding, decode, float32_to_bfloat16, stored_items
-from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.layout import Dtype
 from atoll.wire.messages import SettingValue
 from atoll.wire.seeds import task_seed
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 FAKE_SERVER = "fake"
 """Name of the server in the records of a ``FakeServer``'s promises."""
 _CHUNK_ELEMENTS = 1 << 16
-_DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -252,19 +252,14 @@ def make_task(**fields: Any) -> Task:
     return Task(**(defaults | fields))
 
 
-def model_of(arrays: Mapping[str, npt.NDArray[Any]]) -> Model:
-    """A model from arrays: float32, float64, float16, or uint16 for the bits of bfloat16.
+def model_of(arrays: Mapping[str, npt.ArrayLike]) -> Model:
+    """A model from arrays: float32, float64, float16, bfloat16, or uint16 for the bits of bfloat16.
 
     Raises:
-        TypeError: for arrays of other element types.
+        LayoutError: a ``ValueError``, for arrays of other element types.
     """
-    specs = []
-    for name, array in arrays.items():
-        dtype = _DTYPES.get(array.dtype.name)
-        if dtype is None:
-            raise TypeError(f"array {name!r} has element type {array.dtype}; allowed are {', '.join(_DTYPES)}")
-        specs.append(TensorSpec(name, array.shape, dtype))
-    return Model(Layout(tuple(specs)), b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+    found = NamedArrays.of(arrays)
+    return Model(found.layout, b"".join(found.pieces()))
 
 
 def _moved(model: Model, mean: npt.NDArray[np.float64]) -> Iterator[tuple[str, npt.NDArray[Any]]]:

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from atoll.formats import safetensors
+from atoll.formats.arrays import NamedArrays
 from atoll.operator.errors import BadInputError, OperatorError, UnreachableError, translated
 from atoll.wire.chunks import parse_download
 from atoll.wire.digest import DEFAULT_CHUNK_BYTES, BlobManifest
 from atoll.wire.errors import SafetensorsError, WireError
-from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.layout import Layout
 from atoll.wire.messages import manifest_from_proto, manifest_to_proto
 from atoll.wire.v1 import control_pb2, transfer_pb2
 from atoll.wire.views import tensor_views
@@ -28,12 +29,11 @@ if TYPE_CHECKING:
 MAX_FAILURES = 4
 """Consecutive broken streams without a chunk after which a download is given up."""
 _DOWNLOAD = "/atoll.wire.v1.TransferService/Download"
-_DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "bfloat16": Dtype.BFLOAT16}
 
 Steps = Callable[[str, int, int], object]
 """Called with what is done (``hash``, ``send`` or ``fetch``), the bytes done so far, and all bytes."""
 Weights = Mapping[str, npt.ArrayLike] | Path | str
-"""Initial weights: arrays by name, or a safetensors file."""
+"""Initial weights: arrays by name (``atoll.formats.arrays`` has the element types), or a safetensors file."""
 
 
 def silent(step: str, done: int, total: int) -> None:
@@ -125,24 +125,11 @@ def opened(weights: Weights) -> Iterator[Content]:
 
 
 def _content_of(weights: Mapping[str, npt.ArrayLike]) -> Content:
-    specs, parts = [], []
-    for name, value in weights.items():
-        array: npt.NDArray[Any] = np.asarray(value)
-        if array.dtype.byteorder == ">":
-            array = array.astype(array.dtype.newbyteorder("<"))
-        dtype = _DTYPES.get(array.dtype.name)
-        if dtype is None:
-            raise BadInputError(
-                f"array {name!r} has element type {array.dtype}; those that travel are {', '.join(_DTYPES)}",
-                "convert it, for example with .astype('float32'), or leave it out",
-            )
-        specs.append((name, array.shape, dtype))
-        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     try:
-        layout = Layout(tuple(TensorSpec(*spec) for spec in specs))
+        found = NamedArrays.of(weights)
     except WireError as error:
         raise BadInputError(str(error), "correct the initial weights") from error
-    return Content(layout, memoryview(b"".join(parts)))
+    return Content(found.layout, memoryview(b"".join(found.pieces())))
 
 
 def upload(calls: Calls, content: Content, steps: Steps) -> str:

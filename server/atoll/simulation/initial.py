@@ -5,39 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from atoll.formats import safetensors
+from atoll.formats.arrays import NamedArrays
 from atoll.simulation.errors import SetupError
 from atoll.wire.errors import WireError
-from atoll.wire.layout import Dtype, Layout, TensorSpec
+from atoll.wire.layout import Layout
 
-InitialModel = Mapping[str, npt.NDArray[Any]] | str | Path
-_DTYPES = {"float32": Dtype.FLOAT32, "float64": Dtype.FLOAT64, "float16": Dtype.FLOAT16, "uint16": Dtype.BFLOAT16}
+InitialModel = Mapping[str, npt.ArrayLike] | str | Path
 _PIECE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Initial:
-    """A model's layout and bytes."""
+class InitialFile:
+    """A model in a safetensors file.
+
+    Attributes:
+        layout: its tensors, in the order of their bytes.
+        path: the file.
+        first_byte: where the tensors begin.
+    """
 
     layout: Layout
-    arrays: tuple[npt.NDArray[Any], ...] = ()
-    path: Path | None = None
-    first_byte: int = 0
+    path: Path
+    first_byte: int
 
     def pieces(self) -> Iterator[memoryview]:
         """The model's bytes, in order."""
-        if self.path is None:
-            yield from (np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in self.arrays)
-            return
         with self.path.open("rb") as file:
             file.seek(self.first_byte)
             while piece := file.read(_PIECE_BYTES):
                 yield memoryview(piece)
+
+
+Initial = NamedArrays | InitialFile
+"""A model's layout and bytes."""
 
 
 def initial_model(given: InitialModel) -> Initial:
@@ -47,21 +51,10 @@ def initial_model(given: InitialModel) -> Initial:
         SetupError: naming the tensor or file, and what is allowed.
     """
     try:
-        if isinstance(given, str | Path):
-            layout, start = safetensors.read_header(Path(given))
-            return Initial(layout, path=Path(given), first_byte=start)
-        arrays = {name: _little_endian(np.asarray(array)) for name, array in given.items()}
-        return Initial(Layout(tuple(_spec(name, array) for name, array in arrays.items())), tuple(arrays.values()))
+        if isinstance(given, Mapping):
+            return NamedArrays.of(given)
+        path = Path(given)
+        layout, start = safetensors.read_header(path)
     except (WireError, OSError) as error:
         raise SetupError(f"initial: {error}") from error
-
-
-def _little_endian(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
-
-
-def _spec(name: str, array: npt.NDArray[Any]) -> TensorSpec:
-    dtype = _DTYPES.get(array.dtype.name)
-    if dtype is None:
-        raise SetupError(f"initial[{name!r}] has element type {array.dtype}; allowed are {', '.join(_DTYPES)}")
-    return TensorSpec(name, array.shape, dtype)
+    return InitialFile(layout, path, start)
